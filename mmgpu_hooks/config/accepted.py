@@ -30,13 +30,13 @@ _REFUSALS = (
     OverflowError,
     OSError,
 )
-"""Exceptions that constructors raise for a value."""
+"""Exceptions by which constructors of PyTorch and MMEngine refuse a setting's value."""
 
 
 def find_refusal(
     before: FlatConfig, after: FlatConfig, changes: Mapping[str, SettingValue]
 ) -> str | None:
-    """Says what PyTorch or MMEngine would refuse when the training starts.
+    """Says which changed setting PyTorch or MMEngine would refuse at training start.
 
     Args:
         before: The loaded config without the changes.
@@ -125,7 +125,7 @@ def _find_error_of_loader(config: FlatConfig, loader: str) -> str | None:
 
 
 def _wait_at_most(seconds: float) -> None:
-    """Waits as a loader waits for a batch that is there.
+    """Polls a pipe that has data, to see if the system takes a timeout that long.
 
     Raises:
         OverflowError: If the operating system cannot wait for so long.

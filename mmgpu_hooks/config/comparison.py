@@ -37,7 +37,9 @@ _NOT_TRAINED: tuple[KeyPath, ...] = (
     # MMEngine puts its CheckpointHook there
     ('default_hooks', 'checkpoint'),
 )
-"""Keys that a trial of its own leaves out: validation, tests, saves, where it logs."""
+"""Config keys that a trial (a short training of an experiment) leaves out.
+
+Validation, tests, saves, and where it logs."""
 _WORK: dict[KeyPath, str] = {
     ('model',): 'model',
     ('data_preprocessor',): 'model',
@@ -48,28 +50,33 @@ _WORK: dict[KeyPath, str] = {
     ('train_dataloader', 'batch_sampler'): 'sampler',
     ('train_dataloader', 'collate_fn'): 'pipeline',
 }
-"""Names of the parts of an iteration's work, by the keys that decide on them."""
+"""Parts of an iteration's work, such as the batch size, by the deciding config key."""
 
 
 @dataclass(frozen=True)
 class ConfigDifference:
-    """Differences of two configs, by dotted key; a key that one lacks is not in it."""
+    """Differences of two loaded configs, by dotted key.
+
+    A key that a config lacks is missing in its mapping.
+    """
 
     before: Mapping[str, SettingValue]
     after: Mapping[str, SettingValue]
-    """Values of the second config; containers and code are written as a string:
-    ``[Resize, PackDetInputs]``."""
+    """Differing values of the second config, by dotted key.
+
+    Containers and code are written as a string: ``[Resize, PackDetInputs]``."""
     untrained: tuple[str, ...]
-    """Keys besides those, of which a short training without validation and saves shows
-    nothing."""
+    """Differing keys that a short training without validation and saves cannot show."""
     other_work: tuple[str, ...]
-    """Parts of the work that are not the same: ``model``, ``batch size``."""
+    """Parts of an iteration's work that two configs do differently: ``batch size``."""
     is_of_our_hook: bool
-    """True if GPUEfficiencyHook is in one config alone, or has other arguments."""
+    """True if GPUEfficiencyHook is in one config alone, or differs in its arguments."""
 
 
 def compare_configs(before: FlatConfig, after: FlatConfig) -> ConfigDifference:
-    """Lists the differences of two configs, a list of another length as one.
+    """Lists the differences of two loaded configs, by dotted key.
+
+    A list of another length is one difference.
 
     Variables of a config that MMEngine does not read are left out, and so are types
     that are merely spelled in another way (``Resize``, ``mmdet.Resize``).
@@ -96,12 +103,12 @@ def compare_configs(before: FlatConfig, after: FlatConfig) -> ConfigDifference:
 
 
 def _rank(path: KeyPath) -> tuple[bool, bool, int]:
-    """Ranks a path for sorting: the loader first, the model last."""
+    """Returns a sort key for a config key: the train loader first, the model last."""
     return path[0] == 'model', path[0] != 'train_dataloader', len(path)
 
 
 def _list_whole(before: FlatConfig, after: FlatConfig) -> list[KeyPath]:
-    """Lists paths that differ, none of them below another."""
+    """Lists config keys that differ; keys below a listed one are left out."""
     found: list[KeyPath] = []
     for path in list_differences(before, after):
         if any(path[: len(outer)] == outer for outer in found):
@@ -114,14 +121,14 @@ def _list_whole(before: FlatConfig, after: FlatConfig) -> list[KeyPath]:
 
 
 def _is_spelling(path: KeyPath, old: object, new: object) -> bool:
-    """Returns True if both values name the same class."""
+    """Returns True if two config values name the same class in different spelling."""
     if path[-1] != 'type' or old is _MISSING or new is _MISSING:
         return False
     return bare_name(old) == bare_name(new)
 
 
 def _is_shown_by_items(path: KeyPath, before: FlatConfig, after: FlatConfig) -> bool:
-    """Returns True if all differences are in items, which are listed themselves."""
+    """Returns True if containers differ only in items, which are listed themselves."""
     found = [config[path] for config in (before, after) if path in config]
     containers = [value for value in found if isinstance(value, Container)]
     if len(containers) < len(found):
@@ -144,7 +151,7 @@ def _is_left_out(before: FlatConfig, after: FlatConfig, path: KeyPath) -> bool:
 
 
 def _list_hooks(before: FlatConfig, after: FlatConfig, path: KeyPath) -> set[str]:
-    """Lists classes of the hooks that a differing path is about."""
+    """Lists the classes of the hooks that a differing config key belongs to."""
     old, new = (
         {
             _phrase_code(kind)
@@ -170,7 +177,7 @@ def _phrase_all(config: FlatConfig, paths: list[KeyPath]) -> dict[str, SettingVa
 
 
 def _phrase(config: FlatConfig, path: KeyPath) -> SettingValue:
-    """Formats a value as it is written in an answer."""
+    """Formats a config value for an answer: plain values stay, others become text."""
     value = config[path]
     if isinstance(value, Container):
         return _phrase_container(config, path, value)

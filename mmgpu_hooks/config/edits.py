@@ -1,4 +1,4 @@
-"""Edits settings where the config spells them, or else at its end. Pure.
+"""Edits settings in a config's text, where they are spelled or else at its end. Pure.
 
 An entry of a ``dict(...)`` or ``{...}`` is added in its style. The others are
 read with what follows it up to the next entry or the bracket: perhaps a comma, and the
@@ -33,27 +33,29 @@ from mmgpu_hooks.schema.text import phrase
 
 
 class Replacement(NamedTuple):
-    """A piece of a text, and what replaces it."""
+    """A range of a config's text, and the code that replaces it."""
 
     start: int
     stop: int
-    """Index after the last letter that is replaced."""
+    """Index in the text after the last replaced character."""
     code: str
 
     def apply(self, text: str) -> str:
-        """Returns the text with the replacement."""
+        """Returns a config's text with the range replaced by the new code."""
         return text[: self.start] + self.code + text[self.stop :]
 
 
 INHERIT, UPDATE, REBIND = '{0} = dict({1})', '{0}.update({1})', '{0} = dict({0}, {1})'
-"""Statements that set a key of a name. MMEngine merges the first over the base's; what
-else stands for the same dict does not see the last."""
+"""Templates of a statement that sets a key in a top-level dict of a config.
+
+MMEngine merges the first over the base's; what else stands for the same dict does not
+see the last."""
 
 HOOK_ROOTS = ('default_hooks', 'custom_hooks')
-"""Names that hold hooks."""
+"""Top-level names of a config that hold hooks."""
 
 CONFIG_WIDTH = 79
-"""Columns of a line in OpenMMLab's configs."""
+"""Width of a line in OpenMMLab's configs, in columns."""
 
 _LEADING_KEYS = (
     '_delete_',
@@ -67,7 +69,7 @@ _LEADING_KEYS = (
     'timeout',
     'drop_last',
 )
-"""Keys that OpenMMLab's configs put before the sampler and the dataset."""
+"""Dataloader keys that OpenMMLab's configs put before the sampler and the dataset."""
 
 _TOKEN = re.compile(r'#[^\r\n]*|.', re.DOTALL)
 _BREAK = re.compile(r'\r\n|\n|\r')
@@ -75,22 +77,24 @@ _BREAK = re.compile(r'\r\n|\n|\r')
 
 @dataclass(frozen=True)
 class Edit:
-    """An edit of the text."""
+    """One edit of a config's text, with a note for the user."""
 
     replacement: Replacement
     note: str | None = None
     variable: str | None = None
-    """Variable that is changed, as nothing else uses it."""
+    """Variable of the config that is edited in place of a setting.
+
+    Nothing else in the config uses it."""
 
 
 @dataclass
 class Draft:
-    """The text of a config after edits."""
+    """Text of a config after edits, with notes and edited variables."""
 
     text: str
     notes: list[str] = field(default_factory=list)
     variables: dict[str, SettingValue] = field(default_factory=dict)
-    """Variables that were changed in place of a setting."""
+    """New values of config variables that were changed in place of a setting."""
 
 
 def edit_settings(
@@ -99,7 +103,7 @@ def edit_settings(
     form: str | None = None,
     original: Module | None = None,
 ) -> Draft:
-    """Changes settings of one top-level name.
+    """Changes settings below one top-level name in the text of a config.
 
     Args:
         text: Source of the config.
@@ -151,7 +155,7 @@ def _edit_where_spelled(module: Module, path: KeyPath, value: SettingValue) -> E
 def _append_statement(
     module: Module, form: str, path: KeyPath, value: SettingValue
 ) -> Edit:
-    """Adds a statement at the end, which has the last word."""
+    """Renders an edit that sets a key by a statement at the end of a config."""
     statement = render_statement(form, path, value)
     return Edit(append(module.text, module.original.newline, statement))
 
@@ -159,7 +163,7 @@ def _append_statement(
 def _edit_variable(
     module: Module, place: SettingPlace, path: KeyPath, value: SettingValue
 ) -> Edit | None:
-    """Replaces the literal of a variable that nothing else uses."""
+    """Edits the variable that a setting is set to, if nothing else uses it."""
     if not isinstance(place.node, ast.Name):
         return None
     name = place.node.id
@@ -184,7 +188,7 @@ def _edit_variable(
 def _edit_value(
     module: Module, place: SettingPlace, path: KeyPath, value: SettingValue
 ) -> Edit:
-    """Replaces a value, ``2`` or ``2 * n``, where it is used; variables stay."""
+    """Replaces the value of a setting, ``2`` or ``2 * n``; variables stay."""
     note = None
     if not is_literal(place.node):
         was = ' '.join(module.code(place.node).split())
@@ -195,13 +199,13 @@ def _edit_value(
 
 
 def _replace(module: Module, node: ast.expr, value: SettingValue) -> Replacement:
-    """Replaces an expression by a literal."""
+    """Renders the replacement of an expression in a config's text by a literal."""
     start, stop = module.span(node)
     return Replacement(start, stop, repr(value))
 
 
 class Layout:
-    """A display taken apart, blanks and comments included."""
+    """A ``dict(...)`` or list of a config taken apart, blanks and comments included."""
 
     def __init__(self, module: Module, display: Display | ast.List) -> None:
         self.text, self.newline = module.text, module.newline
@@ -209,7 +213,7 @@ class Layout:
         if isinstance(display, ast.Call):
             start = self.text.index('(', module.span(display.func)[1])
         self.start, self.stop = start + 1, stop - 1
-        """Between the brackets."""
+        """Start and end index of the text between the brackets of a ``dict(...)``."""
         self.lead = self._parse_gap(self.start)
         self.slots = [
             self._parse_slot(entry, module.span(entry.value)[1])
@@ -235,7 +239,7 @@ class Layout:
         return Entry(entry.key, entry.value, stop, comma, gap)
 
     def insert(self, place: int, code: str) -> Replacement:
-        """Adds an entry before a slot, on a line of its own if others are."""
+        """Renders the edit that adds an entry to a dict, in the style of its others."""
         if not self.slots:
             return Replacement(self.stop, self.stop, code)
         left = self.slots[place - 1]
@@ -273,14 +277,14 @@ class Layout:
         return len(head) + len(_BREAK.split(replacement.code + tail)[0]) > CONFIG_WIDTH
 
     def _find_margin(self) -> int:
-        """Returns the column at which the entries start."""
+        """Returns the column at which the entries of a dict start."""
         return len(_BREAK.split(self.text[: self.start + len(self.lead)])[-1])
 
 
 def insert_entry(
     module: Module, display: Display, rest: tuple[str, ...], value: SettingValue
 ) -> Replacement:
-    """Adds the entry that a display lacks.
+    """Renders the edit that adds a missing key to a ``dict(...)`` of a config.
 
     It goes behind the last of the short settings, or to the end where it is none of
     them; never before a ``**x`` or a positional dict, which may hold the key as well.
@@ -302,7 +306,7 @@ def insert_entry(
 
 
 def render_value(keys: tuple[str, ...], value: SettingValue) -> str:
-    """Renders a value below the keys of a dict."""
+    """Renders a value as code, in a nested ``dict(...)`` for each key."""
     code = repr(value)
     for key in reversed(keys):
         code = f'dict({key}={code})'
@@ -310,7 +314,7 @@ def render_value(keys: tuple[str, ...], value: SettingValue) -> str:
 
 
 def render_statement(form: str, path: KeyPath, value: SettingValue) -> str:
-    """Renders a statement that sets a key of a name."""
+    """Renders a statement that sets a key in a top-level dict of a config."""
     if form == UPDATE and len(path) > 2 and path[0] not in HOOK_ROOTS:
         # what else the inner dict holds stays
         holder = ''.join(f'.setdefault({key!r}, dict())' for key in path[1:-1])
@@ -320,7 +324,7 @@ def render_statement(form: str, path: KeyPath, value: SettingValue) -> str:
 
 
 def append(text: str, newline: str, statement: str) -> Replacement:
-    """Adds a statement at the end, after a blank line of its own."""
+    """Renders the edit that adds a statement after a blank line at a text's end."""
     ended = not text or text.endswith(('\n', '\r'))
     gap = '' if not text else newline if ended else newline + newline
     code = f'{gap}{statement}{newline if ended else ""}'
@@ -328,17 +332,23 @@ def append(text: str, newline: str, statement: str) -> Replacement:
 
 
 def is_broken(gap: str) -> bool:
-    """Returns True if the display goes over more than one line."""
+    """Returns True if the text between two entries of a dict has a line break."""
     return _BREAK.search(gap) is not None
 
 
 def split_gap(gap: str) -> tuple[str, str]:
-    """Splits a gap before its first newline; the comment ahead of it stays left."""
+    """Splits the text between two entries of a dict before its first line break.
+
+    The comment ahead of the break stays left.
+    """
     found = _BREAK.search(gap)
     return ('', gap) if found is None else (gap[: found.start()], gap[found.start() :])
 
 
 def _bare_gap(gap: str) -> str:
-    """Drops comments and empty lines of a gap, keeping its indentation."""
+    """Drops comments and empty lines between two entries of a dict.
+
+    The last line break and the indentation stay.
+    """
     found = re.search(r'(\r\n|\n|\r)[^\r\n]*\Z', gap)
     return found.group() if found else gap

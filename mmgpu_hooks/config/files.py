@@ -1,4 +1,4 @@
-"""Reads and writes configs: a result is written in one step or not at all."""
+"""Reads and writes config files; a file is written in one step or not at all."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from mmgpu_hooks.config.syntax import split_lines
 from mmgpu_hooks.schema.text import phrase
 
 _LIMIT_BYTES = 200_000
-"""Largest config that is read; MMDetection's longest has 40 000 bytes, and reading
-takes long beyond."""
+"""Size of the largest config file that is read, in bytes.
+
+MMDetection's longest has 40 000 bytes, and reading takes long beyond."""
 
 
 def verify_source(path: Path) -> os.stat_result:
-    """Refuses what is no Python config, without opening it.
+    """Refuses a path that is no Python config, without opening the file.
 
     Returns:
         The status of the file a symbolic link points to.
@@ -56,15 +57,15 @@ def verify_source(path: Path) -> os.stat_result:
 
 
 class SourceFile(NamedTuple):
-    """A config as it was read."""
+    """Content and file status of a config, as it was read."""
 
     content: bytes
     status: os.stat_result
-    """Status of the file that a symbolic link points to."""
+    """Result of ``os.stat`` on the config file, symbolic links followed."""
 
     @property
     def text(self) -> str:
-        """Text of the config, which is UTF-8."""
+        """Text of the config file, which is UTF-8."""
         return self.content.decode()
 
 
@@ -124,7 +125,7 @@ def render_error(error: BaseException) -> str:
 def locate_target(
     source: Path, output: Path | None, in_place: bool, suffix: str
 ) -> Path:
-    """Names the file to write.
+    """Returns the path of the file that a config rewrite writes.
 
     A source ``x<suffix>.py`` with an ``x.py`` beside it is a copy of ours: it is
     written again.
@@ -169,12 +170,12 @@ def _is_copy(source: Path, suffix: str) -> bool:
 
 
 def locate_real(source: Path, target: Path) -> Path:
-    """Names the file that is replaced: in place, the one that a link points to."""
+    """Returns the file that a rewrite replaces: in place, the one a link points to."""
     return source.resolve() if target == source else target
 
 
 def locate_backup(real: Path, raw: bytes) -> Path:
-    """Names the backup; an earlier one with other content is never overwritten."""
+    """Returns a path for a config's backup; backups with other content stay."""
     backup, number = real.with_name(f'{real.name}.bak'), 0
     while os.path.lexists(backup):
         if backup.is_file() and not backup.is_symlink() and backup.read_bytes() == raw:
@@ -187,7 +188,7 @@ def locate_backup(real: Path, raw: bytes) -> Path:
 def write_config(
     path: Path, original: SourceFile, target: Path, content: bytes
 ) -> Path | None:
-    """Writes the new content of a config.
+    """Writes the new content of a config, unless the file changed since it was read.
 
     Args:
         path: The config that was edited.
@@ -214,7 +215,7 @@ def write_config(
 def replace_config(
     path: Path, content: bytes, like: os.stat_result | None = None
 ) -> Path | None:
-    """Puts a config in place, and keeps a copy of other content that was there.
+    """Writes a config file, and keeps a backup of other content that was there.
 
     Args:
         path: The file to write, which need not be there.
@@ -244,7 +245,7 @@ def replace_config(
 
 
 def verify_output(path: Path) -> None:
-    """Refuses a place that no output may go to, without opening what is there.
+    """Refuses an output path where a folder, link, device or read-only file is.
 
     Raises:
         OSError: If something else than a regular file is there, or it is read-only.
@@ -265,7 +266,9 @@ def verify_output(path: Path) -> None:
 def write_atomic(
     path: Path, content: bytes, like: os.stat_result | None = None
 ) -> None:
-    """Puts a whole file in place in one step: the writer of every output.
+    """Writes a file in one atomic step: a temporary file, then ``os.replace``.
+
+    The writer of every output.
 
     Args:
         path: The file; its folder must be there.

@@ -12,17 +12,17 @@ from typing import Any
 from mmgpu_hooks.schema.values import NICENESS
 
 HOOK_TYPE = 'mmgpu_hooks.GPUEfficiencyHook'
-"""Name of the hook in a config, which needs no import."""
+"""``type`` of GPUEfficiencyHook in a config, which needs no import."""
 
 
 def is_our_hook(value: object) -> bool:
-    """Returns True if a ``type`` names our hook, in whatever spelling."""
+    """Returns True if a ``type`` names GPUEfficiencyHook, in whatever spelling."""
     name = value if isinstance(value, str) else getattr(value, '__name__', '')
     return str(name).rpartition('.')[2] == HOOK_TYPE.rpartition('.')[2]
 
 
 def check_argument(name: str, value: Any) -> None:
-    """Refuses a value that the hook cannot be built with.
+    """Refuses a value that an argument of GPUEfficiencyHook cannot take.
 
     Args:
         name: One of :data:`ARGUMENTS`.
@@ -43,7 +43,7 @@ def _number(
     *,
     is_optional: bool = False,
 ) -> Callable[[str, Any], None]:
-    """Builds the check of a number: its types, range, and what it is."""
+    """Builds the check of a hook argument that is a number: types and range."""
 
     def check(name: str, value: Any) -> None:
         if value is None and is_optional:
@@ -69,7 +69,7 @@ def _check_scalars(name: str, value: Any) -> None:
 
 
 def parse_optimizations(value: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Lists the optimisations that ``optimize`` asks for, each once.
+    """Lists the optimisations that the hook argument ``optimize`` names, each once.
 
     Args:
         value: Names with commas between them, a list or tuple of names; ``all`` is
@@ -108,12 +108,14 @@ def _expected(what: str, found: Any) -> str:
 
 
 OPTIMIZATIONS = ('param_groups', 'ema', 'small_tensors', 'history')
-"""Names of the optimisations that ``all`` stands for, in the order in which they are
-switched on: they leave training the same to the last bit."""
+"""Names of the optimisations that ``optimize='all'`` switches on, in order.
+
+They leave training the same to the last bit."""
 
 OTHER_OPTIMIZATIONS = ('annotations', 'resume')
-"""Names of the other optimisations: each draws other random numbers or writes to the
-disk."""
+"""Names of the optimisations that ``optimize='all'`` leaves out.
+
+Each draws other random numbers or writes to the disk."""
 _SHAPE = "names with commas, a list of names or 'all'"
 
 _SECONDS = (int, float)
@@ -140,4 +142,4 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     'tune': _check_flag,
 }
 ARGUMENTS = tuple(_CHECKS)
-"""Names of all arguments of the hook."""
+"""Names of all arguments of GPUEfficiencyHook."""

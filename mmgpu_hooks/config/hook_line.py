@@ -1,4 +1,4 @@
-"""Finds the line of a config, or of one of its bases, that names our hook."""
+"""Finds the line of a config, or of one of its bases, that names GPUEfficiencyHook."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from mmgpu_hooks.config.syntax import Module, is_display, parse_entries, parse_s
 
 @dataclass(frozen=True)
 class HookLine:
-    """Place where a config spells our hook."""
+    """File and line where a config spells GPUEfficiencyHook."""
 
     path: Path
-    """Path of the config itself, or of a base."""
+    """Path of the config file, or of a base config, that names GPUEfficiencyHook."""
     line: int
-    """Line number of the hook's ``type``, from 1 on: an argument may stand right behind
-    it."""
+    """Line number of GPUEfficiencyHook's ``type`` in a config file, from 1.
+
+    An argument may stand right behind it."""
 
 
 def find_hook_line(config: Path) -> HookLine | None:
-    """Find the last place that names our hook, in a config before its bases.
+    """Find the last line of a config, or else of a base, that names GPUEfficiencyHook.
 
     Args:
         config: That MMEngine loads; loading executes it.
@@ -61,7 +62,7 @@ def _list_lines(module: Module) -> Iterator[int]:
 
 
 def _read_name(node: ast.AST) -> str:
-    """Reads the class that a ``type`` names: in quotes, or by itself."""
+    """Reads the class name of a ``type`` in a config, a string or a class."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):

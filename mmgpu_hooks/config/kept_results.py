@@ -14,16 +14,16 @@ _ARGUMENTS = 'type', 'ann_file', 'outfile_prefix'
 
 @dataclass(frozen=True)
 class KeptResults:
-    """Files that the last validation left, and the annotations it used."""
+    """Result files that a COCO metric kept of its last validation, with annotations."""
 
     annotations: Path
-    """Ground truth, in COCO's format."""
+    """Path of the ground truth annotations, in COCO's format."""
     files: dict[str, Path]
-    """Files with results by kind: ``bbox`` or ``segm``."""
+    """Result files of the last validation, by kind: ``bbox`` or ``segm``."""
 
 
 def find_kept_results(config: FlatConfig) -> KeptResults | None:
-    """Find what ``outfile_prefix`` of ``val_evaluator`` has had written.
+    """Find the result files that ``outfile_prefix`` of ``val_evaluator`` has left.
 
     Args:
         config: As it was trained.
@@ -43,7 +43,10 @@ def find_kept_results(config: FlatConfig) -> KeptResults | None:
 
 
 def _list_kinds(config: FlatConfig) -> list[str]:
-    """Lists the kinds that are evaluated: ``metric`` is a name or a list of names."""
+    """Lists the result kinds that a config's COCO metric evaluates: ``bbox``, ``segm``.
+
+    ``metric`` is a name or a list of names.
+    """
     metric = ('val_evaluator', 'metric')
     values = [value for path, value in config.items() if path[:2] == metric]
     named = [value for value in values if value in _KINDS]

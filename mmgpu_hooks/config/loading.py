@@ -1,4 +1,4 @@
-"""Loads a config the way a training run would: the only importer of MMEngine.
+"""Loads a config by MMEngine, the way a training run does.
 
 Compares two that are loaded: with what a run was started with, and to prove that a
 rewrite changed what was asked for.
@@ -29,23 +29,23 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import Text, phrase
 
 KeyPath = tuple[str, ...]
-"""Keys that lead to a value, a top-level name first, list indices as digits."""
+"""Keys that lead to a value in a config: top-level name first, indices as digits."""
 
 SettingValue = Union[bool, int, float, str, None]
 """Value that a dataloader key may be set to."""
 
 FlatConfig = dict[KeyPath, object]
-"""Every value of a loaded config by its path, containers included."""
+"""Values of a loaded config by key path, containers included."""
 
 LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 
 _LOCK = threading.RLock()
 PLAIN = (bool, int, float, str, type(None))
-"""Types of a :data:`SettingValue`."""
+"""Types of plain config values: bool, int, float, str and None."""
 
 
 class Container(NamedTuple):
-    """Stands in a :data:`FlatConfig` for a dict, list or tuple."""
+    """Placeholder for a dict, list or tuple in a config flattened to values by path."""
 
     kind: str
     size: int
@@ -53,7 +53,9 @@ class Container(NamedTuple):
 
 
 class RefusedError(UserError):
-    """A rewrite that cannot be done safely; inside this package only.
+    """Error of a config rewrite that cannot be done safely.
+
+    Inside this package only.
 
     Args:
         reason: What was expected, what was found, what to do.
@@ -66,11 +68,11 @@ class RefusedError(UserError):
 
 
 class LoadError(Exception):
-    """Error where MMEngine cannot load a file; the message is one line."""
+    """Error raised where MMEngine cannot load a config; the message is one line."""
 
 
 def expect_file(path: Path) -> None:
-    """Raise a `UserError` where a config is no file."""
+    """Raise a `UserError` if the path of a config is no file."""
     if not path.is_file():
         found = phrase('a folder') if path.is_dir() else phrase('nothing there')
         raise UserError(
@@ -81,7 +83,7 @@ def expect_file(path: Path) -> None:
 
 
 def import_mmengine() -> None:
-    """Imports what :func:`read_config` needs, which takes seconds the first time.
+    """Imports MMEngine's config module ahead of its use; the first time takes seconds.
 
     Where it cannot be imported nothing is said: loading a config says why.
     """
@@ -94,7 +96,7 @@ def read_config(
     contents: Mapping[Path, bytes] | None = None,
     changes: Mapping[str, SettingValue] | None = None,
 ) -> FlatConfig:
-    """Loads a config, bases merged, and flattens it.
+    """Loads a config, bases merged, and flattens it to values by key path.
 
     Loading executes the file, as MMEngine does; what it prints is dropped and
     its ``custom_imports`` are left alone.
@@ -121,7 +123,7 @@ def load_config(
     changes: Mapping[str, SettingValue] | None = None,
     opened: list[Path] | None = None,
 ) -> dict[str, Any]:
-    """Loads a config as :func:`read_config` does; its values stay nested.
+    """Loads a config, bases merged, as :func:`read_config` does; values stay nested.
 
     Args:
         path: The config.
@@ -159,7 +161,7 @@ def parse_flat(config: Mapping[str, Any]) -> FlatConfig:
 
 
 def _find_names(path: KeyPath, value: object) -> list[str]:
-    """Finds our hook's optimisations, given as a list of names; empty for all else."""
+    """Lists the names in GPUEfficiencyHook's ``optimize``; empty for other values."""
     is_ours = path[:1] in (('default_hooks',), ('custom_hooks',)) and path[2:] == (
         'optimize',
     )
@@ -189,7 +191,7 @@ def _walk(path: KeyPath, value: object) -> Iterator[tuple[KeyPath, object]]:
 def _supply(
     contents: Mapping[Path, bytes], opened: list[Path] | None = None
 ) -> Iterator[None]:
-    """Lets MMEngine's config module read the given bytes for some paths.
+    """Lets MMEngine's config module read given bytes in place of some files.
 
     It opens files by the name ``open`` of its own module, so one put there is
     found before the built-in. If a version of MMEngine reads in another way, the
@@ -227,7 +229,7 @@ def _supply(
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Drop what foreign code prints, logs and warns of; for all threads."""
+    """Suppress prints, log messages and warnings of foreign code, in all threads."""
     disabled = logging.root.manager.disable
     sink = io.StringIO()
     with warnings.catch_warnings(), contextlib.redirect_stdout(sink):
@@ -248,7 +250,7 @@ def _phrase(error: BaseException) -> str:
 
 
 def read_drift(config: Path, copy: Path) -> Text | None:
-    """Compares the loaders of a config with the run's own copy, both loaded.
+    """Says how a config's loaders differ from the copy in the training run's folder.
 
     Args:
         config: The config as it is on disk now.
@@ -301,7 +303,7 @@ def bare_name(kind: object) -> str:
 
 
 def is_held(config: FlatConfig, dotted: str, value: SettingValue) -> bool:
-    """Returns True if a loaded config has a setting already, type included."""
+    """Returns True if a loaded config already has a setting's value, type included."""
     path = tuple(dotted.split('.'))
     return path in config and is_same(config[path], value)
 
@@ -312,7 +314,7 @@ def check_edit(
     settings: Mapping[str, SettingValue],
     others: Iterable[str] = (),
 ) -> str | None:
-    """Compares two loaded configs.
+    """Checks that an edit changed exactly the asked settings of a loaded config.
 
     Args:
         before: Without the edit.
@@ -359,7 +361,7 @@ def check_edit(
 
 
 def list_differences(before: FlatConfig, after: FlatConfig) -> list[KeyPath]:
-    """Lists the paths that one of two loaded configs lacks or has another value at."""
+    """Lists the key paths at which two loaded configs differ."""
     return [
         path
         for path in sorted({*before, *after})
@@ -369,7 +371,7 @@ def list_differences(before: FlatConfig, after: FlatConfig) -> list[KeyPath]:
 
 
 def is_same(left: object, right: object) -> bool:
-    """Compares two leaves by type and value; code by where it is defined."""
+    """Compares two config values by type and value; code by where it is defined."""
     if left is right:
         return True
     if type(left) is not type(right):

@@ -17,25 +17,25 @@ from mmgpu_hooks.schema.text import phrase
 _PROC = Path('/proc')
 
 _REWRITES = re.compile('python|pypy|mmgpu')
-"""Names of programs that may rewrite configs with this package."""
+"""Pattern for names of programs that may rewrite configs with this package."""
 
 _MOST_LETTERS = 60
-"""Most letters of a command line that are repeated."""
+"""Most letters of a process's command line that a message repeats."""
 
 
 @dataclass(frozen=True)
 class LockHolder:
-    """A process that holds the lock of a folder."""
+    """A process that holds the lock (``flock``) of a config folder."""
 
     text: str
-    """Text with the process's number, user and command, as far as they are known."""
+    """Description of a process: its number, user and command, as far as known."""
 
     is_foreign: bool
-    """True if the process is certainly no rewrite of this user."""
+    """True if the process is certainly no config rewrite of this user."""
 
 
 def judge_holder(folder: Path, descriptor: int, waited_s: float) -> str:
-    """Says why a folder is written to without its lock.
+    """Says why a config folder is written to although another process has locked it.
 
     Args:
         folder: As the user named it.
@@ -66,7 +66,7 @@ def judge_holder(folder: Path, descriptor: int, waited_s: float) -> str:
 
 
 def find_holder(descriptor: int) -> LockHolder | None:
-    """Finds who holds the lock of an open folder.
+    """Finds the process that holds the lock (``flock``) of an open folder.
 
     Args:
         descriptor: Of the folder.
@@ -93,7 +93,7 @@ def find_holder(descriptor: int) -> LockHolder | None:
 
 
 def _list_own() -> Iterator[psutil.Process]:
-    """Lists the processes of this user."""
+    """Lists the running processes of this user."""
     for process in psutil.process_iter(['uids']):
         uids = process.info['uids']
         if uids is not None and uids.effective == os.geteuid():
@@ -101,7 +101,7 @@ def _list_own() -> Iterator[psutil.Process]:
 
 
 def _shares(pid: int, lock: re.Pattern[str]) -> bool:
-    """Returns True if a process has the folder open by which the lock was taken.
+    """Returns True if a process shares the open folder by which a lock was taken.
 
     The one that took it may have ended since, and left the folder to its children.
     """

@@ -17,7 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 WAIT_S = 30.0
-"""Longest wait for another rewrite, which takes as long as MMEngine loads a config."""
+"""Longest wait for another rewrite in a config folder, in seconds.
+
+A rewrite takes as long as MMEngine loads a config."""
 
 _POLL_S = 0.02
 
@@ -27,7 +29,7 @@ _LEFTOVER = re.compile(r'\..+\.py(\.bak(\.\d+)?)?-[a-z0-9_]{8}\.mmgpu', re.DOTAL
 
 @contextlib.contextmanager
 def hold_folder(folder: Path) -> Iterator[str | None]:
-    """Holds the folder against other rewrites, in this process or another.
+    """Locks a config folder against other rewrites, in this process or another.
 
     Args:
         folder: It, or a link to it.
@@ -60,7 +62,7 @@ def hold_folder(folder: Path) -> Iterator[str | None]:
 
 
 def _wait_for(descriptor: int) -> bool:
-    """Takes the lock; ``False`` if it is not free in time."""
+    """Takes the lock of an open folder; ``False`` if it is not free in time."""
     end_s = time.monotonic() + WAIT_S
     while True:
         try:
@@ -74,7 +76,7 @@ def _wait_for(descriptor: int) -> bool:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes what killed rewrites left in a folder that is held."""
+    """Removes temporary files that killed config rewrites left in a locked folder."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if not _LEFTOVER.fullmatch(entry.name):

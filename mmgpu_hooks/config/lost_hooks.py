@@ -26,11 +26,11 @@ from mmgpu_hooks.schema.checkup import LostHook
 
 _KEY = 'custom_hooks'
 _MOST_LETTERS = 60
-"""Longest list of a config's own hooks that its cure repeats."""
+"""Longest text of a ``custom_hooks`` list that a proposed fix repeats, in letters."""
 
 
 def find_lost_hooks(path: Path) -> tuple[LostHook, ...]:
-    """Finds hooks of a config's bases that are in no list any more.
+    """Finds hooks of base configs that a child's list ``custom_hooks`` dropped.
 
     A base that was installed with a package is taken as its authors meant it.
 
@@ -91,7 +91,7 @@ def _compare_with_bases(config: Path, opened: Sequence[Path]) -> list[LostHook]:
 
 
 def _keep_bases(module: Module) -> str | None:
-    """Reduces the text of a config to its bases; ``None`` where it has none."""
+    """Reduces a config's text to the statements that name bases, ``None`` if none."""
     body = ast.parse(module.text).body
     kept: list[ast.stmt] = [
         statement
@@ -111,14 +111,14 @@ def _keep_bases(module: Module) -> str | None:
 
 
 def _list_types(config: Mapping[str, Any]) -> list[str]:
-    """Lists the bare class names of the config's own list of hooks."""
+    """Lists the class names, without module, of the hooks in ``custom_hooks``."""
     hooks = config.get(_KEY)
     listed = hooks if isinstance(hooks, (list, tuple)) else ()
     return [bare_name(hook.get('type')) for hook in listed if isinstance(hook, dict)]
 
 
 def _find_base(config: Path, name: str, opened: Sequence[Path]) -> Path:
-    """Finds the first base, in the order of loading, whose text names the hook."""
+    """Finds the first base config, in the order of loading, whose text names a hook."""
     after = [path for path in opened if path.suffix == '.py' and path.is_file()]
     own = [number for number, path in enumerate(after) if path.samefile(config)]
     for base in after[max(own[:1], default=0) :]:
@@ -131,13 +131,13 @@ def _find_base(config: Path, name: str, opened: Sequence[Path]) -> Path:
 
 
 def _name_config(path: Path) -> str:
-    """Names a config by its path, or as ``_base_`` names one of a package."""
+    """Returns a config's path, or ``package::config`` for an installed package's."""
     found = re.fullmatch(r'.*/(\w+)/\.mim/configs/(.+)', path.as_posix())
     return f'{found[1]}::{found[2]}' if found else str(path)
 
 
 def _phrase_cure(module: Module, inherited: Sequence[str], gone: Sequence[int]) -> str:
-    """Phrases the statement that keeps the base's hooks, as this config is spelled."""
+    """Phrases a ``custom_hooks = [...]`` statement that keeps a base config's hooks."""
     source = _KEY if module.is_lazy else f'_base_.{_KEY}'
     if len(gone) == len(inherited):
         kept = f'*{source}'

@@ -1,4 +1,4 @@
-"""Needs of a loaded config: its data, its work_dir, open files, our hook. Pure."""
+"""Reads from a loaded config which data, work_dir and open files it needs. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from mmgpu_hooks.config.loading import KeyPath
 from mmgpu_hooks.schema.checkup import MMENGINE_OPEN_FILES
 
 _READ_IN_TRAINING = ('train_dataloader', 'val_dataloader', 'val_evaluator')
-"""Parts of a config whose data a training reads; the test's are read by a test
-alone."""
+"""Parts of a config whose data a training reads.
+
+Data of the test's loader and evaluator are read by a test alone."""
 
 
 class DataPlace(NamedTuple):
@@ -21,11 +22,11 @@ class DataPlace(NamedTuple):
 
     path: str
     is_remote: bool
-    """True if another backend than the local disk reads the path."""
+    """True if a backend other than the local disk reads the file or folder."""
 
 
 def locate_work_dir(config: Mapping[str, Any], path: Path) -> str:
-    """Returns the folder that a training writes to, as ``tools/train.py`` has it.
+    """Returns the folder that a config's training writes to, as in ``tools/train.py``.
 
     Args:
         config: As loaded.
@@ -44,7 +45,7 @@ def locate_data(config: Mapping[str, Any]) -> list[DataPlace]:
 
 
 def _each_dict(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Yields data sets of a loader, wrapped ones too, or metrics of an evaluator."""
+    """Yields the config dicts of data sets, wrapped ones too, or of metrics."""
     if isinstance(value, (list, tuple)):
         for item in value:
             yield from _each_dict(item)
@@ -68,7 +69,7 @@ def _list_paths(part: Mapping[str, Any]) -> Iterator[DataPlace]:
 
 
 def _is_local(part: Mapping[str, Any]) -> bool:
-    """Returns False where a data set's backend reads no files of this host."""
+    """Returns True if the backend of a data set reads files of this host."""
     arguments = part.get('backend_args')
     backend = arguments.get('backend') if isinstance(arguments, Mapping) else None
     return backend in (None, 'local')
@@ -79,7 +80,7 @@ def _text(value: Any) -> str:
 
 
 def read_open_files_limit(config: Mapping[str, Any]) -> int:
-    """Reads the soft limit on open files that MMEngine raises a lower one to."""
+    """Reads the soft limit on open files to which MMEngine raises a lower limit."""
     environment = config.get('env_cfg')
     limit = environment.get('resource_limit') if isinstance(environment, dict) else None
     if isinstance(limit, int) and 0 < limit < 2**63:
@@ -88,7 +89,7 @@ def read_open_files_limit(config: Mapping[str, Any]) -> int:
 
 
 def find_unregistered(config: Mapping[str, Any], place: KeyPath) -> bool:
-    """Returns True if our hook is named in a way that MMEngine does not find.
+    """Returns True if a config names GPUEfficiencyHook in a way MMEngine does not find.
 
     A name without its package is known only after the package was imported.
 

@@ -1,4 +1,4 @@
-"""Checks settings that a config is trained with in memory, its file left as it is.
+"""Checks settings that change a config in memory; the file stays as it is.
 
 What a rewrite may set is judged as a rewrite judges it. Beyond that, any key goes that
 MMEngine merges into the config and that its Runner reads.
@@ -34,7 +34,7 @@ from mmgpu_hooks.config.settings import (
 from mmgpu_hooks.schema.text import phrase
 
 _ALIKE = 0.8
-"""Similarity from which on an unknown key is taken for a misspelt one."""
+"""Smallest similarity to a known key at which an unknown key counts as misspelt."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,13 @@ class Override:
     """A config with settings changed in memory."""
 
     changes: Mapping[str, SettingValue]
-    """Changed settings by dotted key: those asked for and what they entail, without
-    what holds already."""
+    """Changed settings by dotted key: those asked for and those they entail.
+
+    Settings that hold already are left out."""
     config: FlatConfig
-    """Config with the changes, merged by MMEngine."""
+    """Loaded config with the changed settings, merged by MMEngine."""
     unknown: tuple[str, ...]
-    """Keys that the config did not have and that may have no reader."""
+    """Asked keys that the config did not have, and that perhaps nothing reads."""
 
 
 def override_settings(
@@ -93,7 +94,7 @@ def override_settings(
 
 
 def _is_known(config: FlatConfig, dotted: str, value: SettingValue) -> bool:
-    """Returns False for a key that the config does not have, but may have.
+    """Returns True if a config has a key, False if it lacks the key but may have it.
 
     Raises:
         RefusedError: If it cannot have it, or the key is a misspelt one.
@@ -125,7 +126,9 @@ def _is_known(config: FlatConfig, dotted: str, value: SettingValue) -> bool:
 
 
 def _expect_names(config: FlatConfig, path: KeyPath, known: int) -> None:
-    """Refuses an index where no list is: MMEngine would make a dict with it as a key.
+    """Refuses a key with a list index at a place where a config has no list.
+
+    MMEngine would make a dict with the index as a key.
 
     Args:
         config: As loaded.
@@ -149,7 +152,7 @@ def _expect_names(config: FlatConfig, path: KeyPath, known: int) -> None:
 
 
 def _expect_read(config: FlatConfig, root: str) -> None:
-    """Refuses a top-level name that nothing reads once the config is loaded."""
+    """Refuses a top-level config name that nothing reads once the config is loaded."""
     if root == 'custom_imports':
         raise RefusedError(
             phrase(
@@ -180,7 +183,7 @@ def _expect_read(config: FlatConfig, root: str) -> None:
 
 
 def _expect_place(config: FlatConfig, parent: KeyPath, name: str) -> None:
-    """Refuses a key below something that cannot have it."""
+    """Refuses a config key that the value above it cannot have, or a misspelt key."""
     dotted, found = '.'.join(parent), config.get(parent)
     if parent in config and not isinstance(found, Container):
         raise RefusedError(

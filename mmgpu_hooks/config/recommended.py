@@ -1,4 +1,4 @@
-"""Applies a recommendation to a config: the user's, or one in the folder of the run.
+"""Applies recommended settings to the user's config, or to one in the run's folder.
 
 The user's file and the copy that MMEngine dumped are both loaded. Where they are equal
 (but for what a start sets: ``work_dir``, ``launcher``, resuming) the text is one
@@ -36,9 +36,9 @@ from mmgpu_hooks.schema.text import Text, phrase
 NICE_KEY = BY_NAME['worker_nice'].key()
 
 _OF_START = ('work_dir', 'launcher')
-"""Top-level names that a script sets at each start, whatever the config says."""
+"""Top-level config names that a script sets at each start, whatever the config says."""
 _OF_RESUMING = ('resume', 'load_from')
-"""Top-level names that ``--resume`` sets."""
+"""Top-level config names that ``tools/train.py --resume`` sets."""
 _WITH_WEIGHTS = """\
 # The run was resumed. This config trains from the start, with the weights that the
 # config of the run names in load_from.
@@ -53,20 +53,20 @@ _WITH_WORK_DIR = """\
 
 
 class Applied(NamedTuple):
-    """A rewrite by a recommendation."""
+    """Result of rewriting a config by a recommendation."""
 
     outcome: RewriteOutcome
     recommendation: Recommendation
-    """Part of the recommendation that is in the config."""
+    """Part of the recommendation that the rewritten config has."""
     notes: tuple[Text, ...] = ()
-    """Sentences on what was left out."""
+    """Sentences on recommended changes that were left out."""
 
 
 def apply_recommended(
     found: Recommendation,
     rewrite: Callable[[Mapping[str, SettingValue]], RewriteOutcome],
 ) -> Applied:
-    """Rewrite a config as recommended, or as much of that as it can take.
+    """Rewrite a config as recommended, without changes that the config cannot take.
 
     Args:
         found: What is recommended; at least one change.
@@ -102,7 +102,7 @@ def apply_recommended(
 def write_beside_run(
     found: Recommendation, config_path: str | None, files: RunFiles
 ) -> Applied:
-    """Write the recommended config into the folder of the run it was made of.
+    """Write the recommended config into the folder of the training run it is based on.
 
     It trains what the run trained: a child of the user's config where that is what
     the run was started with, else the run's own copy with the changes.
@@ -141,7 +141,7 @@ def write_beside_run(
 def _list_texts(
     config: str | None, copy: Path, target: Path
 ) -> Iterator[tuple[str, FlatConfig]]:
-    """Lists texts of configs that train what the run trained, with what they load as.
+    """Lists config texts that train what a run trained, each with its loaded config.
 
     The shortest comes first.
 
@@ -159,7 +159,7 @@ def _list_texts(
 
 
 def _inherit(config: str, target: Path) -> tuple[str, FlatConfig] | None:
-    """Makes a text that inherits a config, and loads it; ``None`` where it cannot."""
+    """Makes and loads a config text that inherits a config; ``None`` if that fails."""
     text = f'_base_ = {config!r}\n'
     try:
         if _lies_in_run_folder(Path(config)):
@@ -195,7 +195,7 @@ def _load(config: str | None) -> FlatConfig | None:
 def _start_anew(
     text: str, trained: FlatConfig, own: FlatConfig | None
 ) -> tuple[str, FlatConfig]:
-    """Makes the copy of a run a config for another training, and loads it.
+    """Turns a run's copy of its config into a config that trains from the start.
 
     It trains from the start, and not into the folder of the run: tools/train.py names
     one by the config where the config itself names none.
@@ -238,7 +238,7 @@ def _start_anew(
 
 
 def _find_first_weights(own: FlatConfig | None) -> str | None:
-    """Finds the weights with which a training from the start begins, by its config."""
+    """Finds the weights that a training from the start loads (``load_from``)."""
     weights = own.get(('load_from',)) if own is not None else None
     # a config that resumes names its own checkpoint there
     is_first = isinstance(weights, str) and own is not None and not own.get(('resume',))

@@ -19,30 +19,32 @@ LOADER_SETTINGS: Mapping[str, Values] = {
     **{setting.name: setting.values for setting in SETTINGS if setting.is_of_loader},
     'num_batch_per_epoch': Whole(1, is_optional=True),
 }
-"""Values of a loader's settings, where PyTorch is sure to take any of them."""
+"""Allowed values of DataLoader settings, by name; PyTorch takes any of them."""
 
 RESTING: Mapping[str, Any] = {
     setting.name: setting.resting for setting in SETTINGS if setting.resting is not ...
 }
-"""Settings of a loader that PyTorch refuses without workers, and what it then takes."""
+"""Values that PyTorch takes for worker settings of a DataLoader without workers."""
 
 OTHER_SETTINGS: Mapping[str, Values] = {
     setting.key(): setting.values
     for setting in SETTINGS
     if not setting.is_of_loader and not setting.place.startswith(HOOK_ROOTS)
 }
-"""Values of settings that stand neither in a loader nor in a hook, by dotted key."""
+"""Allowed values of settings outside of loaders and hooks, by dotted config key."""
 
 HOOK_SETTINGS: Mapping[str, Values] = {
     setting.name: setting.values
     for setting in SETTINGS
     if setting.place.startswith(HOOK_ROOTS)
 }
-"""Arguments of our hook that are settings: it may stand anywhere."""
+"""Allowed values of GPUEfficiencyHook arguments that are tuned as settings, by name.
+
+The hook may stand anywhere in a config."""
 
 
 def describe_refusal(dotted: str, value: Any) -> str | None:
-    """Describes what a value should have been; ``None`` if nothing is against it.
+    """Says what a setting's value should have been; ``None`` if the value is accepted.
 
     Args:
         dotted: Key in a config.
@@ -77,6 +79,6 @@ def _describe_argument(dotted: str, name: str, value: Any) -> str | None:
 
 
 def is_checked(dotted: str) -> bool:
-    """Returns True if PyTorch takes any value that is not refused here."""
+    """Returns True if the values of a setting are checked without asking PyTorch."""
     name = dotted.rpartition('.')[2]
     return dotted in OTHER_SETTINGS or name in LOADER_SETTINGS

@@ -1,4 +1,4 @@
-"""Takes our hook out of the text of a config, wherever users write it. Pure.
+"""Removes GPUEfficiencyHook from a config's text, wherever users write it. Pure.
 
 An entry goes with its comma and the comment on its line, a statement with its lines.
 What else is there stays, comments on lines of their own included.
@@ -25,19 +25,19 @@ from mmgpu_hooks.config.syntax import (
 )
 
 _MOST = 20
-"""Statements of a file that set one hook; a config has one or two."""
+"""Most statements that are removed from a config for one hook; it has one or two."""
 
 
 @dataclass(frozen=True)
 class _Spelled:
-    """Place where a hook stands: an entry of a display, or a statement of its own."""
+    """Place of a hook in a config's text: entry of a dict or list, or a statement."""
 
     statement: ast.stmt
     display: Display | ast.List | None = None
     index: int = 0
 
     def remove(self, module: Module) -> Replacement | None:
-        """Renders the removal, ``None`` where it is not understood."""
+        """Renders the removal of a hook from a config's text, ``None`` if unclear."""
         if self.display is None:
             return _remove_statement(module, self.statement)
         if len(parse_entries(self.display)) == 1:
@@ -48,7 +48,7 @@ class _Spelled:
         return _remove_entry(module, self.display, self.index)
 
     def _is_appended(self, module: Module) -> bool:
-        """Returns True for the statement that ``enable`` adds at the end of a file."""
+        """Returns True for the statement that ``mmgpu enable`` adds to a config."""
         value, line = getattr(self.statement, 'value', None), self.statement.lineno
         return (
             value is self.display
@@ -60,7 +60,7 @@ class _Spelled:
 
 
 def remove_hooks(text: str, config: FlatConfig, places: Iterable[KeyPath]) -> str:
-    """Takes out all that the text itself says of the hook at these places.
+    """Removes a hook from a config's text at each of the given places.
 
     Args:
         text: Source of the config.
@@ -82,7 +82,7 @@ def remove_hooks(text: str, config: FlatConfig, places: Iterable[KeyPath]) -> st
 
 
 def append_pops(text: str, form: str, places: Iterable[KeyPath]) -> str:
-    """Adds statements that take inherited hooks out of their dict.
+    """Adds ``.pop(...)`` statements to a config, which remove inherited hooks.
 
     Args:
         text: Source of the config.
@@ -95,7 +95,7 @@ def append_pops(text: str, form: str, places: Iterable[KeyPath]) -> str:
 
 
 def remove_from_config(config: FlatConfig, places: Iterable[KeyPath]) -> FlatConfig:
-    """Returns the loaded config as it is to be without the hook at these places."""
+    """Returns a loaded config as it is without the hook at the given places."""
     gone = set(places)
     listed = sorted(int(key) for root, key in gone if root == 'custom_hooks')
     found: FlatConfig = {}
@@ -115,7 +115,7 @@ def remove_from_config(config: FlatConfig, places: Iterable[KeyPath]) -> FlatCon
 
 
 def list_bases(module: Module) -> str:
-    """Names the bases in ``_base_``, '' where a config has none."""
+    """Lists the names in a config's ``_base_`` with commas, '' where it has no base."""
     for statement in module.body:
         if isinstance(statement, ast.Assign) and (
             parse_chain(statement.targets[0]) == ('_base_',)
@@ -179,7 +179,7 @@ def _target_of(statement: ast.stmt) -> ast.expr | None:
 
 
 def _is_ours(node: ast.expr) -> bool:
-    """Returns True for a ``dict(type=...)`` of our hook."""
+    """Returns True for a ``dict(type=...)`` of GPUEfficiencyHook."""
     if not isinstance(node, (ast.Call, ast.Dict)) or not is_display(node):
         return False
     types = [entry.value for entry in parse_entries(node) if entry.key == 'type']

@@ -1,4 +1,4 @@
-"""Rewrites a config file: the functions that scripts and commands call.
+"""Rewrites settings of a config file: the functions that scripts and commands call.
 
 Everything is proven in memory first; the target then appears in one atomic step
 or not at all.
@@ -69,12 +69,12 @@ from mmgpu_hooks.config.syntax import Module
 from mmgpu_hooks.schema.text import phrase
 
 SUFFIX: Final = '_recommended'
-"""Ending of a rewritten copy's name."""
+"""Suffix of a rewritten config's file name, before ``.py``."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a rewrite: where it goes; see ``rewrite_config``."""
+    """Options of a config rewrite: where the result goes; see ``rewrite_config``."""
 
     output: Path | None = None
     in_place: bool = False
@@ -84,20 +84,21 @@ class Options:
 
 @dataclass(frozen=True)
 class RewriteOutcome:
-    """The result of one rewrite; a config that cannot be rewritten is one, too."""
+    """Result of one config rewrite, a refused rewrite included."""
 
     status: Literal['rewritten', 'unchanged', 'refused']
-    """Status of the rewrite. ``unchanged``: every setting already holds in the loaded
-    config."""
+    """Status of the config rewrite.
+
+    ``unchanged``: every setting already holds in the loaded config."""
 
     source: Path
-    """Config that was read, as the caller named it."""
+    """Path of the config that was read, as the caller named it."""
 
     target: Path | None = None
-    """File written (in a dry run: that would be), ``None`` if there is none."""
+    """Config file written (in a dry run: to be written), ``None`` if there is none."""
 
     text: str | None = None
-    """Whole new text without a byte-order mark, ``None`` if no edit was made."""
+    """New text of the config without byte-order mark, ``None`` if no edit was made."""
 
     diff: str = ''
     """Unified diff from source to target, empty without an edit."""
@@ -106,30 +107,30 @@ class RewriteOutcome:
     """Reason why the rewrite was refused, in one sentence."""
 
     backup: Path | None = None
-    """Copy kept of what was overwritten, when that had other content."""
+    """Backup of the overwritten file, when that had other content."""
 
     changes: Mapping[str, SettingValue] = field(default_factory=dict)
-    """Settings that the edit makes, by dotted key: those asked for and what they
-    entail."""
+    """Settings that the rewrite makes, by dotted key, entailed settings included."""
 
     notes: tuple[str, ...] = ()
-    """Sentences that the reader should know about the edit."""
+    """Sentences about the rewrite that the user should know."""
 
     cfg_options: str | None = None
-    """Argument of ``tools/train.py`` over the original that has the same effect, quoted
-    for a shell; ``None`` where nothing changes."""
+    """Argument of ``tools/train.py`` with the same effect on the original config.
+
+    Quoted for a shell; ``None`` where nothing changes."""
 
     proven: bool = False
-    """True if MMEngine loaded the result and only the changes differed."""
+    """True if MMEngine loaded the new config and only the changed settings differed."""
 
 
 _HOOKS = ('default_hooks',)
 
 _Choose = Callable[[FlatConfig], Mapping[str, SettingValue]]
-"""Function that chooses settings for the loaded config."""
+"""Function that chooses the settings to make in a loaded config."""
 
 _Write = Callable[[SourceFile, bytes], Optional[Path]]
-"""Writes the new bytes of a config; returns the backup, if there is one."""
+"""Function that writes a config's new bytes; returns the backup, if there is one."""
 
 
 def rewrite_config(
@@ -180,7 +181,7 @@ def rewrite_config(
 def write_variant(
     text: str, loaded: FlatConfig, output: Path, settings: Mapping[str, SettingValue]
 ) -> RewriteOutcome:
-    """Writes a config with other settings than a text has, proven by loading it.
+    """Writes a config text with changed settings to a file, proven by loading it.
 
     The proof is that of :func:`rewrite_config`: against what the text itself loads as.
 
@@ -284,7 +285,7 @@ def _edit_and_write(
 def _edit_text(
     text: str, loaded: FlatConfig, output: Path, settings: Mapping[str, SettingValue]
 ) -> RewriteOutcome:
-    """Edits a text that is in no file, and writes the result."""
+    """Edits a config text that is in no file, and writes the result."""
     import_mmengine()
     job = _Job(output, output, Module(text), text, loaded)
     try:
@@ -314,7 +315,7 @@ def _edit_text(
 def _prove(
     source: Path, target: Path, edit: Callable[[_Job], None], write: _Write | None
 ) -> RewriteOutcome:
-    """Reads the config, proves the edit and has it written, if at all."""
+    """Reads a config, proves the edit of its text, and has it written, if at all."""
     original = read_source(source)
     text = original.text
     job = _Job(source, target, Module(text), text)
@@ -337,34 +338,34 @@ def _prove(
 
 
 def _root(dotted: str) -> str:
-    """Returns the name before the first dot."""
+    """Returns the part of a dotted key before the first dot."""
     return dotted.partition('.')[0]
 
 
 class _NotOnlyError(RefusedError):
-    """Error of a sound edit: the loaded config shows more or less than was asked."""
+    """Error raised where an edited config loads with other changes than were asked."""
 
 
 @dataclass
 class _Job:
-    """One rewrite under way: edits and their proof. Writes nothing."""
+    """A config rewrite under way: edits in memory and their proof. Writes no file."""
 
     source: Path
     target: Path
     original: Module
     text: str
-    """Text as it is after the edits so far."""
+    """Text of the config after the edits so far."""
 
     loaded: FlatConfig | None = None
-    """Source as MMEngine loads it. By default it is loaded first."""
+    """Original config as MMEngine loads it; ``None`` if it is still to be loaded."""
     changes: dict[str, SettingValue] = field(default_factory=dict)
     done: dict[str, SettingValue] = field(default_factory=dict)
-    """Changes so far, and the variables that were changed in their place."""
+    """Settings edited so far, and variables edited in place of settings, by key."""
     notes: list[str] = field(default_factory=list)
     cfg_options: str | None = None
 
     def prove(self, choose: _Choose) -> None:
-        """Makes the edits, and proves each by loading the result.
+        """Edits settings in a config's text, and proves each by loading the result.
 
         Raises:
             RefusedError: If one cannot be made, or its proof fails.
@@ -394,7 +395,7 @@ class _Job:
         self.notes += describe_metric(self.changes)
 
     def disable(self) -> None:
-        """Takes the hook out, and proves by loading that nothing else goes.
+        """Removes GPUEfficiencyHook, and proves by loading that nothing else goes.
 
         Raises:
             RefusedError: If it cannot be taken out in this file alone.
@@ -435,7 +436,7 @@ class _Job:
     def _find_disabled(
         self, before: FlatConfig, expected: FlatConfig, places: list[KeyPath]
     ) -> str | None:
-        """Finds the smallest edit that takes out the hook and nothing else."""
+        """Finds the smallest edit of a config that removes GPUEfficiencyHook alone."""
         listed = [place for place in places if place[0] == 'custom_hooks']
         # what is bound here is merged over a base, or stands in for it
         forms = ('{}',) if self.original.is_lazy else ('_base_.{}', '{}')
@@ -454,7 +455,7 @@ class _Job:
     def _prove_disabled(
         self, before: FlatConfig, expected: FlatConfig, text: str
     ) -> list[KeyPath] | None:
-        """Loads a text; ``None`` if it is as expected, else where the hook still is."""
+        """Loads an edited config; ``None`` if as expected, else hooks still in it."""
         try:
             after = self._load(text)
         except RefusedError:
@@ -491,7 +492,7 @@ class _Job:
             ) from error
 
     def _group(self) -> list[dict[str, SettingValue]]:
-        """Groups the changes by top-level name."""
+        """Groups the changed settings by their top-level name in the config."""
         groups: dict[str, dict[str, SettingValue]] = {}
         for dotted, value in self.changes.items():
             groups.setdefault(_root(dotted), {})[dotted] = value
@@ -502,7 +503,7 @@ class _Job:
     def _edit(
         self, before: FlatConfig, group: Mapping[str, SettingValue]
     ) -> FlatConfig:
-        """Edits one top-level name where it is spelled, or else at the end."""
+        """Edits settings of one top-level name where spelled, or else at the end."""
         root = _root(next(iter(group)))
         try:
             return self._try(before, group, None)
@@ -551,7 +552,7 @@ class _Job:
             ) from error
 
     def _allow_own_name(self, before: FlatConfig, after: FlatConfig) -> None:
-        """Lets a copy log to a folder of its own name, and nothing else use the name.
+        """Lets a config's copy log to a folder of its own name; refuses other uses.
 
         Raises:
             RefusedError: If MMEngine fills the file's name into another value.

@@ -1,4 +1,4 @@
-"""Checks settings that are asked for, and adds what they entail. Pure."""
+"""Checks config settings that are asked for, and adds settings they entail. Pure."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 from mmgpu_hooks.schema.values import FAST_METRIC
 
 HOOK_KEY = 'gpu_efficiency'
-"""Key of our hook in ``default_hooks``."""
+"""Key of GPUEfficiencyHook in ``default_hooks``."""
 _PLACE = ('default_hooks', HOOK_KEY)
 
 EVALUATORS = ('val_evaluator', 'test_evaluator')
 _METRICS = ('CocoMetric', 'FastCocoMetric')
-"""Classes of metrics of which one may take the place of the other."""
+"""Metric classes that a config rewrite may exchange for each other."""
 _METRIC_TYPES = (FAST_METRIC, 'CocoMetric', 'mmdet.CocoMetric')
-"""Types of these metrics as they are written into a config."""
+"""Values of a COCO metric's ``type`` that a rewrite may write into a config."""
 
 _KEY = re.compile(
     r'((train|val|test)_dataloader|default_hooks\.[^\W\d]\w*)'
@@ -50,10 +50,10 @@ OF_WORKERS: dict[str, SettingValue] = {
     'multiprocessing_context': None,
     'timeout': 0,
 }
-"""Keys of a loader that PyTorch refuses without workers, and what it then takes."""
+"""DataLoader keys that need workers, with the value PyTorch takes without workers."""
 
 _OF_BATCHES = ('drop_last', 'num_batch_per_epoch', 'batch_sampler')
-"""Keys of a loader that need batches of a known size."""
+"""DataLoader keys that need batches of a known size."""
 _OBJECTS = (
     'dataset',
     'sampler',
@@ -62,10 +62,10 @@ _OBJECTS = (
     'worker_init_fn',
     'generator',
 )
-"""Keys of a loader from which MMEngine builds something: no plain value will do."""
+"""DataLoader keys from which MMEngine builds an object: no plain value will do."""
 
 OF_MMENGINE = ('num_batch_per_epoch',)
-"""Keys of a loader that MMEngine takes out before PyTorch sees them."""
+"""DataLoader keys that MMEngine takes out before PyTorch sees them."""
 OF_LOADER: tuple[str, ...] = (
     *(name for name in LOADER_SETTINGS if name not in (*OF_WORKERS, *OF_MMENGINE)),
     *OF_WORKERS,
@@ -75,7 +75,7 @@ OF_LOADER: tuple[str, ...] = (
     'in_order',
     *OF_MMENGINE,
 )
-"""The arguments of PyTorch's DataLoader, and MMEngine's."""
+"""Arguments of PyTorch's DataLoader, and those that MMEngine adds."""
 OF_OUR_HOOK: tuple[str, ...] = ('type', 'priority', *ARGUMENTS)
 OF_RUNNER: tuple[str, ...] = (
     'model',
@@ -113,12 +113,13 @@ OF_RUNNER: tuple[str, ...] = (
     'model_wrapper_cfg',
     'find_unused_parameters',
 )
-"""Top-level names that MMEngine's Runner or FlexibleRunner reads. Others are variables
-of the config, and used up when it has been read."""
+"""Top-level config names that MMEngine's Runner or FlexibleRunner reads.
+
+Others are variables of the config, and used up when it has been read."""
 
 
 def find_hooks(config: FlatConfig) -> list[KeyPath]:
-    """Lists where a loaded config holds our hook."""
+    """Lists the places of GPUEfficiencyHook in a loaded config."""
     return [
         path[:-1]
         for path, value in config.items()
@@ -130,7 +131,7 @@ def find_hooks(config: FlatConfig) -> list[KeyPath]:
 
 
 def parse_settings(settings: Mapping[str, SettingValue]) -> dict[str, SettingValue]:
-    """Checks keys and values of the settings asked for.
+    """Checks keys and values of the settings that a config rewrite is asked for.
 
     Raises:
         RefusedError: If a key is none that may be set or a value has no literal.
@@ -176,7 +177,7 @@ def parse_settings(settings: Mapping[str, SettingValue]) -> dict[str, SettingVal
 
 
 def expect_plain(dotted: str, value: object) -> None:
-    """Refuses a value that has no literal of its own.
+    """Refuses a setting's value that is no bool, finite number, string or None.
 
     Raises:
         RefusedError: If it is a list, a dict, infinite or no number.
@@ -194,7 +195,7 @@ def expect_plain(dotted: str, value: object) -> None:
 
 
 def is_rewritable(config: FlatConfig, dotted: str) -> bool:
-    """Returns True for a key that a rewrite can judge.
+    """Returns True for a config key that a rewrite can check and set.
 
     Args:
         config: As loaded.
@@ -252,7 +253,7 @@ def _parse_value(text: str) -> SettingValue:
 
 
 def render_cfg_options(changes: Mapping[str, SettingValue]) -> str | None:
-    """Renders the changes as an argument of ``tools/train.py``, quoted for a shell."""
+    """Renders changed settings for ``tools/train.py --cfg-options``, shell-quoted."""
     words = [shlex.quote(f'{dotted}={value}') for dotted, value in changes.items()]
     return f'--cfg-options {" ".join(words)}' if words else None
 
@@ -260,7 +261,7 @@ def render_cfg_options(changes: Mapping[str, SettingValue]) -> str | None:
 def complete_settings(
     before: FlatConfig, wanted: Mapping[str, SettingValue]
 ) -> dict[str, SettingValue]:
-    """Adds what ``num_workers=0`` entails: no settings that only workers can have.
+    """Adds the settings that ``num_workers=0`` entails: worker settings are reset.
 
     Args:
         before: The loaded config.
@@ -297,7 +298,7 @@ def complete_settings(
 def _refuse_unbatched(
     before: FlatConfig, wanted: Mapping[str, SettingValue], loader: str
 ) -> None:
-    """Refuses ``batch_size=None``, which forms no batches, beside what needs them.
+    """Refuses ``batch_size=None``, which forms no batches, beside keys that need them.
 
     Raises:
         RefusedError: If one of both is asked for and the other is there.
@@ -329,7 +330,7 @@ def verify_changes(
     changes: Mapping[str, SettingValue],
     module: Module | None = None,
 ) -> None:
-    """Refuses what the loaded config has no place for.
+    """Refuses changed settings that a loaded config has no place for.
 
     Args:
         config: As loaded.
@@ -394,7 +395,10 @@ def suggest_name(name: str, known: Iterable[str], others: Text) -> Text:
 
 
 def _refuse_plain(config: FlatConfig, path: KeyPath, value: SettingValue) -> None:
-    """Refuses a plain value for an object, but for another class of loader."""
+    """Refuses a plain value for a loader key from which MMEngine builds an object.
+
+    Another class of loader may take it.
+    """
     if (path[0], 'type') not in config:
         raise RefusedError(
             phrase(
@@ -481,7 +485,7 @@ def _refuse_list(
 
 
 def _find_line(module: Module, name: str, index: int) -> int | None:
-    """Finds the line with the type of an entry, where a list is written out."""
+    """Finds the line with the ``type`` of a list's entry in a config's text."""
     node = locate_setting(module, (name,)).node
     if not isinstance(node, (ast.List, ast.Tuple)) or index >= len(node.elts):
         return None
@@ -516,7 +520,7 @@ def _verify_hook(
 
 
 def describe_metric(changes: Mapping[str, SettingValue]) -> Iterator[str]:
-    """Says what a config needs that names our metric.
+    """Says what a config needs that names FastCocoMetric.
 
     Args:
         changes: By dotted key.
@@ -535,7 +539,7 @@ def describe_metric(changes: Mapping[str, SettingValue]) -> Iterator[str]:
 def describe_recipe(
     config: FlatConfig, changes: Mapping[str, SettingValue]
 ) -> Iterator[str]:
-    """Says what another batch size means for the learning rate and the length.
+    """Says what another batch size means for the learning rate and training length.
 
     The linear scaling rule (Goyal et al. 2017, https://arxiv.org/abs/1706.02677): k
     times the batch, k times the rate.
@@ -574,7 +578,7 @@ def describe_recipe(
 
 
 def _describe_length(config: FlatConfig, times: float) -> Iterator[str]:
-    """Says what a batch that many times as large makes of the training's length."""
+    """Says how a batch ``times`` as large changes the length of a training."""
     iterations = config.get(('train_cfg', 'max_iters'))
     epochs = config.get(('train_cfg', 'max_epochs'))
     if isinstance(iterations, int):
@@ -607,7 +611,7 @@ def _describe_length(config: FlatConfig, times: float) -> Iterator[str]:
 
 
 def _find_iteration_schedulers(config: FlatConfig) -> Iterator[str]:
-    """Names the schedulers that count iterations, not epochs."""
+    """Yields the names of parameter schedulers that count iterations, not epochs."""
     for path, by_epoch in config.items():
         is_scheduler = path[:1] == ('param_scheduler',)
         if is_scheduler and path[-1] == 'by_epoch' and not by_epoch:
@@ -620,7 +624,7 @@ def _find_iteration_schedulers(config: FlatConfig) -> Iterator[str]:
 def enabling_settings(
     before: FlatConfig, *, is_tuned: bool = False
 ) -> dict[str, SettingValue]:
-    """Returns the settings that add the hook: none where it is on already.
+    """Returns the settings that add GPUEfficiencyHook; none where it is on already.
 
     It goes into ``default_hooks``, which MMEngine merges with the base's; a
     ``custom_hooks`` list would replace the base's list.

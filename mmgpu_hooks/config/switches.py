@@ -1,4 +1,4 @@
-"""Environment variables that switch our hook on and off, and their values.
+"""Environment variables that switch GPUEfficiencyHook on and off, and their values.
 
 ``mmgpu run`` sets them, its children inherit them, and the hook reads them.
 """
@@ -16,11 +16,13 @@ from typing import Any
 from mmgpu_hooks.config.hook_arguments import check_argument
 
 RUN = 'MMGPU_RUN'
-"""Variable that switches the hook on in every MMEngine training; holds its arguments,
-as JSON."""
+"""Environment variable that switches GPUEfficiencyHook on in MMEngine trainings.
+
+Every one of them then has the hook; the variable holds its arguments, as JSON."""
 DISABLE = 'MMGPU_DISABLE'
-"""Variable that switches everything of ours off, a hook that a config names too; ``0``
-is not set."""
+"""Environment variable that switches all of mmgpu_hooks off; ``0`` is not set.
+
+A hook that a config names is off, too."""
 
 SWITCHES = (RUN, DISABLE)
 
@@ -29,14 +31,14 @@ INJECTED = Path(__file__).resolve().parents[1] / 'injected'
 
 
 def is_disabled(environ: Mapping[str, str]) -> bool:
-    """Returns True if the user has switched everything of ours off."""
+    """Returns True if the user has switched all of mmgpu_hooks off by MMGPU_DISABLE."""
     return environ.get(DISABLE, '') not in ('', '0')
 
 
 def switch_on(
     environ: Mapping[str, str], arguments: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Makes the environment in which every MMEngine training has the hook.
+    """Returns an environment in which every MMEngine training has GPUEfficiencyHook.
 
     Args:
         environ: The environment as it is.
@@ -53,7 +55,7 @@ def switch_on(
 
 
 def compile_injected() -> None:
-    """Leaves the compiled ``sitecustomize`` where this Python looks for it.
+    """Compiles ``sitecustomize`` of ``mmgpu run`` to where this Python looks for it.
 
     Each Python below would compile it anew, in some 3 ms, where
     ``PYTHONDONTWRITEBYTECODE`` is set. One that is there and valid stays; where it may
@@ -69,7 +71,7 @@ def compile_injected() -> None:
 
 
 def read_arguments(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Reads the arguments of the hook that :func:`switch_on` left.
+    """Reads GPUEfficiencyHook's arguments from the environment variable MMGPU_RUN.
 
     Raises:
         ValueError: If they are none that the hook can be built with.
@@ -84,7 +86,7 @@ def read_arguments(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def render_options(arguments: Mapping[str, Any]) -> list[str]:
-    """Writes arguments of the hook as options of ``mmgpu run``, a word each."""
+    """Writes GPUEfficiencyHook's arguments as options of ``mmgpu run``, a word each."""
     words = []
     for name, value in arguments.items():
         option = name.removesuffix('_s').replace('_', '-')

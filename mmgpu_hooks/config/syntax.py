@@ -19,13 +19,13 @@ Display = Union[ast.Call, ast.Dict]
 """A ``dict(...)`` call, ``x.update(...)`` or a ``{...}`` literal."""
 
 UNKNOWN = '?'
-"""Stands for a subscript that is neither a string nor an integer literal."""
+"""Placeholder for a subscript that is neither a string nor an integer literal."""
 
 _LINE = re.compile(r'[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+\Z')
 
 
 class Module:
-    """A parsed config.
+    """A config's text, parsed with ``ast``.
 
     Args:
         text: Its source.
@@ -50,7 +50,9 @@ class Module:
                 getattr(error, 'lineno', None),
             ) from error
         self.body = [statement for statement in body if not is_read_base(statement)]
-        """Statements; what is imported in ``with read_base():`` is inherited."""
+        """Top-level statements of the config, without ``with read_base():``.
+
+        What is imported there is inherited."""
         self.text = text
         self.original = original or self
         self.lines = split_lines(text)
@@ -61,23 +63,23 @@ class Module:
             self._starts.append(self._starts[-1] + len(line))
 
     def offset(self, line: int, column: int) -> int:
-        """Returns the index in the text of a position of ast's, which counts bytes."""
+        """Returns the text index of ast's line and column, which counts bytes."""
         start = self._starts[line - 1]
         if not column or (text := self.lines[line - 1]).isascii():
             return start + column
         return start + len(text.encode()[:column].decode())
 
     def span(self, node: Any) -> tuple[int, int]:
-        """Returns the start and end of a node in the text."""
+        """Returns the start and end index of a syntax node in a config's text."""
         start = self.offset(node.lineno, node.col_offset)
         return start, self.offset(node.end_lineno, node.end_col_offset)
 
     def code(self, node: Any) -> str:
-        """Returns the source of a node."""
+        """Returns the source code of a syntax node."""
         return self.text[slice(*self.span(node))]
 
     def list_uses(self, name: str) -> list[ast.Name]:
-        """Lists every place that reads or sets a variable."""
+        """Lists the syntax nodes of a config that read or set a variable."""
         return [
             node
             for statement in self.body
@@ -88,12 +90,12 @@ class Module:
         ]
 
     def is_bound(self, name: str) -> bool:
-        """Returns True if the file gives a name a value, and not its bases alone."""
+        """Returns True if a config itself, not only its bases, gives a name a value."""
         return any(isinstance(use.ctx, ast.Store) for use in self.list_uses(name))
 
 
 def split_lines(text: str) -> list[str]:
-    """Splits at newlines alone, unlike ``str.splitlines``, and keeps them."""
+    """Splits a text at newlines alone, unlike ``str.splitlines``, and keeps them."""
     return _LINE.findall(text)
 
 
@@ -124,7 +126,7 @@ def parse_string(node: ast.AST | None) -> str | None:
 
 
 def is_literal(node: ast.expr) -> bool:
-    """Returns True for a single value, written out."""
+    """Returns True for an expression that is one literal: no name, dict or list."""
     try:
         value = ast.literal_eval(node)
     except (ValueError, SyntaxError, TypeError, RecursionError):
@@ -141,31 +143,31 @@ def is_display(node: ast.AST | None) -> bool:
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a display."""
+    """One entry of a ``dict(...)`` or list in a config's text."""
 
     key: str | None
-    """Key that the entry spells, ``None`` for ``**x``, ``x`` or ``{x: y}``."""
+    """Key that a dict's entry spells, ``None`` for ``**x``, ``x`` or ``{x: y}``."""
 
     value: Any
-    """Expression of the entry's value."""
+    """Syntax node of a dict entry's value."""
 
     stop: int = 0
-    """Index where the entry's own text, closing brackets included, stops."""
+    """Index in the text where an entry, closing brackets included, stops."""
 
     comma: int | None = None
-    """Index of the comma behind the entry, ``None`` behind a last one that has none."""
+    """Index of the comma behind an entry, ``None`` behind a last one that has none."""
 
     gap: str = ''
-    """Text between the entry (or its comma) and the next entry or the bracket."""
+    """Text between a dict's entry (or its comma) and the next entry or the bracket."""
 
     @property
     def tail(self) -> int:
-        """Index where the gap starts."""
+        """Index in the text where the gap behind an entry starts."""
         return self.stop if self.comma is None else self.comma + 1
 
 
 def parse_entries(display: Display | ast.List) -> list[Entry]:
-    """Lists keys and values of a display, or a list, in the order of the text."""
+    """Lists the entries of a ``dict(...)`` or list in the order of the text."""
     if isinstance(display, ast.List):
         return [Entry(None, value) for value in display.elts]
     if isinstance(display, ast.Dict):
@@ -178,28 +180,29 @@ def parse_entries(display: Display | ast.List) -> list[Entry]:
 
 @dataclass(frozen=True)
 class SettingPlace:
-    """Place where a setting is spelled, or where it is best added."""
+    """Place in a config's text where a setting is spelled, or best added."""
 
     kind: Literal['value', 'missing', 'nowhere']
-    """Kind of place. ``value``: ``node`` is its value; ``missing``: ``node`` is the
-    display that lacks it; ``nowhere``: it is inherited, or set in a way that is not
-    understood."""
+    """Kind of a setting's place in a config's text.
+
+    ``value``: ``node`` is its value; ``missing``: ``node`` is the display that lacks
+    it; ``nowhere``: it is inherited, or set in a way that is not understood."""
 
     node: Any = None
-    """Expression at that place."""
+    """Syntax node at a setting's place: its value, or the dict that lacks it."""
 
     rest: KeyPath = ()
-    """Keys below ``node``; more than one where a dict is missing too."""
+    """Keys of a setting below its syntax node; several where a dict is missing too."""
 
     statement: Any = None
-    """Statement that holds the place."""
+    """Statement of a config in which a setting is spelled, or best added."""
 
 
 _NOWHERE = SettingPlace('nowhere')
 
 
 def locate_setting(module: Module, path: KeyPath) -> SettingPlace:
-    """Finds the place of one setting.
+    """Finds the place of one setting in the text of a config.
 
     Args:
         module: The parsed config.
@@ -242,7 +245,7 @@ class _Assignment(NamedTuple):
     """Targets and value of a statement that sets something."""
 
     targets: list[ast.expr]
-    """Targets that are set; empty where it sets nothing."""
+    """Expressions that a statement sets; empty where it sets nothing."""
     value: ast.expr | None
 
 
@@ -262,7 +265,7 @@ def _parse_write(statement: ast.stmt) -> _Assignment:
 
 
 def _descend(place: SettingPlace) -> SettingPlace:
-    """Follows the rest of a path through nested displays."""
+    """Follows a setting's remaining keys through nested dicts in a config's text."""
     node, rest = place.node, place.rest
     if not rest:
         return place

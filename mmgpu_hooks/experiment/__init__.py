@@ -1,1 +1,1 @@
-"""Trainings run as experiments, and the data set of the demo."""
+"""Trainings run as experiments (sweep, verify, profile), and the demo's data set."""

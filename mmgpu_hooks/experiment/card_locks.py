@@ -1,4 +1,4 @@
-"""File locks on GPUs: no two starts of a user take the same card.
+"""File locks on GPUs, so that no two commands of a user take the same GPU.
 
 The lock of a card is ``flock`` on a file with its UUID, in each folder for locks. The
 kernel releases it when the last process that has the file open ends; a program started
@@ -26,16 +26,17 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import phrase
 
 TEMPORARY = '/tmp/mmgpu'
-"""Path of the folder for locks in ``/tmp``, without the user's number at its end.
+"""Path prefix of the folder for GPU lock files in ``/tmp``; the user id follows.
 
-It is not in ``TMPDIR``, in which two shells may differ.
-"""
+It is not in ``TMPDIR``, in which two shells may differ."""
 
 PICKING_S = 5.0
-"""Longest wait for other starts while they pick cards, in seconds."""
+"""Longest wait for other ``pick-gpu`` commands while they pick GPUs, in seconds."""
 
 _READING_S = 0.05
-"""Longest wait per card for a reader, which holds each lock for microseconds."""
+"""Longest wait for a GPU's lock that another process holds to read it, in seconds.
+
+A reader holds each lock for microseconds."""
 
 _POLL_S = 0.005
 
@@ -48,7 +49,7 @@ _NO_LOCKS = errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP
 
 
 def read_locks(cards: Sequence[Card]) -> list[Card]:
-    """Marks each card that another start has locked with the reason; locks nothing.
+    """Marks each GPU that another process has locked with the reason; locks nothing.
 
     Args:
         cards: Of :func:`mmgpu_hooks.experiment.cards.judge_cards`.
@@ -64,18 +65,18 @@ def read_locks(cards: Sequence[Card]) -> list[Card]:
 
 
 class LockedCards(NamedTuple):
-    """All cards of the host, with those that were locked for this start."""
+    """All GPUs of the host, with those that this process has locked."""
 
     cards: list[Card]
-    """All cards; those that cannot be locked have the reason."""
+    """All GPUs; those that cannot be locked have the reason."""
     picked: dict[Card, list[int]]
-    """Lock file descriptors of each locked card; empty if too few are free."""
+    """Lock file descriptors of each locked GPU; empty if too few are free."""
 
 
 def lock_cards(
     cards: Sequence[Card], count: int, warn: Callable[[str], None]
 ) -> LockedCards:
-    """Locks the first free cards: as many as requested, or none.
+    """Locks the first free GPUs: as many as requested, or none.
 
     Args:
         cards: Best first, from :func:`mmgpu_hooks.experiment.cards.judge_cards`.
@@ -130,20 +131,20 @@ def lock_cards(
 
 
 def close_all(descriptors: Sequence[int]) -> None:
-    """Closes files, which releases their locks."""
+    """Closes file descriptors, which releases their locks."""
     for descriptor in descriptors:
         os.close(descriptor)
 
 
 @dataclass(frozen=True)
 class _Folder:
-    """An open folder for lock files that only this user can write."""
+    """An open folder for GPU lock files that only this user can write."""
 
     path: Path
     descriptor: int
 
     def has_locks(self, *, is_made: bool) -> bool:
-        """False if the file system turns out to have no locks.
+        """True unless the file system turns out to have no file locks.
 
         Args:
             is_made: Whether a file is made to see it, where none is there.
@@ -164,7 +165,7 @@ class _Folder:
         return True
 
     def read_lock(self, card: Card) -> str | None:
-        """Reason why a card cannot be locked now; ``None`` if it can be."""
+        """Returns the reason why a GPU cannot be locked now; ``None`` if it can be."""
         import fcntl  # Windows has none, and imports this module
 
         name = f'{card.uuid}.lock'
@@ -217,7 +218,7 @@ class _Folder:
     def _hold(
         self, name: str, descriptor: int, operation: int, end_s: float
     ) -> str | None:
-        """Locks an open file; returns the reason if that fails."""
+        """Locks an open file; returns the reason if that fails, else ``None``."""
         import fcntl
 
         while True:
@@ -245,7 +246,7 @@ class _Folder:
 def _lock_card(
     folders: Sequence[_Folder], card: Card, end_s: float
 ) -> tuple[list[int], str | None]:
-    """Locks a card in each folder; returns the descriptors, or why that failed."""
+    """Locks a GPU in each lock folder; returns the descriptors, or why that failed."""
     locks: list[int] = []
     for folder in folders:
         lock = folder.take_lock(f'{card.uuid}.lock', end_s)
@@ -259,7 +260,7 @@ def _lock_card(
 def _open_folders(
     opened: contextlib.ExitStack, refused: list[str], *, is_made: bool
 ) -> list[_Folder]:
-    """Opens each folder for locks that only this user can write.
+    """Opens each folder for GPU lock files that only this user can write.
 
     Args:
         opened: Closes them.
@@ -305,7 +306,7 @@ def _open_folders(
 
 
 def _find_strange(folder: int) -> str | None:
-    """Name of a lock file of another user, who once could write to the folder.
+    """Returns the name of another user's lock file in a folder; ``None`` if none is.
 
     It would keep its card from being picked for ever.
     """

@@ -1,4 +1,4 @@
-"""Lists the GPUs of this host, and decides which may be picked."""
+"""Lists the GPUs of this host, and decides which a training may use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mmgpu_hooks.schema.text import phrase
 
 VARIABLE = 'CUDA_VISIBLE_DEVICES'
 _SAME_MEMORY = 0.02
-"""Share of the most free memory by which cards may differ and still rank as equal."""
+"""Share of the most free memory by which GPUs may differ and still rank as equal."""
 
 
 @dataclass(frozen=True)
@@ -23,21 +23,21 @@ class Card:
     """One GPU of the host, as the driver describes it now."""
 
     index: int
-    """Index of the card as in ``nvidia-smi``."""
+    """Index of the GPU as in ``nvidia-smi``."""
     uuid: str | None = None
-    """UUID of the card; ``None`` if the driver does not give it."""
+    """UUID of the GPU; ``None`` if the driver does not give it."""
     name: str | None = None
     total_bytes: int | None = None
     free_bytes: int | None = None
-    """Free memory; ``None``, like the total, if the card cannot be read."""
+    """Free memory of the GPU; ``None``, like the total, if the GPU cannot be read."""
     util_pct: float | None = None
-    """Utilisation in the driver's last sample, in per cent."""
+    """Utilisation of the GPU in the driver's last sample, in per cent."""
     reason: str | None = None
-    """Reason why nothing may run on the card; ``None`` if it may be picked."""
+    """Reason why nothing may run on the GPU; ``None`` if it may be picked."""
 
 
 def read_cards() -> tuple[Card, ...]:
-    """Reads every card in the driver's order; an unreadable one has the reason.
+    """Reads every GPU in the driver's order; an unreadable GPU has the reason.
 
     Raises:
         UserError: If there is no NVML, no driver or no card.
@@ -64,7 +64,7 @@ def read_cards() -> tuple[Card, ...]:
 
 
 def count_cards() -> int:
-    """Number of GPUs that a training here may use; 0 without a driver."""
+    """Returns the number of GPUs that a training may use here; 0 without a driver."""
     try:
         cards = read_cards()
     except UserError:
@@ -99,7 +99,7 @@ def _read_card(index: int) -> Card:
 def judge_cards(
     cards: Sequence[Card], environ: Mapping[str, str], least_bytes: int | None = None
 ) -> list[Card]:
-    """Gives cards that may not be picked the reason; sorts the best first.
+    """Gives GPUs that may not be picked the reason; sorts the best first.
 
     The best has the most free memory (2 % are equal), then the least utilisation; one
     of unknown utilisation comes last among equals.
@@ -135,7 +135,7 @@ def judge_cards(
 
 
 def parse_visible(cards: Sequence[Card], environ: Mapping[str, str]) -> list[Card]:
-    """Cards that ``CUDA_VISIBLE_DEVICES`` leaves a process, in its order.
+    """Returns the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves a process, in its order.
 
     They are read up to the first entry that names nothing. An entry that is there twice
     hides all of them. A number ends at what is no digit.

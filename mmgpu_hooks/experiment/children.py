@@ -101,7 +101,7 @@ def adopt_orphans() -> None:
 
 
 def end_descendants() -> None:
-    """Kills all processes that this one started, in any session or group."""
+    """Kills all processes that this process started, in any session or group."""
     import psutil
 
     deadline_s = monotonic_s() + _END_S

@@ -43,18 +43,18 @@ class DemoDataset:
 
     root: Path
     image_bytes: int
-    """Total size of the image files."""
+    """Total size of the image files, in bytes."""
     is_reused: bool
-    """True if the data set was complete before and nothing was written."""
+    """True if a complete data set was there before and nothing was written."""
 
     @property
     def annotation_file(self) -> Path:
-        """Path of the annotations in COCO's format."""
+        """Path of the data set's annotations in COCO's format."""
         return self.root / _ANNOTATIONS
 
     @property
     def image_folder(self) -> Path:
-        """Path of the folder with the JPEG files."""
+        """Path of the folder with the data set's JPEG files."""
         return self.root / _IMAGES
 
 
@@ -65,7 +65,7 @@ def write_demo_dataset(
     width: int = IMAGE_WIDTH,
     height: int = IMAGE_HEIGHT,
 ) -> DemoDataset:
-    """Writes the data set, or reuses a complete one.
+    """Writes the demo's detection data set, or reuses a complete one.
 
     The annotations are empty from the start and complete at the end, so that a set
     that was half written is written anew.
@@ -87,7 +87,7 @@ def write_demo_dataset(
 
 
 def _read_complete(root: Path, asked: Mapping[str, int]) -> int | None:
-    """Total bytes of the images if the data set is complete, else ``None``."""
+    """Returns the bytes of a demo data set's images if all is there, else ``None``."""
     try:
         known = json.loads((root / _ANNOTATIONS).read_text(encoding='utf-8'))['info']
         found = sum(path.stat().st_size for path in (root / _IMAGES).iterdir())
@@ -97,16 +97,16 @@ def _read_complete(root: Path, asked: Mapping[str, int]) -> int | None:
 
 
 class _WrittenImage(NamedTuple):
-    """Size and annotations of an image that was written."""
+    """Size and annotations of a demo image that was written."""
 
     bytes: int
-    """Size of the image file."""
+    """Size of the image file, in bytes."""
     annotations: list[dict[str, Any]]
     """Objects of the image in COCO's format."""
 
 
 def _write(root: Path, asked: Mapping[str, int]) -> int:
-    """Writes the whole data set; returns the total bytes of its images."""
+    """Writes the whole demo data set; returns the total bytes of its images."""
     import cv2
 
     annotations, folder = root / _ANNOTATIONS, root / _IMAGES
@@ -158,7 +158,7 @@ def _write(root: Path, asked: Mapping[str, int]) -> int:
 
 
 def _paint_texture(size: tuple[int, int], index: int) -> Image:
-    """Paints a background with detail at several scales, as in a photograph."""
+    """Paints an image background with detail at several scales, as in a photograph."""
     import cv2
     import numpy as np
 
@@ -175,7 +175,7 @@ def _paint_texture(size: tuple[int, int], index: int) -> Image:
 
 
 class PaintedImage(NamedTuple):
-    """Pixels and annotations of a painted image."""
+    """Pixels and annotations of a painted demo image."""
 
     pixels: Image
     annotations: list[dict[str, Any]]
@@ -183,7 +183,7 @@ class PaintedImage(NamedTuple):
 
 
 def paint_image(texture: Image, index: int) -> PaintedImage:
-    """Paints three to eight objects over a shifted and tinted texture.
+    """Paints three to eight objects over a shifted and tinted background.
 
     Args:
         texture: Pixels of shape (height, width, 3), blue first.

@@ -75,10 +75,10 @@ from mmgpu_hooks.show.text import short_path
 PATIENCE_S = 5.0
 """Longest wait for a file system to answer, in seconds."""
 _BEYOND = 2**31
-"""Numbers of a config from this one on are ignored as meaningless."""
+"""Smallest number of a config that is ignored as meaningless."""
 _CHANNELS = 3
 _MAKE_FLOATS = 'PhotoMetricDistortion', 'Normalize'
-"""Transforms that leave images as float32: four bytes per channel."""
+"""Names of transforms that leave images as float32: four bytes per channel."""
 _TRUE = '1', 'y', 'yes', 'true'
 """Values of an environment variable that torch takes as true."""
 _WEIGHTS_ONLY_SINCE = 2, 6
@@ -100,7 +100,7 @@ PLACES = Places()
 def examine_machine(
     config: Path | None = None, environ: Mapping[str, str] = os.environ
 ) -> Machine:
-    """Collects all facts that `judge.doctor` judges; a config takes seconds to load.
+    """Collects all facts that ``mmgpu doctor`` judges; a config takes seconds to load.
 
     Args:
         config: The config to be trained here; ``None`` leaves its lines out.
@@ -221,7 +221,7 @@ def _examine_cards(environ: Mapping[str, str]) -> Cards:
 
 
 def _count_visible(cards: Sequence[HostCard], environ: Mapping[str, str]) -> int | None:
-    """Number of cards in ``CUDA_VISIBLE_DEVICES``; ``None`` if unset or unclear."""
+    """Counts the GPUs in ``CUDA_VISIBLE_DEVICES``; ``None`` if unset or unclear."""
     value = environ.get(VARIABLE)
     # a driver may name none, and slices have names of their own
     is_nameless = any(card.reason is None and not card.uuid for card in cards)
@@ -280,7 +280,7 @@ def _examine_packages() -> Installed:
 
 
 def _lacks_pkg_resources() -> bool:
-    """True if MMEngine needs ``pkg_resources`` and it is missing."""
+    """True if MMEngine needs ``pkg_resources`` and it is not installed."""
     mmengine = packages.find_package('mmengine')
     if mmengine is None or packages.find_package('pkg_resources') is not None:
         return False
@@ -289,7 +289,7 @@ def _lacks_pkg_resources() -> bool:
 
 
 def _loads_weights_only(version: str) -> bool:
-    """True if this version's ``torch.load`` loads weights only by default."""
+    """True if a version's ``torch.load`` loads weights only by default."""
     from packaging.version import InvalidVersion, Version
 
     try:
@@ -312,7 +312,7 @@ def _read_bounds(mmdet: Path | None) -> tuple[Bounds, ...]:
 
 
 def _examine_config(path: Path) -> tuple[ConfigCheck, Folder]:
-    """Examines a loaded config and its work_dir."""
+    """Examines a loaded config and its work_dir for ``mmgpu doctor``."""
     expect_file(path)
     named = str(path)
     if packages.find_package('mmengine') is None:
@@ -374,7 +374,7 @@ def _read_plan(config: Mapping[str, Any], work_dir: Folder) -> LoaderPlan | None
 
 
 def _read_measured(plan: LoaderPlan, work_dir: Folder) -> LoaderPlan | None:
-    """Adds the batch bytes of the work_dir's newest run, if it had this batch size."""
+    """Adds the batch bytes of a work_dir's newest run, if its batch size is equal."""
     # one that does not answer would be waited for
     if not work_dir.is_answering:
         return None
@@ -396,7 +396,7 @@ def _read_measured(plan: LoaderPlan, work_dir: Folder) -> LoaderPlan | None:
 
 
 def _estimate_batch_bytes(config: Mapping[str, Any], plan: LoaderPlan) -> int | None:
-    """Estimated bytes of a batch's pixels after its transforms, without padding."""
+    """Estimates the bytes of a batch's pixels after its transforms, without padding."""
     # grouped or not: that only says what a portrait is padded to
     sampler = {'type': 'AspectRatioBatchSampler'}
     loader = {**config['train_dataloader'], 'batch_sampler': sampler}
@@ -418,5 +418,5 @@ def _estimate_batch_bytes(config: Mapping[str, Any], plan: LoaderPlan) -> int | 
 
 
 def _whole(value: object) -> int | None:
-    """A positive whole number from a config; ``None`` for any other value."""
+    """Returns a positive whole number from a config; ``None`` for any other value."""
     return value if isinstance(value, int) and 0 < value < _BEYOND else None

@@ -1,4 +1,4 @@
-"""Runs experiments: a plan chooses turns, and each turn trains one trial.
+"""Runs experiments: a plan chooses trainings, which the engine runs one by one.
 
 A plan sees the trials so far and says what comes next, so it goes on after an
 interruption as if there had been none.
@@ -31,45 +31,48 @@ from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tried import Trial, TrialRole, TrialSpec
 
 _MUCH_LOAD = 0.25
-"""Cores used by other programs from which progress mentions them."""
+"""Fewest cores used by other programs at which progress lines mention them."""
 
 _LEAST_SHARE = 0.01
-"""Share of a turn's iterations from which they predict its length."""
+"""Smallest done share of a training's iterations from which its length is predicted."""
 
 OnProgress = Callable[[str, float, Optional[float]], None]
-"""Callback for progress: words, share done, and seconds left.
+"""Callback for an experiment's progress: words, share done, and seconds left.
 
-The share goes from 0 to 1; the seconds are ``None`` while unknown.
-"""
+The share goes from 0 to 1; the seconds are ``None`` while unknown."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One training of a plan."""
+    """One training that an experiment's plan asks for."""
 
     name: str
-    """Name of the resulting trial, unique in the plan."""
+    """Name of the resulting trial, unique in the experiment's plan."""
     spec: TrialSpec
     blocks: tuple[int, ...]
-    """Iterations of each block; a report follows each, without a pause."""
+    """Iterations of each block of a training; a report follows each block.
+
+    There is no pause between blocks."""
     more: Callable[[Progress], int] | None = None
-    """Called after each block but the first: iterations to add, 0 to end."""
+    """Function called after each block of iterations but the first.
+
+    It returns the iterations to add, 0 to end."""
     summarize: Callable[[Progress, Trial], Mapping[str, Any]] = lambda *_: {}
-    """Computes the figures of the finished trial, as JSON."""
+    """Function that computes the figures of a finished trial, as JSON."""
     time_limit_s: float = DEFAULT_TIME_LIMIT_S
     """Seconds after which the training is killed, its start included."""
     stays: bool = False
-    """True if the training is held afterwards for the next turn in its folder."""
+    """True if the training is held (SIGSTOP) afterwards for the next in its folder."""
     warm_up: int = 0
-    """Iterations before the blocks, unless the training was held from before."""
+    """Iterations before the counted blocks, unless the training was held before."""
     title: str = ''
-    """Text for the progress bar; the name if empty."""
+    """Text for the progress bar; the training's name if empty."""
     role: TrialRole | None = None
-    """Role of the trial in a comparison of two sides."""
+    """Role of the trial in a comparison of two trainings; ``None`` without one."""
 
 
 class Plan:
-    """The turns of an experiment: in a fixed order, unless a subclass chooses.
+    """Trainings of an experiment: in a fixed order, unless a subclass chooses.
 
     Pure: it knows no process and no clock.
 
@@ -83,7 +86,7 @@ class Plan:
         self.turns = turns
 
     def choose(self, trials: Sequence[Trial]) -> Turn | None:
-        """Returns the next turn; ``None`` at the end of the plan.
+        """Returns the experiment's next training; ``None`` at the end of the plan.
 
         Args:
             trials: In the order they ended, those of earlier starts first.
@@ -95,7 +98,7 @@ class Plan:
         return next((turn for turn in self.turns if turn.name not in names), None)
 
     def keep(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Trials of an earlier start that count; failed ones are trained again."""
+        """Returns stored trials that count for this start; failed ones train again."""
         names = {turn.name for turn in self.turns}
         return [
             trial
@@ -106,21 +109,21 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Trials of a plan, and how its run ended."""
+    """Trials of an experiment, and how the experiment ended."""
 
     trials: tuple[Trial, ...]
     seconds: float = 0.0
-    """Duration of this run of the plan."""
+    """Duration of this run of the experiment, in seconds."""
     is_interrupted: bool = False
     is_late: bool = False
-    """True if the time of the plan was up."""
+    """True if the time of the experiment was up."""
     external_cpu_cores: float | None = None
-    """Mean cores used by other programs during the plan."""
+    """Mean cores used by other programs during the experiment."""
     notes: tuple[Text, ...] = ()
 
 
 class _CpuReading(NamedTuple):
-    """CPU seconds of other programs, with the clock at that time."""
+    """CPU seconds that other programs have used, with the clock at that time."""
 
     clock_s: float
     others_s: float
@@ -141,7 +144,7 @@ class OtherLoad:
         return _CpuReading(monotonic_s(), read_busy_s() - self._read_own_s())
 
     def read_cores(self) -> float | None:
-        """Mean cores used by other programs since construction."""
+        """Returns the mean cores that other programs used since construction."""
         now = self._read()
         passed_s = now.clock_s - self._begin.clock_s
         used_s = now.others_s - self._begin.others_s
@@ -155,7 +158,7 @@ def run_plan(
     max_seconds: float = float('inf'),
     on_progress: OnProgress = lambda words, share, left_s: None,
 ) -> Outcome:
-    """Trains the turns of a plan; leaves no process running, however it ends.
+    """Runs an experiment's trainings; leaves no process running, however it ends.
 
     A trial that crashes, hangs or runs out of memory is a record with its reason.
     Ctrl-C ends what is on its way, and what was measured is returned.
@@ -202,7 +205,10 @@ def run_plan(
 
 @dataclass
 class _Engine:
-    """Trains one turn after the other; its first fields are those of `run_plan`."""
+    """Runs one training of an experiment after the other.
+
+    The first fields are those of `run_plan`.
+    """
 
     plan: Plan
     trials: Sequence[Trial]
@@ -212,10 +218,10 @@ class _Engine:
     def __post_init__(self) -> None:
         self._begin_s = monotonic_s()
         self._live: dict[str, RunningTrial] = {}
-        """Running and held trainings by folder."""
+        """Running and held trainings of the experiment, by folder."""
         self._ended_cpu_s = 0.0
         self._turns_s = list[float]()
-        """Duration of each finished turn in seconds."""
+        """Duration of each finished training of the experiment, in seconds."""
         self.load = OtherLoad(self._read_own_cpu_s)
         self._others_cores: float | None = None
 
@@ -228,7 +234,7 @@ class _Engine:
         return self.max_seconds - self.passed_s
 
     def train(self, turn: Turn) -> Trial:
-        """Trains a turn until its trial has ended in any way."""
+        """Runs one training of a plan until its trial has ended in any way."""
         # between turns alone: to read it takes a while
         if self.passed_s > 1:
             self._others_cores = self.load.read_cores()
@@ -270,7 +276,7 @@ class _Engine:
         return replace(ended, figures=turn.summarize(progress, ended))
 
     def _take_in(self, turn: Turn, trial: RunningTrial, progress: Progress) -> None:
-        """Reads a trial's reports; extends it before its last block ends."""
+        """Reads a training's reports; adds iterations before its last block ends."""
         for event in trial.read_events():
             progress.add(event)
             is_open = not progress.is_over and not progress.is_enough
@@ -289,7 +295,7 @@ class _Engine:
             checkpoint.unlink(missing_ok=True)
 
     def end_all(self) -> None:
-        """Ends every training that runs or is held."""
+        """Ends every training of the experiment that runs or is held."""
         for folder in list(self._live):
             self._end(folder)
 
@@ -327,12 +333,12 @@ class _Engine:
 
 
 class PlanProgress(NamedTuple):
-    """Share of a plan that is done, and the seconds left."""
+    """Share of an experiment that is done, and the seconds left."""
 
     share: float
-    """Share of the plan that is done, 0 to 1."""
+    """Share of the experiment that is done, 0 to 1."""
     left_s: float | None
-    """Seconds left; ``None`` until the first turn allows an estimate."""
+    """Seconds left of the experiment; ``None`` until the first training tells."""
 
 
 def estimate_left(
@@ -343,7 +349,7 @@ def estimate_left(
     done: int,
     count: int,
 ) -> PlanProgress:
-    """Estimates the progress of a plan and the seconds left.
+    """Estimates the done share of an experiment and the seconds left.
 
     Args:
         turns_s: What turns of this start took; those of earlier starts took nothing.

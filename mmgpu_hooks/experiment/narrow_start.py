@@ -1,4 +1,4 @@
-"""Refuses trials in a process that srun bound to fewer CPUs than the job has."""
+"""Refuses experiments in a process that srun bound to fewer CPUs than the job has."""
 
 from __future__ import annotations
 

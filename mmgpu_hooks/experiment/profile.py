@@ -25,36 +25,35 @@ UNPROFILED = (
     WARM_UP,
     *(PLAIN,) * 4,
 )
-"""Ways of the iterations before the profiled ones: plain and with optimisations.
+"""Kinds of the iterations before the profiled ones: plain and with optimisations.
 
-Their order lets a drift of the machine cancel out.
-"""
+Their order lets a drift of the machine cancel out."""
 MOST_PROFILE_BYTES = 2**20
-"""Size limit of a profile file; we write smaller ones."""
+"""Size limit of a profile file, in bytes; written ones are smaller."""
 PROFILE_FOLDER = 'profile'
 """Folder below a work_dir with the files of a profile."""
 TRACE_NAME, PROFILE_NAME = 'trace.json.gz', 'profile.json'
 LABEL = 'mmgpu '
-"""Prefix of our ranges in a trace."""
+"""Prefix of the ranges in a trace that ``mmgpu profile`` labels."""
 STEP, MODULE = f'{LABEL}step', f'{LABEL}module '
 LAUNCH_BOUND = 0.25
-"""Idle share of a step's GPU time above which the step is launch-bound."""
+"""Idle share of a train step's GPU time above which kernel launches bound the step."""
 
 _PARTS = ('preprocessor', 'forward', 'backward', 'optimizer', 'copies', 'other')
 _PARTS_OF_MODULES = ('preprocessor', 'forward', 'backward')
 _MODULES, _LARGE = 5, 1 / 3
 _NODE = 'autograd::engine::evaluate_function: '
 _PRODUCT = re.compile('[Cc]onv|[Mm]m($|Backward)|[Mm]atmul|:linear|Linear|[Aa]ttention')
-"""Names of operators that are convolutions or matrix products (for AMP, TF32)."""
+"""Pattern of operators that are convolutions or matrix products (for AMP, TF32)."""
 _LOSS = re.compile(r'(^|\.)loss')
-"""Names of modules that compute a loss, as MMDetection calls them."""
+"""Pattern of modules that compute a loss, as MMDetection names them."""
 
 
 class Owner(NamedTuple):
-    """The step part and the module that an event belongs to."""
+    """Part of the train step and module that a profiler event belongs to."""
 
     part: str
-    """Part of a step."""
+    """Part of the train step: ``forward``, ``backward``, ``optimizer``."""
     module: str
     """Dotted name of the module; empty for the model itself."""
 
@@ -69,7 +68,7 @@ class _Work(NamedTuple):
 
 @dataclass(frozen=True)
 class StepSummary:
-    """Figures of a `Profile` that come from events: means over the steps."""
+    """Fields of a `Profile` that come from events: means over the profiled steps."""
 
     plain_step_s: float
     parts: Mapping[str, float]
@@ -84,12 +83,12 @@ class StepSummary:
 
 
 def count_iterations(profiled: int) -> int:
-    """Iterations to train in all, the unprofiled first ones included."""
+    """Returns the iterations to train in all, with the unprofiled first ones."""
     return len(UNPROFILED) + 1 + profiled
 
 
 def read_profile(trial: Trial, iterations: int) -> Profile:
-    """Reads the profile in a trial's folder.
+    """Reads the profile that a trial left in its folder.
 
     Raises:
         UserError: If the training failed, or was over before all were profiled.
@@ -126,7 +125,7 @@ def find_profile(work_dir: Path) -> Profile | None:
 def summarize_steps(
     events: Sequence[Any], iterations: int, plain_s: float, *, on_card: bool
 ) -> StepSummary:
-    """Summarises the events of profiled steps.
+    """Summarises the profiler events of train steps: parts, modules, kernels.
 
     A kernel belongs where it was launched. On a CPU operators stand for kernels. Where
     streams overlap, the kernel that began first has the time.
@@ -183,7 +182,7 @@ def summarize_steps(
 def _judge_bound(
     busy_s: float, plain_s: float, kernels: int, *, on_card: bool
 ) -> tuple[str | None, str | None]:
-    """Decides if kernels or their launches bound a step; the reason if unknown."""
+    """Decides if kernels or launches bound a train step; the reason if unknown."""
     if not on_card:
         return None, 'on a CPU nothing is launched'
     if not kernels:
@@ -201,7 +200,7 @@ def _is_fill_of_new(event: Any) -> bool:
 def _find_owner(
     event: Any, outer: Owner | None, forward: dict[int, str]
 ) -> Owner | None:
-    """Finds the step part and module of an event; ``None`` outside of the steps.
+    """Finds the step part and module of a profiler event; ``None`` outside of steps.
 
     What a node of the backward pass belongs to is known from the operator of the
     forward pass with its sequence number; on a card it has a thread of its own.
@@ -231,7 +230,7 @@ def _find_owner(
 
 
 def _find_overlaps(events: Sequence[Any]) -> dict[_Work, float]:
-    """Microseconds during which an earlier kernel ran too, by kernel."""
+    """Returns the microseconds in which an earlier kernel ran too, by kernel."""
     beside_us: dict[_Work, float] = defaultdict(float)
     # ranges of the host are listed on the card once more, and are no kernels
     ranges = {event.name for event in events if event.device_type.name == 'CPU'}
@@ -247,7 +246,7 @@ def _find_overlaps(events: Sequence[Any]) -> dict[_Work, float]:
 
 
 def _list_work(event: Any, on_card: bool) -> Iterator[_Work]:
-    """Kernels that an operator launched; on a CPU the operator itself."""
+    """Yields the kernels that an operator launched; on a CPU the operator itself."""
     if event.name.startswith(LABEL):
         return
     if not on_card:
@@ -258,7 +257,7 @@ def _list_work(event: Any, on_card: bool) -> Iterator[_Work]:
 
 
 def list_modules(spent: Mapping[str, float]) -> dict[str, float]:
-    """Modules with the most time, none of which contains another.
+    """Returns the modules with the most time, none of which contains another.
 
     The largest is divided into what it contains, unless most of its time is its own,
     until there are five, and no large one that could be divided is left.

@@ -1,4 +1,4 @@
-"""Plan of ``mmgpu save-bench``: saves at several numbers of workers."""
+"""Plan of ``mmgpu save-bench``: checkpoint saves at several numbers of workers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from mmgpu_hooks.schema.text import decode_text, encode_text, phrase
 from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow, Trial, TrialSpec
 
 SETTLING = 8
-"""Fewest iterations between saves that let the workers' queue recover.
+"""Fewest iterations between checkpoint saves that let the workers' queue recover.
 
-With more workers it is their number, since their batches come in bursts.
-"""
+With more workers it is their number, since their batches come in bursts."""
 
 
 def count_between_saves(num_workers: int, prefetch_factor: int) -> int:
-    """Iterations from one save to the next.
+    """Returns the iterations from one checkpoint save to the next.
 
     What workers make ahead during a save lasts for ``prefetch_factor x num_workers``
     iterations. A save in that time would meet workers that rest, so the next one comes
@@ -37,7 +36,7 @@ def count_between_saves(num_workers: int, prefetch_factor: int) -> int:
 
 
 def plan_blocks(num_workers: int, *, saves: int, prefetch_factor: int) -> list[int]:
-    """Iterations from each save to the next, and after the last one.
+    """Returns the iterations from each checkpoint save to the next, and after the last.
 
     After the last save as many are trained as what was made ahead lasts, so that it is
     known what was won back.
@@ -54,21 +53,21 @@ def plan_blocks(num_workers: int, *, saves: int, prefetch_factor: int) -> list[i
 
 @dataclass
 class SaveBenchPlan(Plan):
-    """Trains with each number of workers, in random order.
+    """Plan of trainings that save checkpoints: each number of workers, in random order.
 
     A drift of the machine is then not taken for the effect of a setting.
     """
 
     config: str
-    """Absolute path of the config."""
+    """Absolute path of the config to train."""
     folder: Path
     """Folder for checkpoints during the benchmark."""
     num_workers: Sequence[int]
     saves: int
-    """Saves to measure with each number of workers."""
+    """Number of checkpoint saves to measure with each number of workers."""
     prefetch_factor: int
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of every training, by dotted key."""
+    """Config settings of every training, by dotted key."""
     time_limit_s: float = DEFAULT_TIME_LIMIT_S
     """Limit of each training in seconds, its start included."""
 
@@ -78,7 +77,7 @@ class SaveBenchPlan(Plan):
         self.turns = [self._make_turn(workers) for workers in order]
 
     def finish(self, outcome: Outcome) -> SaveBench:
-        """Compares every number of workers with the smallest one.
+        """Compares checkpoint saves at every number of workers with the smallest one.
 
         Raises:
             UserError: If nothing was measured without an interruption.

@@ -1,4 +1,4 @@
-"""Judges saves made at several numbers of workers. Pure.
+"""Judges checkpoint saves made at several numbers of workers. Pure.
 
 Ranks are compared, not means: there are a handful of saves on either side, and one may
 be ten times as long. The exact rank sum test needs no assumption about their spread,
@@ -25,7 +25,7 @@ from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow, Trial
 def summarize_saves(
     num_workers: int, most: int, result: Trial, run: Run | None
 ) -> SaveBenchRow:
-    """Summarises the saves at one number of workers.
+    """Summarises the checkpoint saves at one number of workers.
 
     Args:
         num_workers: Of the training.
@@ -68,7 +68,7 @@ def judge_save_bench(
     seconds: float = 0.0,
     is_interrupted: bool = False,
 ) -> SaveBench:
-    """Compares the saves at each number of workers with those at the smallest.
+    """Compares checkpoint saves at each number of workers with the smallest number.
 
     Args:
         measured: Rows of :func:`summarize_saves`, in any order.

@@ -1,4 +1,4 @@
-"""Stores the trials of a plan, so that a later start can continue it."""
+"""Stores the trials of an experiment, so that a later start can continue it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mmgpu_hooks.version import __version__
 
 STORE_NAME = 'trials.json'
 _VERSION = 6
-"""Version of the file; goes up when a key changes its meaning or is removed."""
+"""Version of the trials file; goes up when a key changes meaning or is removed."""
 
 _PACKAGES = ('torch', 'mmengine', 'mmcv', 'mmdet')
 _VARIABLES = (
@@ -37,15 +37,15 @@ _VARIABLES = (
 
 
 class KeptTrials(NamedTuple):
-    """Trials of earlier starts that count for this one."""
+    """Trials stored by earlier starts of an experiment that count for this start."""
 
     trials: Sequence[Trial] = ()
     notes: tuple[Text, ...] = ()
-    """A sentence if the stored trials were of another identity."""
+    """Sentence if the stored trials are of another config, host or version."""
 
 
 class TrialStore:
-    """Trials in a file of one folder, replaced as a whole after each trial.
+    """Stores trials in one JSON file, replaced as a whole after each trial.
 
     Args:
         path: Of the file.
@@ -58,7 +58,7 @@ class TrialStore:
         self._kept: dict[str, Trial] = {}
 
     def append(self, trial: Trial) -> None:
-        """Adds one trial and writes the file.
+        """Adds one trial and writes the file of trials.
 
         Raises:
             OSError: If it cannot be written; those before it are there then.
@@ -68,7 +68,7 @@ class TrialStore:
         write_atomic(self._path, msgspec.json.encode(body, enc_hook=encode_text))
 
     def read(self, keep: Callable[[Sequence[Trial]], list[Trial]]) -> KeptTrials:
-        """Reads the trials of earlier starts that count.
+        """Reads the trials of earlier starts of the experiment that count.
 
         Args:
             keep: Says of those with the same identity which count.
@@ -104,7 +104,9 @@ class TrialStore:
 def open_store(
     folder: Path, identity: Mapping[str, Any], *, fresh: bool = False
 ) -> Iterator[TrialStore]:
-    """Opens the store in a folder, created if missing, for this process alone.
+    """Opens the store of trials in a folder, for this process alone.
+
+    The folder is created if missing.
 
     Args:
         folder: Of the plan.
@@ -139,7 +141,7 @@ def open_store(
 
 
 def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
-    """Facts that trials must share to be compared: config, host, cards, versions.
+    """Reads facts that trials must share to be compared: config, host, GPUs, versions.
 
     Args:
         config: As loaded; comments and the spelling of it are no matter.
@@ -169,7 +171,7 @@ def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
 
 
 def digest_config(config: FlatConfig) -> str:
-    """SHA-256 digest of a config, the same for equal configs in any process."""
+    """Returns a config's SHA-256 digest, the same for equal configs in any process."""
     lines = sorted(f'{path!r} {_spell(value)}' for path, value in config.items())
     return hashlib.sha256('\n'.join(lines).encode()).hexdigest()
 

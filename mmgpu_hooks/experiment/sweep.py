@@ -51,10 +51,10 @@ _OF_WORKERS = frozenset(
     setting.name for setting in SETTINGS if setting.resting is not ...
 )
 _ALIKE = 2
-"""Number of first trials that, if all fail alike, end the sweep."""
+"""Number of first trials that end a sweep if all of them fail alike."""
 _LEAST_INTERVAL = 10
 _BLOCK_S = 1.0
-"""Approximate seconds of a block, after which the evidence is read again."""
+"""Approximate seconds of a block of iterations, after which a trial is judged again."""
 
 
 def list_settings(
@@ -63,7 +63,7 @@ def list_settings(
     amp: Sequence[bool] = (),
     gpus: Sequence[int] = (),
 ) -> tuple[SweepSetting, ...]:
-    """All combinations of the settings, in the order of the table.
+    """Lists all combinations of the asked settings, in the order of the sweep's table.
 
     What PyTorch refuses without workers is left to the config there, so no workers are
     trained once for all of its values.
@@ -96,16 +96,16 @@ def list_settings(
 
 
 class IntervalPlan(NamedTuple):
-    """Interval length and warm-up of a trial's evidence."""
+    """Iterations per log interval of a trial, and number of warm-up intervals."""
 
     iterations: int
-    """Iterations of each interval."""
+    """Iterations of each log interval."""
     warm_up: int
-    """Number of first intervals that are left out."""
+    """Number of first log intervals that are left out."""
 
 
 def plan_intervals(loader: LoaderSetting) -> IntervalPlan:
-    """Chooses the interval length and warm-up for a loader's queue.
+    """Chooses a trial's log interval and warm-up for its loader's queue of batches.
 
     An interval is a round of all workers at least, whose batches come in bursts. What
     workers make while the model is built comes all at once: that is the warm-up.
@@ -117,25 +117,27 @@ def plan_intervals(loader: LoaderSetting) -> IntervalPlan:
 
 @dataclass
 class SweepPlan(Plan):
-    """Trials of a sweep, each of which ends when its iteration time is settled."""
+    """Plan of a sweep's trials, each of which ends once its iteration time is known."""
 
     config: str
-    """Absolute path of the config."""
+    """Absolute path of the config to train."""
     folder: Path
     """Absolute path of the sweep's folder."""
     settings: Sequence[SweepSetting]
     measure_s: float
-    """Seconds of measuring after which a trial ends, with three intervals or more."""
+    """Seconds of measuring after which a trial ends.
+
+    It has three log intervals or more by then."""
     whole_s: float
-    """Seconds after which a trial is killed, its start included."""
+    """Seconds after which a trial is killed, with its start included."""
     lengthened: Mapping[str, Any] = field(default_factory=dict)
-    """Settings that keep a short training from ending early."""
+    """Config settings that keep a short training from ending early."""
     saves: int = 0
     """Checkpoint saves to measure at the end of each trial, after one warm-up save."""
     prefetch_factor: int = DEFAULT_PREFETCH
-    """Prefetch factor of the config."""
+    """Number of batches that each worker loads ahead, as the config sets it."""
     notes: Sequence[str] = ()
-    """Sentences about the requested settings."""
+    """Sentences about the settings that the user asked for."""
 
     def __post_init__(self) -> None:
         # a drift of the machine must not look like the effect of a setting
@@ -147,7 +149,7 @@ class SweepPlan(Plan):
         return super().choose(trials)
 
     def finish(self, outcome: Outcome) -> Sweep:
-        """Makes the sweep's answer from its trials.
+        """Makes the result of a sweep from its trials.
 
         Raises:
             UserError: If all of them fail.
@@ -170,7 +172,7 @@ class SweepPlan(Plan):
         )
 
     def _refuse_failing(self, trials: Sequence[Trial]) -> None:
-        """Raises a `UserError` if the config itself does not train."""
+        """Raises a `UserError` if the swept config itself does not train."""
         if not trials or any(trial.status != 'failed' for trial in trials):
             return
         is_alike = len(trials) == _ALIKE and len({trial.error for trial in trials}) == 1
@@ -236,7 +238,7 @@ class SweepPlan(Plan):
         )
 
     def _add(self, planned: IntervalPlan, progress: Progress) -> int:
-        """Iterations until the trial is judged again; 0 when it is settled."""
+        """Returns the iterations until a trial is judged again; 0 when it may end."""
         iter_s = estimate_iter(read_trial_run(progress.folder), planned.warm_up)
         is_late = iter_s is not None and progress.measured_s >= self.measure_s
         if is_iter_settled(iter_s) or is_late:

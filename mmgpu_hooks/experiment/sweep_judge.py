@@ -1,4 +1,4 @@
-"""Judges the trials of a sweep: rows of figures, and the best setting.
+"""Judges the trials of a sweep: a table row for each, and the best setting.
 
 Each trial left the evidence of a run; its row holds what the table and CSV say of it.
 """
@@ -26,14 +26,18 @@ from mmgpu_hooks.schema.tried import (
 )
 
 KNOWN_WITHIN = 0.03
-"""Relative half width of the iteration time's interval at which a trial may end."""
+"""Relative half width of the iteration time's confidence interval to end a trial.
+
+A trial may end at this width."""
 
 LEAST_INTERVALS = 3
-"""Fewest intervals of a trial that ran out of time; its interval is then wide."""
+"""Fewest log intervals of a trial that ran out of time.
+
+Its confidence interval is then wide."""
 
 
 def estimate_iter(run: Run | None, warm_up: int) -> Estimate | None:
-    """Mean steady iteration with its interval; ``None`` with too few intervals.
+    """Estimates the mean steady iteration; ``None`` with too few log intervals.
 
     Args:
         run: As far as it was recorded.
@@ -46,7 +50,7 @@ def estimate_iter(run: Run | None, warm_up: int) -> Estimate | None:
 
 
 def is_iter_settled(iter_s: Estimate | None) -> bool:
-    """True if more iterations would not change the estimate notably."""
+    """True if more iterations would not change the estimated time notably."""
     if iter_s is None or iter_s.count < LEAST_VALUES:
         return False
     return iter_s.half_width <= KNOWN_WITHIN * iter_s.value
@@ -55,7 +59,7 @@ def is_iter_settled(iter_s: Estimate | None) -> bool:
 def complete_row(
     row: SweepRow, run: Run | None, warm_up: int, until: int | None = None
 ) -> SweepRow:
-    """Adds a trial's recorded figures to its row.
+    """Adds a trial's recorded values to its row of the sweep's table.
 
     Args:
         row: With how the trial ended.
@@ -102,7 +106,7 @@ def complete_row(
 
 
 def _add_saves(row: SweepRow, run: Run) -> SweepRow:
-    """Adds the saves made beside running workers, without the first (cold caches)."""
+    """Adds checkpoint saves beside running workers, without the first (cold caches)."""
     saves = [save for save in run.save_records[1:] if save.error is None]
     if not saves:
         return row
@@ -116,7 +120,7 @@ def _add_saves(row: SweepRow, run: Run) -> SweepRow:
 
 
 def _list_spans(run: Run, warm_up: int) -> Iterator[GpuSpan]:
-    """GPU utilisation of each interval with samples."""
+    """Yields the GPU utilisation of each log interval that has GPU samples."""
     for number, interval in enumerate(run.intervals):
         gpu = interval.gpu
         if gpu is None or gpu.util_pct is None:
@@ -177,7 +181,7 @@ def _fit_memory(
 
 
 def choose_best(rows: Sequence[SweepRow]) -> tuple[SweepSetting, ...]:
-    """Best setting of each batch size, the fastest of all first.
+    """Returns the best setting of each batch size, the fastest of all first.
 
     A batch size belongs to the recipe, so it is not traded for speed: within each, what
     is as good as equal to the fastest and needs the fewest workers is best.
@@ -202,7 +206,7 @@ def choose_best(rows: Sequence[SweepRow]) -> tuple[SweepSetting, ...]:
 
 
 def _speed(row: SweepRow) -> float:
-    """Images per second of a trial; iterations per second if images are unknown."""
+    """Returns a trial's images per second; iterations per second if unknown."""
     if row.images_per_s is not None:
         return row.images_per_s
     return 1 / row.iter_s.value if row.iter_s is not None else 0.0

@@ -35,17 +35,19 @@ from mmgpu_hooks.schema.tried import (
 
 DEFAULT_TIME_LIMIT_S = 600.0
 ENDLESS = 10**9
-"""Iterations of a block that lasts until the training ends."""
+"""Stands for the iterations of a block that lasts until the training ends."""
 LOG_NAME = 'training.log'
 EVENTS_NAME = 'events.jsonl'
-"""File with the training's reports: a JSON line per block, and one at the end."""
+"""Name of the file with a trial's reports.
+
+It has a JSON line per block of iterations, and one at the end."""
 
 _POLL_S = 0.05
 _LONGEST_REASON = 300
 
 
 class RunningTrial:
-    """A trial that trains in its own process until it is closed.
+    """A trial (short training) that trains in its own process until it is closed.
 
     The process leads a session, so that one signal holds or ends it and its workers.
 
@@ -84,14 +86,14 @@ class RunningTrial:
             )
 
     def send(self, iterations: int) -> None:
-        """Lets the trial train another block after those already sent."""
+        """Lets the trial train another block of iterations after those already sent."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(b'%d\n' % iterations)
             self._process.stdin.flush()
 
     def finish(self) -> None:
-        """Lets the trial end by itself after the blocks already sent."""
+        """Lets the trial end by itself after the blocks of iterations already sent."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -123,7 +125,7 @@ class RunningTrial:
         return events
 
     def read_cpu_s(self) -> float:
-        """CPU seconds used so far by the trial and all its descendants."""
+        """Returns the CPU seconds that the trial and its descendants used so far."""
         return read_tree_cpu_s(self._process.pid)
 
     def close(self) -> None:
@@ -140,7 +142,7 @@ class RunningTrial:
 
 
 def build_command(spec: TrialSpec, parent: int) -> list[str]:
-    """Command line of a trial: one process, or torchrun with one per rank.
+    """Returns a trial's command line: one process, or torchrun with one per rank.
 
     Args:
         spec: What to train.
@@ -156,7 +158,7 @@ def build_command(spec: TrialSpec, parent: int) -> list[str]:
 
 
 def read_tree_cpu_s(pid: int | None = None) -> float:
-    """CPU seconds of a process, its descendants and its reaped children.
+    """Returns CPU seconds of a process, its descendants and its reaped children.
 
     Args:
         pid: Of the process; by default this one. Of one that is gone it is 0.
@@ -175,7 +177,7 @@ def read_tree_cpu_s(pid: int | None = None) -> float:
 
 
 def render_event(event: TrialEvent) -> str:
-    """Encodes an event as a line of the events file.
+    """Encodes a trial's report as a line of the events file.
 
     By json, since the text of an error may hold bytes of a path that is not UTF-8.
     """
@@ -183,7 +185,7 @@ def render_event(event: TrialEvent) -> str:
 
 
 def parse_event(line: bytes) -> TrialEvent:
-    """Parses a line of the events file."""
+    """Parses a line of a trial's events file."""
     event: TrialEvent = msgspec.convert(json.loads(line), TrialEvent)
     return event
 
@@ -215,7 +217,7 @@ def classify_exit(code: int, last_line: str) -> TrialEnd:
 
 
 def shorten(line: str) -> str:
-    """Cuts a reason to one line of bounded length."""
+    """Cuts an error message to a bounded length."""
     if len(line) <= _LONGEST_REASON:
         return line
     return line[: _LONGEST_REASON - 3] + '...'
@@ -223,7 +225,7 @@ def shorten(line: str) -> str:
 
 @dataclass
 class Progress:
-    """Progress of a trial, and finally how it ended."""
+    """Progress of a trial (short training), and finally how it ended."""
 
     folder: Path
     status: str = 'timed_out'
@@ -232,26 +234,26 @@ class Progress:
     iterations: int = 0
     blocks: list[TrialBlock] = field(default_factory=list)
     is_over: bool = False
-    """True if the process has ended."""
+    """True if the trial's process has ended."""
     is_enough: bool = False
-    """True if no further iterations are wanted."""
+    """True if no further iterations of the trial are wanted."""
     first_block_s: float | None = None
-    """Value of ``seconds`` when the first block was done."""
+    """Seconds since the trial's start when its first block of iterations was done."""
     save_error: str | None = None
-    """Error with which the last saves ended the training."""
+    """Error with which the trial's last checkpoint saves ended the training."""
 
     @property
     def measured_s(self) -> float:
-        """Seconds since the first block was done; 0 before."""
+        """Seconds since the trial's first block of iterations was done; 0 before."""
         return 0.0 if self.first_block_s is None else self.seconds - self.first_block_s
 
     @property
     def measured(self) -> int:
-        """Iterations of all blocks, without those between the last saves."""
+        """Number of measured iterations, without those between the last saves."""
         return sum(len(block.seconds) for block in self.blocks)
 
     def add(self, event: TrialEvent) -> None:
-        """Adds one event of :meth:`RunningTrial.read_events`."""
+        """Adds one report of the trial, from :meth:`RunningTrial.read_events`."""
         if isinstance(event, TrialEnd):
             self.is_over = True
             self.status = event.status
@@ -265,7 +267,7 @@ class Progress:
             self.first_block_s = self.seconds
 
     def end(self, name: str, time_limit_s: float) -> Trial:
-        """Makes the record of the trial, without its figures."""
+        """Makes the record of an ended trial, without its figures."""
         if self.status == 'timed_out':
             done = self.iterations
             self.error = phrase(
@@ -284,7 +286,7 @@ class Progress:
 
 
 def read_trial_run(folder: Path) -> Run | None:
-    """Evidence that a trial has recorded so far; ``None`` if none can be read."""
+    """Reads the evidence that a trial has recorded so far; ``None`` without any."""
     try:
         path = read_run_folder(folder).evidence
         return Run.read(path) if path is not None else None

@@ -1,4 +1,4 @@
-"""Process of one trial: ``python -m mmgpu_hooks.experiment.trial_child``.
+"""Trains one trial: ``python -m mmgpu_hooks.experiment.trial_child``.
 
 It trains the user's config, changed in memory, with MMEngine's own Runner. A line of
 its events file says what each block of iterations took and how it ended; each line on
@@ -57,24 +57,24 @@ _NO_MEMORY = (
     "no space left on device: '/dev/shm",
     'is killed by signal: killed',
 )
-"""Parts of out-of-memory messages of CUDA, libc, NumPy and PyTorch."""
+"""Parts of out-of-memory messages of CUDA, libc, NumPy and PyTorch, in lower case."""
 
 
 class TrialOver(SystemExit):
-    """Exception that leaves a training loop in the middle of an epoch.
+    """Exception that leaves a trial's training loop in the middle of an epoch.
 
     A SystemExit, so that a training's own ``except Exception`` lets it through.
     """
 
 
 def append_event(events: Path, event: TrialEvent) -> None:
-    """Appends one event to the events file."""
+    """Appends one report to a trial's events file."""
     with events.open('a') as file:
         file.write(render_event(event))
 
 
 class TrialHook(Hook):
-    """Trains blocks of iterations: reports each block's times, and waits for the next.
+    """Hook that trains a trial in blocks of iterations, each asked for and reported.
 
     An iteration is timed from the end of one to the end of the next; the time spent
     waiting for the next block is in none of them.
@@ -101,7 +101,7 @@ class TrialHook(Hook):
         self._left = 1
         self._last_saves, self._save_gap = last_saves, save_gap
         self._until_save: int | None = None
-        """Iterations left before the next of the last saves."""
+        """Iterations left before the next of the trial's last checkpoint saves."""
         self._last_s: float | None = None
         self._seconds: list[float] = []
         self._starts: list[int] = []
@@ -111,7 +111,7 @@ class TrialHook(Hook):
 
     @property
     def is_saving(self) -> bool:
-        """True after the last block, while only saves are measured."""
+        """True after the trial's last block, while only saves are measured."""
         return self._until_save is not None
 
     def before_train(self, runner: Any) -> None:
@@ -182,7 +182,7 @@ class TrialHook(Hook):
         self._last_s = monotonic_s()
 
     def _next_block(self) -> int | None:
-        """Iterations of the next block, the same on all ranks; ``None`` at the end."""
+        """Reads the iterations of the next block, equal on all ranks; ``None``: end."""
         said = [next(self._blocks, None) if is_main_process() else None]
         broadcast_object_list(said)
         return said[0]
@@ -220,7 +220,7 @@ def _count_bytes(tensors: Iterable[Any]) -> int:
 
 
 def run_child(spec: TrialSpec) -> None:
-    """Trains as a spec says, and reports how the training ended."""
+    """Trains a trial as its spec says, and reports how the training ended."""
     events = Path(spec.folder, EVENTS_NAME)
     hook = TrialHook(events, map(int, sys.stdin), spec.last_saves, spec.save_gap)
     end = TrialEnd('completed')
@@ -304,7 +304,7 @@ def read_trial_config(spec: TrialSpec) -> Any:
 
 
 def _drop_amp_arguments(config: Any) -> None:
-    """Removes arguments that a plain OptimWrapper does not take."""
+    """Removes arguments from a config that a plain OptimWrapper does not take."""
     wrapper = config.get('optim_wrapper')
     if wrapper and wrapper.get('type', 'OptimWrapper') == 'OptimWrapper':
         for name in ('loss_scale', 'dtype', 'use_fsdp'):
@@ -312,7 +312,7 @@ def _drop_amp_arguments(config: Any) -> None:
 
 
 def _set_arguments(config: Any, arguments: Mapping[str, Any]) -> None:
-    """Gives GPUEfficiencyHook arguments where the config has it, or adds the hook."""
+    """Gives GPUEfficiencyHook arguments in a config, or adds the hook with them."""
     given = dict(config.get('default_hooks') or {})
     hooks = (*given.values(), *(config.get('custom_hooks') or ()))
     ours = [hook for hook in hooks if is_our_hook(_kind(hook))]
@@ -357,7 +357,7 @@ def _kind(hook: Any) -> Any:
 
 
 def _stays(hook: Any) -> bool:
-    """True if a hook stays in a trial: it is neither a CheckpointHook nor ours."""
+    """True if a hook stays in a trial: no CheckpointHook, not GPUEfficiencyHook."""
     kind = _kind(hook)
     return not (is_our_hook(kind) or bare_name(kind).endswith('CheckpointHook'))
 

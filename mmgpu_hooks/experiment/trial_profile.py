@@ -1,4 +1,4 @@
-"""Profiles a trial's steps with torch.profiler, and labels its modules.
+"""Profiles a trial's train steps with torch.profiler, and labels its modules.
 
 Before that, the parts of an iteration on the host are timed: as they are, and with the
 optimisations that leave all bits the same.
@@ -29,33 +29,34 @@ from mmgpu_hooks.optimize.turns import Turns
 from mmgpu_hooks.schema.tried import HOST_PARTS, HostPart, Profile
 
 _CALLS = ('forward', 'loss', 'loss_and_predict')
-"""Methods of modules that are labelled; losses are computed in the latter two."""
+"""Methods of modules that are labelled in the trace.
+
+Losses are computed in the latter two."""
 _REPLACED = {'param_groups': 'optimizer step', 'ema': 'average'}
-"""Optimisations that are switched on in turns, with the step part each replaces."""
+"""Optimisations switched on for some iterations, with the step part each replaces."""
 _OF_HOOKS = {EMAHook: 'average', ParamSchedulerHook: 'schedulers'}
-"""Parts of an iteration that are spent in an MMEngine hook."""
+"""Parts of an iteration that are spent in an MMEngine hook, by the hook's class."""
 _MAIN = 'forward and backward'
-"""Part of a step during which the other parts are called."""
+"""Name of the part of a train step during which the other parts are called."""
 _END = len(names.UNPROFILED) - names.UNPROFILED[::-1].index(names.OPTIMIZED)
 _BEGIN = names.UNPROFILED.index(names.OPTIMIZED) - 2
-"""Iterations before the optimisations are switched on; ``_END`` before they are off.
+"""Number of iterations before the optimisations are switched on (``_END``: off).
 
-The first two with them make lists and are a warm-up.
-"""
+The first two with them make lists and are a warm-up."""
 
 
 HostParts = dict[str, HostPart]
 
 
 class HostClock:
-    """Adds up the training thread's CPU seconds by part, for each iteration."""
+    """Adds up the training thread's CPU seconds by part of each iteration."""
 
     def __init__(self) -> None:
         self._now_s: dict[str, float] = defaultdict(float)
         self._parts_s: dict[str, list[Mapping[str, float]]] = defaultdict(list)
 
     def time(self, holder: Any, name: str, part: str, within: str = '') -> None:
-        """Wraps a method so that its CPU time counts as a part.
+        """Wraps a method so that its CPU time counts as a part of the iteration.
 
         Args:
             holder: Of the method.
@@ -76,7 +77,10 @@ class HostClock:
 
     @contextlib.contextmanager
     def timing(self, part: str, within: str = '') -> Iterator[None]:
-        """Context whose CPU time counts as a part; arguments as of :meth:`time`."""
+        """Context whose CPU time counts as a part of the iteration.
+
+        Arguments are as of :meth:`time`.
+        """
         began_s = thread_cpu_s()
         try:
             yield
@@ -87,12 +91,12 @@ class HostClock:
                 self._now_s[within] -= spent_s
 
     def end_iteration(self, way: str) -> None:
-        """Ends an iteration and files its times under the way it was trained."""
+        """Ends an iteration, and keeps its CPU times as ``way``: plain or optimized."""
         self._parts_s[way].append(self._now_s)
         self._now_s = defaultdict(float)
 
     def summarize(self, *, is_optimized: bool, rare: Collection[str] = ()) -> HostParts:
-        """CPU seconds of an iteration by part, plain and with the optimisations.
+        """Returns CPU seconds of an iteration by part, plain and with optimisations.
 
         Args:
             is_optimized: True if an optimisation was on.
@@ -113,20 +117,23 @@ class HostClock:
 
 
 def _average(seconds: list[float], is_rare: bool) -> float:
-    """Median of the seconds; their mean for parts that only some iterations have."""
+    """Returns the median of seconds; their mean for parts of only some iterations."""
     if is_rare or 0 in seconds:
         return statistics.fmean(seconds)
     return statistics.median(seconds)
 
 
 def _find_error(seconds: list[float]) -> float:
-    """Standard error of the mean without the longest value (Python's collector)."""
+    """Returns the standard error of a mean without the longest value.
+
+    Python's garbage collector may be in that.
+    """
     usual = sorted(seconds)[:-1]
     return statistics.stdev(usual) / len(usual) ** 0.5 if len(usual) > 1 else 0.0
 
 
 class ProfileHook(Hook):
-    """Hook that leaves a trace and a Profile of some steps in the trial's folder.
+    """Hook that profiles some train steps, and leaves a trace and a Profile.
 
     Steps begin and end with an idle card here, so that a step's kernels are in it.
 
@@ -148,7 +155,7 @@ class ProfileHook(Hook):
         self._sent: HostParts = {}
 
     def before_train(self, runner: Any) -> None:
-        """Labels the calls of a step in the trace; model copies exist by now."""
+        """Labels the calls of a train step in the trace; model copies exist by now."""
         from torch.profiler import profile, schedule
 
         model, optim = runner.model, runner.optim_wrapper
@@ -207,7 +214,7 @@ class ProfileHook(Hook):
     def after_train_iter(
         self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
-        """Ends the iteration on the host clock."""
+        """Ends the iteration on the clock of CPU seconds by part."""
         done = len(self._seconds) - 1
         is_profiled = done >= len(names.UNPROFILED)
         self._host.end_iteration(
@@ -222,7 +229,7 @@ class ProfileHook(Hook):
         self._optimizations.close()
 
     def _time_batch(self, batch: Any) -> None:
-        """Times how a batch is transferred from a worker, if there are workers."""
+        """Times how a batch is transferred from a worker, if the loader has workers."""
         if not getattr(self._runner.train_dataloader, 'num_workers', 0):
             return
         try:
@@ -238,7 +245,7 @@ class ProfileHook(Hook):
         }
 
     def _list_host_parts(self) -> HostParts:
-        """Host times of an iteration by part, the parts of a step first."""
+        """Returns CPU times of an iteration by part, parts of the train step first."""
         # an average may be taken now and then
         often = [average.interval or 1 for average in self._counted.averages]
         rare = ('average',) if max(often, default=1) > 1 else ()
@@ -288,7 +295,7 @@ class ProfileHook(Hook):
 
 
 def _label(holder: Any, name: str, label: str) -> None:
-    """Wraps a method in a named range of the trace."""
+    """Wraps a method in a named range of the profiler's trace."""
     import torch
 
     call = getattr(holder, name, None)

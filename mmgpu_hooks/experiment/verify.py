@@ -1,4 +1,4 @@
-"""Plan of ``mmgpu verify``: blocks of two trainings in turns, A B B A.
+"""Plan of ``mmgpu verify``: two trainings in alternating blocks of iterations.
 
 A training is held instead of started again. Both live to the end and take turns; the
 one that waits is stopped with its workers (SIGSTOP), so that it takes no core and fills
@@ -34,31 +34,32 @@ from mmgpu_hooks.schema.tried import (
 )
 
 LEAST_PAIRS = 6
-"""Fewest pairs before stopping early; with fewer, a narrow interval is often chance.
+"""Fewest pairs of blocks of iterations before an early stop.
+
+With fewer pairs, a narrow confidence interval is often chance.
 
 Stopping at +-2 % from 6 pairs on, a 95 % interval covers the truth 92 to 96 times in
-100.
-"""
+100."""
 SETTLED_GAIN = 0.02
-"""Half width of the gain's interval at which it counts as settled."""
+"""Half width of the gain's confidence interval at which the gain counts as settled."""
 SETTLED_SHARE = 0.1
-"""Half width, as a share of the gain itself, at which it counts as settled."""
+"""Relative half width of the gain's confidence interval to count as settled."""
 
 _SIDE_NAMES = {FIRST: phrase('first'), SECOND: phrase('second'), '': phrase('other')}
 
 _LEAST_WARM_UP = 10
 _BLOCK_S = 3.0
 _LEAST_MEASURED, _MOST_MEASURED = 8, 400
-"""Fewest and most counted iterations of a block."""
+"""Fewest and most counted iterations of a block of a training."""
 _FEWEST_MEASURED = 4
-"""Fewest counted iterations of a block when the budget allows no more."""
+"""Fewest counted iterations of a block when the time budget allows no more."""
 _RESUMED = 2
-"""Iterations after a halt that are not counted: their caches are cold."""
+"""Iterations after a training's halt that are not counted: their caches are cold."""
 
 
 @dataclass
 class VerifyPlan(Plan):
-    """Trains two sides in alternating blocks.
+    """Plan that trains two sides of a comparison in alternating blocks of iterations.
 
     Both trainings live until the end, and one is held while the other trains; where
     memory does not hold both, each block is a training of its own.
@@ -101,7 +102,7 @@ class VerifyPlan(Plan):
         return first if side == FIRST else second
 
     def keep(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Keeps whole pairs of blocks.
+        """Returns the stored trials that form whole pairs of blocks of iterations.
 
         With them go the warm-ups by which their length was chosen, and what showed that
         both trainings do not fit in memory together.
@@ -114,7 +115,7 @@ class VerifyPlan(Plan):
         return [*lacking, *kept] if measured else []
 
     def finish(self, outcome: Outcome) -> Verification:
-        """Computes the gain with its interval.
+        """Computes the speed gain between two trainings, with its confidence interval.
 
         Raises:
             UserError: If one of them cannot train, or too few blocks were done.
@@ -181,7 +182,7 @@ class VerifyPlan(Plan):
         )
 
     def _plan_block(self, warm_ups: Sequence[_MeasuredTrial]) -> _BlockPlan:
-        """Plans the length of a block from the warm-ups and the budget.
+        """Plans the iterations of a block from the warm-ups and the time budget.
 
         It is long enough to average over batches, and short enough to share the state
         of the machine. What a worker waits for while it is held (storage, a sleep) goes
@@ -201,24 +202,24 @@ class VerifyPlan(Plan):
 
 
 class _BlockPlan(NamedTuple):
-    """Length of a block in iterations."""
+    """Number of iterations in a block of a training, skipped and measured."""
 
     skipped: int
-    """Iterations at the start of a block that do not count."""
+    """Iterations at the start of a block that are not measured."""
     measured: int
 
     @property
     def iterations(self) -> int:
-        """All iterations of a block."""
+        """All iterations of a block, skipped and measured."""
         return self.skipped + self.measured
 
 
 class _MeasuredTrial(NamedTuple):
-    """A block that trained to its end."""
+    """A block of iterations that trained to its end."""
 
     trial: Trial
     side: str
-    """Side of the block, one of :data:`SIDES`."""
+    """Side of the comparison that the block belongs to, one of :data:`SIDES`."""
     figures: BlockFigures
 
 
@@ -230,34 +231,34 @@ def _is_short_of_memory(trial: Trial) -> bool:
 
 @dataclass(frozen=True)
 class _SideFigures:
-    """Figures of one side over its blocks."""
+    """Measured values of one side of a comparison, over its blocks of iterations."""
 
     steady_s: float
-    """Seconds of a steady iteration."""
+    """Seconds of a steady iteration, on average."""
     start_s: float | None
     """Extra seconds that the start of an epoch costs."""
     images_per_s: float | None
     epoch: int | None
-    """Iterations per epoch."""
+    """Number of iterations per epoch; ``None`` if it is unknown."""
 
 
 @dataclass(frozen=True)
 class _Blocks:
-    """Trials sorted into warm-ups and measured blocks."""
+    """Trials of a comparison, sorted into warm-ups and measured blocks."""
 
     warm_ups: list[_MeasuredTrial]
     measured: list[_MeasuredTrial]
     is_held: bool
     is_well: bool
-    """True if no block failed or ended early."""
+    """True if no block of iterations failed or ended early."""
 
     def list_figures(self, side: str) -> list[BlockFigures]:
-        """Figures of the measured blocks of one side."""
+        """Returns the values of the measured blocks of one side of a comparison."""
         return [block.figures for block in self.measured if block.side == side]
 
     @property
     def gain(self) -> Estimate | None:
-        """Relative gain in images/s, or iterations/s if a batch size is unknown."""
+        """Relative gain in images/s, or in iterations/s if a batch size is unknown."""
         is_known = all(block.figures.batch_size for block in self.measured)
         before, after = (
             [
@@ -270,14 +271,14 @@ class _Blocks:
 
     @property
     def speed_up(self) -> Estimate | None:
-        """Relative gain in iterations per second."""
+        """Relative gain of the second training in iterations per second."""
         before, after = (
             [figures.steady_s for figures in self.list_figures(side)] for side in SIDES
         )
         return paired_gain(before, after)
 
     def summarize(self, side: str, pairs: int) -> _SideFigures:
-        """Figures of one side over its first ``pairs`` pairs."""
+        """Returns values of one side of a comparison over its first ``pairs`` pairs."""
         found = self.list_figures(side)
         starts = [start_s for figures in found for start_s in figures.starts_s]
         steady_s = statistics.fmean(figures.steady_s for figures in found[:pairs])
@@ -310,7 +311,7 @@ def _sort(trials: Sequence[Trial]) -> _Blocks:
 
 
 def _invert(speed_up: Estimate | None) -> Estimate | None:
-    """Converts a gain in iterations/s to the change of the iteration time."""
+    """Converts a gain in iterations/s to the relative change of the iteration time."""
     if speed_up is None:
         return None
     # the shortest time is the highest speed
@@ -321,7 +322,7 @@ def _invert(speed_up: Estimate | None) -> Estimate | None:
 
 
 def is_settled(gain: Estimate | None) -> bool:
-    """True if more pairs would not change the gain notably.
+    """True if more pairs of blocks would not change the gain notably.
 
     Only after an even number of pairs: then each setting was first as often.
     """
@@ -331,7 +332,10 @@ def is_settled(gain: Estimate | None) -> bool:
 
 
 def _summarize_block(progress: Progress, plan: _BlockPlan) -> dict[str, Any]:
-    """`BlockFigures` of the last block as JSON; empty if training ended within it."""
+    """Renders the values of a trial's last block as JSON.
+
+    They are empty if training ended within the block.
+    """
     block = progress.blocks[-1] if progress.blocks else None
     is_whole = block is not None and len(block.seconds) == plan.iterations
     if block is None or not is_whole or progress.status != 'completed':

@@ -1,1 +1,1 @@
-"""Thin adapters between an MMEngine runner and the rest of the package."""
+"""Adapters between an MMEngine Runner and the measuring code of mmgpu_hooks."""

@@ -1,4 +1,4 @@
-"""Says alarms of the watchdog in the log, and what they and other ranks show."""
+"""Logs alarms of the training watchdog, with their cause as other ranks show it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from mmgpu_hooks.show.text import visible
 from mmgpu_hooks.show.words import say
 
 _RANKS_S = 2.0
-"""Seconds that other ranks are given to say where they stand."""
+"""Seconds that other ranks are given to record where they stand still."""
 _FILES_S = 10.0
 """Seconds that the file system of the work folder is given to answer."""
 
 
 class Alarms:
-    """Writes alarms of one process into the log and into the evidence.
+    """Writes a process's standstill alarms into the log and the evidence file.
 
     Args:
         run: Calls a function, and keeps from training what it raises.
@@ -48,11 +48,11 @@ class Alarms:
         self._work_dir, self._find_evidence = work_dir, find_evidence
 
     def say(self, *lines: str) -> None:
-        """Write lines into the log, as one text."""
+        """Write lines into the log, as a single message."""
         self._warn(visible('\n  '.join(map(say, lines))))
 
     def raise_alarm(self, record: StuckRecord, *lines: str) -> None:
-        """Say where training stands, file it, and name the cause where it shows.
+        """Log and record where training stands still, and name the cause if it shows.
 
         Args:
             record: The standstill.
@@ -87,7 +87,7 @@ class Alarms:
 
 
 def list_causes(own: RunEvidence, others: Sequence[RunEvidence]) -> list[str]:
-    """Name the cause, and the rank that the others wait for, as far as known."""
+    """Name the cause of a standstill, and the rank that others wait for, if known."""
     why = judge_ranks([], (own, *others))
     said: list[str] = []
     if why.cause not in (None, 'unknown'):

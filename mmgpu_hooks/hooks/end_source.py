@@ -1,4 +1,4 @@
-"""Says in the log when training ends, after each validation and every 30 minutes."""
+"""Logs when training will end, after each validation and every 30 minutes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from mmgpu_hooks.show.validation import phrase_validation
 from mmgpu_hooks.show.words import say
 
 END_SOURCE = 'end of training'
-"""Name of this source in warnings and in the evidence."""
+"""Name of the forecast of training's end, in warnings and in the evidence file."""
 
 PERIOD_S = 1800.0
-"""Seconds after which the end is forecast again where no validation comes."""
+"""Seconds after which the end of training is forecast again without a validation."""
 SCALAR_S = 10.0
-"""Seconds between two forecasts for the scalar, of 0.3 ms each."""
+"""Seconds between two forecasts for the scalar ``hours_left``, of 0.3 ms each."""
 
 _ASKING_THREAD = 'mmgpu-job-end'
 
@@ -59,17 +59,17 @@ class EndSource:
         self._limit_unix_s = ask_end_unix_s(job)
 
     def add_interval(self, record: IntervalRecord) -> None:
-        """Take the record of an interval into account."""
+        """Take a log interval's record into account when forecasting training's end."""
         self._forecaster.add_interval(record)
         if self._clock() >= self._due_s:
             self._say()
 
     def add_save(self, record: SaveRecord) -> None:
-        """Take the record of a save into account."""
+        """Take the record of a checkpoint save into account in the forecast."""
         self._forecaster.add_save(record)
 
     def add_validation(self, record: ValidationRecord) -> None:
-        """Take a validation into account; say what it took, and when training ends."""
+        """Log what a validation took, and forecast anew when training ends."""
         self._forecaster.add_validation(record)
         said = phrase_validation(record)
         if said is not None:

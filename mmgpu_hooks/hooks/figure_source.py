@@ -1,4 +1,4 @@
-"""A source of figures: opened once, read whenever an interval ends, closed once.
+"""Interface for sources of measured values: opened once, read at each log interval.
 
 A new figure of an interval is a field of `IntervalRecord` and a line in the ``read`` of
 the source that measures it; a new source is a :class:`FigureSource` that `Sources`
@@ -16,7 +16,7 @@ from mmgpu_hooks.hooks.recording import Guard
 
 
 class SourceName(str, enum.Enum):
-    """Names of the sources of figures, as warnings and the evidence have them."""
+    """Names of the sources of measured values, in warnings and in the evidence file."""
 
     LOADER_WORKERS = 'loader workers'
     HOST = 'host'
@@ -32,25 +32,25 @@ class SourceName(str, enum.Enum):
 
 
 class IntervalEnd(NamedTuple):
-    """The end of an interval, as sources of figures get it."""
+    """State at the end of a log interval, as sources of measured values get it."""
 
     iteration: int
-    """Iterations of the whole training that are done."""
+    """Number of finished iterations of the whole training."""
     iterations: int = 0
-    """Iterations of the interval; 0 once training is over."""
+    """Number of iterations in the log interval; 0 once training is over."""
     batch: Any = None
-    """The last batch; ``None`` when it is gone."""
+    """The last batch of the log interval; ``None`` when it is gone."""
     outputs: Any = None
     """Outputs of the last ``train_step``; ``None`` when they are gone."""
 
 
 class FigureSource:
-    """Gives some fields of each interval's record."""
+    """Base class of sources that measure fields of each log interval's record."""
 
     name: ClassVar[SourceName]
 
     def open(self) -> None:
-        """Begin to measure.
+        """Begin to measure: called once, before training.
 
         Raises:
             AbsentError: If this host or this run has no such source.
@@ -58,7 +58,7 @@ class FigureSource:
         """
 
     def read(self, interval: IntervalEnd) -> dict[str, Any]:
-        """Fields of the record of an interval that has ended, by name.
+        """Return fields for the record of a log interval that has ended, by name.
 
         Args:
             interval: The interval.
@@ -70,18 +70,18 @@ class FigureSource:
 
     @property
     def unknown(self) -> Mapping[str, str]:
-        """Reasons why a figure is missing, by figure as the evidence names it."""
+        """Reasons why measured values are missing, by name in the evidence file."""
         return {}
 
     def close(self) -> None:
-        """Leave everything as it was, also where opening failed."""
+        """Undo everything that measuring changed, also where opening failed."""
 
 
 _Source = TypeVar('_Source', bound=FigureSource)
 
 
 class SourceList:
-    """Sources of figures, of which each fails alone.
+    """List of sources of measured values, of which each fails alone.
 
     Args:
         guard: Switches off what fails.
@@ -91,10 +91,10 @@ class SourceList:
         self._guard = guard
         self._sources: list[FigureSource] = []
         self._opened: list[FigureSource] = []
-        """Sources that could be opened."""
+        """Sources of measured values that could be opened."""
 
     def open(self, source: _Source) -> _Source:
-        """Open a source, and keep it: it is closed whatever fails.
+        """Open a source of measured values, and keep it to be closed whatever fails.
 
         Returns:
             The source itself.
@@ -106,7 +106,7 @@ class SourceList:
         return source
 
     def read(self, interval: IntervalEnd) -> dict[str, Any]:
-        """Fields of an interval's record by all sources that are on."""
+        """Return the fields of a log interval's record from all sources that are on."""
         fields: dict[str, Any] = {}
         for source in self._opened:
             fields |= self._guard.run(source.name, source.read, interval) or {}
@@ -114,18 +114,18 @@ class SourceList:
 
     @property
     def unknown(self) -> dict[str, str]:
-        """Reasons why a figure is missing, by figure as the evidence names it."""
+        """Reasons why measured values are missing, by name in the evidence file."""
         reasons: dict[str, str] = {}
         for source in self._sources:
             reasons.update(source.unknown)
         return reasons
 
     def close(self) -> None:
-        """Close all of them, the newest first."""
+        """Close all sources of measured values, the newest first."""
         for source in reversed(self._sources):
             self._guard.clean_up(source.name, source.close)
 
 
 def prefix_reasons(source: str, reasons: Mapping[str, str]) -> dict[str, str]:
-    """Reasons by figure, with the name of their source before each figure."""
+    """Put the name of a source before each measured value that is missing."""
     return {f'{source} {figure}': why for figure, why in reasons.items()}

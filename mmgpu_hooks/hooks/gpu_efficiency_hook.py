@@ -1,4 +1,4 @@
-"""The hook that users name in their config.
+"""``GPUEfficiencyHook``, the hook that users name in their config.
 
 An iteration ends at this hook (priority 55). Hooks after it, LoggerHook among them,
 belong to the next iteration: no second is lost, and the figures are complete when
@@ -78,12 +78,12 @@ _LIVE = (
     '_lone_loop',
     'tuned_start',
 )
-"""Attributes of the training that is on; a copy of the hook begins without them."""
+"""Attributes of a running training; a copy of GPUEfficiencyHook begins without them."""
 
 
 @HOOKS.register_module(force=True)
 class GPUEfficiencyHook(Hook):
-    """Logs what each interval of training was spent on, and says so at the end.
+    """Logs what each log interval of training was spent on, and a summary at the end.
 
     Scalars, each once per interval, under the prefix ``train/`` of MMEngine's
     message hub (terminal line, TensorBoard and every other backend):
@@ -168,11 +168,11 @@ class GPUEfficiencyHook(Hook):
     priority = 55
 
     added_by: str | None = None
-    """Command that added the hook; ``None`` where a config or script names it."""
+    """Command that added GPUEfficiencyHook; ``None`` if a config or script names it."""
     before_hook_s: Mapping[str, float] | None = None
-    """Seconds of the process before the hook, by part; ``None`` is unknown."""
+    """Seconds of the process before the hook was built, by part; ``None``: unknown."""
     command_arguments: Mapping[str, Any] | None = None
-    """Arguments that ``mmgpu run`` gave; ``None`` where it started no training."""
+    """Arguments that ``mmgpu run`` gave the hook; ``None`` without ``mmgpu run``."""
 
     def __init__(
         self,
@@ -210,7 +210,9 @@ class GPUEfficiencyHook(Hook):
         self._set_live_parts()
 
     def change_arguments(self, changed: Mapping[str, Any]) -> None:
-        """Set some arguments anew; one that training has read is not read again.
+        """Set some arguments of the hook anew.
+
+        An argument that training has read is not read again.
 
         Args:
             changed: By name, as the constructor takes them.
@@ -227,7 +229,7 @@ class GPUEfficiencyHook(Hook):
     def note_command(
         self, arguments: Mapping[str, Any], added_by: str | None = None
     ) -> None:
-        """Note that a command started this training.
+        """Note that a command of mmgpu_hooks started this training.
 
         Args:
             arguments: Arguments of the hook that the command was given.
@@ -238,22 +240,22 @@ class GPUEfficiencyHook(Hook):
             self.added_by = added_by
 
     def note_start(self, before_hook_s: Mapping[str, float] | None) -> None:
-        """Note what the process took until the hook was built, in seconds by part."""
+        """Note the seconds that the process took until the hook was built, by part."""
         self.before_hook_s = before_hook_s
 
     @property
     def scalar_names(self) -> tuple[str, ...]:
-        """The scalars to publish."""
+        """Names of the scalars to publish."""
         return SCALARS if self.scalars == 'all' else MAIN
 
     @property
     def optimized(self) -> tuple[str, ...]:
-        """Names of the optimisations that are on."""
+        """Names of the host optimisations that are on."""
         optimizations = self._optimizations
         return () if optimizations is None else optimizations.names
 
     def _set_live_parts(self) -> None:
-        """(Re)create the attributes that no copy of the hook may share: `_LIVE`."""
+        """(Re)create the attributes that a copied or unpickled hook must not share."""
         self.built_s = monotonic_s()
         self._recorder: Recorder | None = None
         self._pid = os.getpid()
@@ -296,7 +298,7 @@ class GPUEfficiencyHook(Hook):
 
     @property
     def dataset_bytes(self) -> int | None:
-        """Memory that building the train loader took; ``None`` where it is unknown."""
+        """Bytes of memory that building the train loader took; ``None`` if unknown."""
         start = self._start
         return None if start is None else start.memory.dataset_bytes
 
@@ -304,7 +306,7 @@ class GPUEfficiencyHook(Hook):
         return StartSource(partial(self._guard.run, ACCOUNT_SOURCE))
 
     def begin_loop(self, runner: Any) -> None:
-        """Begin to watch the start: the Runner is about to build its train loop."""
+        """Begin to watch the start of training: the train loop is about to be built."""
         self._logger = runner.logger
         if _find_recording(runner) is not self:
             self._start_account = None
@@ -324,12 +326,12 @@ class GPUEfficiencyHook(Hook):
             optimizations.begin_data_sets(account.watch)
 
     def end_start(self) -> None:
-        """End the watch over the start; a second call does nothing."""
+        """End the watch over the start of training; a second call does nothing."""
         if self._start is not None:
             self._guard.clean_up(START_SOURCE, self._start.close)
 
     def see_loop(self, loop: Any) -> None:
-        """Watch the train loader, which has started no worker yet."""
+        """Watch the train loader of a loop; the loader has started no worker yet."""
         if self._start is not None:
             self._guard.run(MEMORY_SOURCE, self._start.memory.end_loader)
         if self._start_account is not None:
@@ -351,18 +353,18 @@ class GPUEfficiencyHook(Hook):
         self.tuned_start = begin_tuned(runner, probe.loader, self._book_teardown)
 
     def _take_back(self, error: Exception) -> bool:
-        """Undo what a run before had found, where its workers could not be started."""
+        """Undo loader settings that the last run had found: workers could not start."""
         start = self.tuned_start
         return start is not None and start.switch.take_back(error)
 
     def _book_teardown(self) -> AbstractContextManager[Any]:
-        """Book the end of workers that the tuner replaced, once there is a ledger."""
+        """Book the end of workers that the tuner replaced, if a time ledger runs."""
         if self._recorder is None:
             return contextlib.nullcontext()
         return self._recorder.book_teardown()
 
     def _provide_optimizations(self) -> Optimizations | None:
-        """Make the optimisations of this training; ``None`` where none is asked for."""
+        """Make the optimisations that the user asked for; ``None`` if none are."""
         names = parse_optimizations(self.optimize)
         if names and self._optimizations is None:
             self._optimizations = Optimizations(names, self._logger)
@@ -436,7 +438,7 @@ class GPUEfficiencyHook(Hook):
             self._start_account = self._guard.run(ACCOUNT_SOURCE, self._follow_start)
 
     def _let_go(self) -> None:
-        """Close the probe of a loader that is not going to be measured."""
+        """Close the probe of a train loader that is not going to be measured."""
         self._end_optimizations()
         self.end_start()
         probe, self._probe = self._probe, None
@@ -605,19 +607,19 @@ class GPUEfficiencyHook(Hook):
 
 
 def _find_recording(runner: Any) -> Any:
-    """Find the one hook of ours that records; ``None`` where there is none."""
+    """Find the GPUEfficiencyHook of a Runner that records; ``None`` without one."""
     ours = [hook for hook in runner.hooks if isinstance(hook, GPUEfficiencyHook)]
     # the first; one that a script registered itself goes before the one we added
     return min(ours, key=lambda hook: hook.added_by is not None, default=None)
 
 
 def call_plainly(advance: Callable[[], int]) -> None:
-    """Skip batches without booking the time."""
+    """Skip batches of a resumed training without booking the time."""
     advance()
 
 
 def _list_words() -> list[str]:
-    """The command line of this process, as it is typed after ``python``."""
+    """Return the command line of this process, as it is typed after ``python``."""
     spec = getattr(sys.modules.get('__main__'), '__spec__', None)
     if spec is not None and spec.origin == os.path.abspath(''.join(sys.argv[:1])):
         return ['-m', spec.name.removesuffix('.__main__'), *sys.argv[1:]]

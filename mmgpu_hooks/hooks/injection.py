@@ -1,4 +1,4 @@
-"""Adds the hook to the Runners of a training that ``mmgpu run`` has started.
+"""Adds GPUEfficiencyHook to the Runners of a training that ``mmgpu run`` started.
 
 In each Python below ``mmgpu run``, our ``sitecustomize`` puts a finder on
 ``sys.meta_path`` and runs the ``sitecustomize`` that Python would have run. Once a
@@ -27,7 +27,7 @@ _RUNNERS = ('Runner', 'FlexibleRunner')
 
 
 def inject(module: Any, began_s: float) -> None:
-    """Have each Runner of a module add our hook when it registers its hooks.
+    """Have each Runner of a module add GPUEfficiencyHook when it registers its hooks.
 
     Nothing more is imported before a Runner is built.
 
@@ -73,7 +73,7 @@ def _inject_into(kind: Any, arguments: Mapping[str, Any], began_s: float) -> Non
 
 
 def _provide_hook(runner: Any, arguments: Mapping[str, Any]) -> Any:
-    """Add the hook where there is none, and have the arguments of the command win.
+    """Add GPUEfficiencyHook to a Runner without one, or set the command's arguments.
 
     Hooks are judged once they are built, so every spelling of a config counts.
 
@@ -169,7 +169,7 @@ class _Start:
         self._patches.set(kind, '__init__', __init__)
 
     def take(self) -> dict[str, float] | None:
-        """The parts, the first time; ``None`` in a process forked meanwhile."""
+        """Return the seconds of the start by part, once; ``None`` in a forked child."""
         pid, self._pid = self._pid, 0
         if pid != os.getpid() or self._building_s is None:
             return None

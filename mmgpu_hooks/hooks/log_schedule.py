@@ -9,26 +9,26 @@ from mmengine.hooks import LoggerHook
 from mmgpu_hooks.measure.loader.settings import read_length
 
 DEFAULT_INTERVAL = 10
-"""LoggerHook's own default, for runs that have none."""
+"""Default of LoggerHook's ``interval``, for trainings without a LoggerHook."""
 
 MOST_ITERATIONS = 10_000
-"""Longest interval, in iterations: each of them is kept until it ends."""
+"""Longest log interval, in iterations: each iteration is kept until it ends."""
 
 MOST_SKIPPED = 64
-"""Most iterations between two sums of the ledger, so that few stamps are kept."""
+"""Most iterations between two sums of the time ledger, so that few stamps are kept."""
 
 
 class Due(NamedTuple):
-    """Events that fall on the end of an iteration: a log line, an interval."""
+    """Events at the end of an iteration: a log line, the end of a log interval."""
 
     is_logged: bool
-    """True if LoggerHook prints a line for it."""
+    """True if LoggerHook prints a line for the iteration."""
     is_end: bool
-    """True if an interval ends."""
+    """True if a log interval ends with the iteration."""
 
 
 class LogSchedule:
-    """Says when LoggerHook prints a line and when an interval ends, for one runner.
+    """Says when LoggerHook prints a line and when a log interval ends, for one Runner.
 
     Args:
         runner: The runner that trains.
@@ -47,11 +47,11 @@ class LogSchedule:
         self.interval = logged if interval is None else interval
 
     def begin_epoch(self) -> None:
-        """Read the length of the epoch; asking for it each time costs more."""
+        """Read the number of batches of the epoch; reading it each time costs more."""
         self._batches = read_length(self._runner.train_dataloader)
 
     def cut_at(self, most: int | None) -> None:
-        """Cut intervals from now on, whatever their length is.
+        """Cut log intervals at a number of iterations from now on.
 
         Args:
             most: Iterations at which one is cut; ``None`` is `MOST_ITERATIONS`.
@@ -59,7 +59,7 @@ class LogSchedule:
         self._most = MOST_ITERATIONS if most is None else most
 
     def is_due(self, batch_idx: int, iterations: int) -> Due:
-        """Say what ends with an iteration.
+        """Say if a log line is printed and a log interval ends with an iteration.
 
         Args:
             batch_idx: Of the iteration, in its epoch.
@@ -77,7 +77,7 @@ class LogSchedule:
         return Due(is_logged, iterations >= min(self.interval, self._most))
 
     def find_next(self, batch_idx: int, iterations: int) -> int:
-        """The next iteration at which something may end, by its number in the epoch.
+        """Return the next batch index at which a log line or interval end may be due.
 
         Args:
             batch_idx: Of the iteration that :meth:`is_due` was called for.

@@ -1,4 +1,4 @@
-"""Takes a test or a validation apart that runs without a training."""
+"""Times the parts of a test or validation that runs without a training."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from mmgpu_hooks.measure.validation_parts import DATA_WAIT, ValidationParts
 from mmgpu_hooks.schema.recorded import ValidationRecord
 
 LONE_LOOP_SOURCE = 'test'
-"""Name of this source in warnings and in the evidence."""
+"""Name of the timing of a lone test or validation, in warnings and evidence file."""
 
 
 class LoneLoop:
-    """One test or validation, from its first hook point to its last.
+    """Times one test or validation, from its first hook point to its last.
 
     The wait for data is what lies between two iterations, as the hook sees them.
 
@@ -33,7 +33,7 @@ class LoneLoop:
         self._iterations = 0
 
     def begin_wait(self, *, is_first: bool = False) -> None:
-        """Begin the wait for the next batch.
+        """Begin the wait for the loop's next batch.
 
         Args:
             is_first: Of the loop.
@@ -42,12 +42,12 @@ class LoneLoop:
         self._wait = self._parts.begin(DATA_WAIT)
 
     def end_wait(self) -> None:
-        """End the wait: a batch is there, or no more comes."""
+        """End the wait for a batch: it is there, or the loop is over."""
         wait, self._wait = self._wait, None
         self._parts.end(wait)
 
     def end(self) -> ValidationRecord:
-        """End the measuring, and make the record."""
+        """End the timing of a test or validation, and make its record."""
         self.close()
         wall_s = monotonic_s() - self._began_s
         return ValidationRecord(
@@ -60,5 +60,5 @@ class LoneLoop:
         )
 
     def close(self) -> None:
-        """Leave everything as it was; a second call does nothing."""
+        """Take the timers off the loop's methods; a second call does nothing."""
         self._timers.close()

@@ -1,4 +1,4 @@
-"""Drives the time ledger from one Runner: each hook by itself, saves, waits.
+"""Times a Runner's train loop: each hook by itself, checkpoint saves, waits for data.
 
 Calls nest. ``ledger.running`` is the stack of what runs, the innermost last; a stamp
 gives the time since the last one to what it names. An iteration at whose end a
@@ -57,7 +57,7 @@ from mmgpu_hooks.schema.recorded import UNATTRIBUTED
 
 SAVE = 'checkpoint_save'
 VALIDATION_PART = 'validation'
-"""Parts of the ledger in which hooks are called and not timed singly."""
+"""Parts of the time ledger in which hooks are called and not timed singly."""
 
 FOLLOWING: Mapping[str, str] = {
     'before_train_iter': 'step',
@@ -69,10 +69,10 @@ IDLE_POINTS = {'before_train_iter': '_before_iter', 'after_train_iter': '_after_
 """Hook points of an iteration, and the method that MMEngine's `Hook` calls at each."""
 
 PointCalls = Mapping[str, tuple[Callable[[], Any], ...]]
-"""Functions to call right after the hooks of a point, by point; they must not raise."""
+"""Functions to call right after a hook point's hooks, by point; they must not raise."""
 
 _Point = tuple[Collection[type], Optional[str], tuple[Callable[[], Any], ...]]
-"""Classes that need no call, the part that follows, and what to call afterwards.
+"""Plan for a hook point: classes not to call, the part that follows, later calls.
 
 A plain tuple: it is taken apart at each hook point of each iteration."""
 
@@ -80,7 +80,7 @@ _ELSEWHERE: _Point = ((), None, ())
 
 
 class HookTimer:
-    """Makes the function that calls a Runner's hooks and times each.
+    """Makes a Runner's ``call_hook`` that times each hook.
 
     Args:
         runner: The runner.
@@ -102,18 +102,18 @@ class HookTimer:
         self._listener = listener
         self._after = after or {}
         self.is_open = True
-        """While false, hooks are called and nothing is timed."""
+        """True if hooks are timed; while false, hooks are only called."""
         self._following = dict(FOLLOWING)
         self._idle: dict[str, set[type]] = {}
         self._points: dict[str, _Point] = {}
 
     def follow(self, fn_name: str, part: str) -> None:
-        """Name what the loop does once the hooks of a point are done."""
+        """Set the part of the time ledger that follows the hooks of a hook point."""
         self._following[fn_name] = part
         self._plan()
 
     def stop(self) -> None:
-        """Only call the hooks from here on."""
+        """Time no hooks from here on, only call them."""
         self.is_open = False
         self._points.clear()
 
@@ -123,7 +123,7 @@ class HookTimer:
             self._points[name] = self._idle.get(name, ()), part, calls
 
     def make(self) -> Callable[..., None]:
-        """Make the function to set as ``runner.call_hook``."""
+        """Make the timing function to set as ``runner.call_hook``."""
         runner, ledger, original = self._runner, self._ledger, self._runner.call_hook
         running, clock, stamp = ledger.running, ledger.clock, ledger.stamps.extend
         is_known, keeps_cause = is_plain(runner), isinstance(runner, FlexibleRunner)
@@ -180,7 +180,7 @@ class HookTimer:
     def _pass_on(
         self, original: Callable[..., None], fn_name: str, kwargs: dict[str, Any]
     ) -> bool:
-        """Call the hooks untimed where their time is that of a save or a validation."""
+        """Call hooks untimed inside of a save or a validation; False if outside."""
         outer = self._ledger.running[-1]
         is_inside = not self.is_open or outer is SAVE or outer is VALIDATION_PART
         if not is_inside and fn_name != 'before_val':
@@ -218,7 +218,7 @@ def is_plain(runner: Any) -> bool:
 
 
 def find_idle_hooks(runner: Any) -> dict[str, set[type]]:
-    """Classes of a Runner's hooks that need no call in an iteration, by point.
+    """Find classes of a Runner's hooks that need no call in an iteration, by point.
 
     Most hooks inherit both methods of MMEngine's `Hook`: one calls the other, which is
     empty. Such calls and their stamps would be half of what an iteration costs.
@@ -237,7 +237,7 @@ def find_idle_hooks(runner: Any) -> dict[str, set[type]]:
 
 
 def _calls(function: Any) -> tuple[str, ...] | None:
-    """Names that a function of MMEngine's hooks uses; ``None`` for any other."""
+    """Return the names that a method of MMEngine's hooks uses; else ``None``."""
     code = getattr(function, '__code__', None)
     if code is None or os.path.join('mmengine', 'hooks') not in code.co_filename:
         return None
@@ -246,7 +246,7 @@ def _calls(function: Any) -> tuple[str, ...] | None:
 
 
 def open_ledger(runner: Any, hook: Any, device: str) -> TimeLedger:
-    """Begin the time ledger of a training; it runs from here on.
+    """Begin the time ledger of a training, which runs from here on.
 
     Args:
         runner: The runner.
@@ -260,7 +260,7 @@ def open_ledger(runner: Any, hook: Any, device: str) -> TimeLedger:
 
 
 class LoopTimer:
-    """Times everything that a train loop does.
+    """Times everything that a Runner's train loop does.
 
     Args:
         runner: The runner, its train loop built and not yet running.
@@ -288,14 +288,14 @@ class LoopTimer:
             listener=listener,
         )
         self.hooks = HookTimer(runner, ledger, listener, after)
-        """Times the hooks."""
+        """Timer of the Runner's hooks."""
 
     def open(self) -> None:
-        """Put everything in place."""
+        """Put the timing ``call_hook`` in the place of the Runner's own."""
         self._patches.set(self._runner, 'call_hook', self.hooks.make())
 
     def follow(self, iterator: Any) -> None:
-        """Time the waits of the loader's new iterator."""
+        """Time the waits of the train loader's new iterator."""
         if hasattr(iterator, '_next_data') and hasattr(iterator, '_num_yielded'):
             # a loader that is tuned may have workers now, or none any more
             self.waits.read_cpu_by(*_choose_clock(self._runner.train_dataloader))
@@ -304,23 +304,23 @@ class LoopTimer:
             self.give_up_waits()
 
     def give_up_waits(self) -> None:
-        """Count all time between two steps as the wait: no PyTorch iterator is used."""
+        """Count all time between two steps as data wait, without a PyTorch iterator."""
         self.hooks.follow('after_train_iter', 'data_wait')
 
     def stop(self) -> None:
-        """Only pass calls on from here on: somebody may have wrapped ours."""
+        """Time nothing from here on, but pass calls on: others may have wrapped it."""
         self.hooks.stop()
         self.waits.stop()
 
     def close(self) -> None:
-        """Leave the Runner as it was; a second call does nothing."""
+        """Take the timers off the Runner and the loader; a second call does nothing."""
         self.stop()
         self.waits.close()
         self._patches.close()
 
 
 def loading_cpu_clock(loader: Any) -> Callable[[], float]:
-    """Clock of the CPU seconds that loading takes inside the waits for a loader."""
+    """Return the clock of CPU seconds that loading takes inside waits for a loader."""
     # without workers the loading has threads of its own (OpenCV, torch)
     loads_itself = getattr(loader, 'num_workers', None) == 0
     return process_cpu_s if loads_itself else thread_cpu_s
@@ -331,7 +331,7 @@ class _WaitClock(NamedTuple):
 
     cpu_s: Callable[[], float]
     every: int
-    """Mean number of waits from one whose CPU is read to the next."""
+    """Mean number of waits from one whose CPU is read to the next such wait."""
 
 
 def _choose_clock(loader: Any) -> _WaitClock:
@@ -340,7 +340,7 @@ def _choose_clock(loader: Any) -> _WaitClock:
 
 
 def count_replayed(runner: Any) -> int:
-    """Number of batches that a resumed loop loads again first, and throws away.
+    """Count the batches that a resumed loop loads again first, and throws away.
 
     A loop that skips by itself (onedl-mmengine from 0.10.11 on) loads only where its
     sampler cannot skip, and workers have drawn from that.

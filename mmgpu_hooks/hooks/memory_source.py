@@ -1,4 +1,4 @@
-"""Records who holds the host's memory, and says it in the log before it is full."""
+"""Records who holds the host's memory, and warns in the log before it is full."""
 
 from __future__ import annotations
 
@@ -25,29 +25,31 @@ from mmgpu_hooks.show.text import visible
 from mmgpu_hooks.show.words import say
 
 MEMORY_SOURCE = phrase('memory holders')
-"""Name of this source in warnings and in the evidence."""
+"""Name of the memory watch, in warnings and in the evidence file."""
 HOLDERS_THREAD = 'mmgpu-memory'
 
 _SHORTEST_S, _PERIOD_S, _PERIODS = 0.25, 2.0, 20
-"""Seconds between two readings of free memory (60 us each): at first, and later.
+"""Seconds between two readings of free memory: at first, and later.
 
-The pause is never more than a twentieth of the time so far."""
+Each takes 60 us. The pause is never more than a twentieth of the time so far."""
 _PERIOD_SCARCE_S = 0.5
-"""Seconds between two readings while less than `_SCARCE_SHARE` is free."""
+"""Seconds between two readings of free memory while it is scarce."""
 _LOW_SHARE, _SCARCE_SHARE, _SOON_S = 0.05, 0.2, 30.0
-"""Memory is low below 5 % free, or below 20 % that are gone in 30 s."""
+"""Shares of free memory, and seconds until it is gone, by which memory is low.
+
+Low is below 5 % free, or below 20 % that are gone in 30 s."""
 _CALM_SHARE, _AGAIN_S = 0.25, 600.0
-"""Free share that allows another warning, and the least seconds between two."""
+"""Free share that allows another memory warning, and least seconds between warnings."""
 _FIRST_S, _SELDOM_S, _VALIDATION_S = 4.0, 60.0, 5.0
-"""Seconds between full readings: at first, later, while a metric keeps results."""
+"""Seconds between readings of who holds memory: at first, later, in validation."""
 _MOST_SHARE, _MOST_SHARE_LOW = 0.0005, 0.02
-"""Largest share of the time that full readings use a core; while memory is low."""
+"""Largest share of the time that memory readings use a core; and when memory is low."""
 _CHANGE_SHARE = 0.02
-"""Change of what is used, of the whole, that brings the next full reading forward."""
+"""Change of the used share of memory that brings the next full reading forward."""
 
 
 class MemoryPace:
-    """Says when to read who holds memory, and when memory is low. Pure.
+    """Decides when to read who holds memory, and when memory is low. Pure.
 
     Full readings are rare while nothing changes, and cost no more than a small share of
     the time whatever one takes.
@@ -56,9 +58,9 @@ class MemoryPace:
     def __init__(self) -> None:
         self._pause_s, self._due_s, self._earliest_s = _FIRST_S, 0.0, 0.0
         self._used_bytes: int | None = None
-        """Bytes in use at the last full reading."""
+        """Bytes of memory in use at the last full reading."""
         self._seen = deque[tuple[float, int]](maxlen=6)
-        """Time, and bytes in use."""
+        """Newest samples of memory: time, and bytes in use."""
 
     def is_low(self, now_s: float, room: MemoryRoom) -> bool:
         """True if memory is nearly full, or soon will be at its growth.
@@ -77,7 +79,7 @@ class MemoryPace:
 
     @staticmethod
     def pause_s(elapsed_s: float, room: MemoryRoom) -> float:
-        """Seconds until what is free is to be read again.
+        """Return the seconds until free memory is to be read again.
 
         Args:
             elapsed_s: Since the first reading.
@@ -90,7 +92,7 @@ class MemoryPace:
     def is_due(
         self, now_s: float, room: MemoryRoom, *, low: bool, validates: bool
     ) -> bool:
-        """True if processes are to be read now."""
+        """True if the memory of processes is to be read now."""
         if now_s < self._earliest_s and not low:
             return False
         changed = abs(room.used_bytes - (self._used_bytes or 0))
@@ -100,7 +102,7 @@ class MemoryPace:
         return now_s >= self._due_s - max(soon_s, 0.0)
 
     def note(self, now_s: float, room: MemoryRoom, cost_s: float, *, low: bool) -> None:
-        """Note that a full reading has ended now."""
+        """Note that a full reading of memory has ended now."""
         share = _MOST_SHARE_LOW if low else _MOST_SHARE
         self._earliest_s = now_s + cost_s / share
         self._due_s = max(now_s + self._pause_s, self._earliest_s)
@@ -109,7 +111,7 @@ class MemoryPace:
 
 
 class MemorySource:
-    """Watches the memory of one run, from a thread of its own.
+    """Watches the memory of one training run, from a thread of its own.
 
     Args:
         recording: The run.
@@ -206,7 +208,7 @@ class MemorySource:
             )
 
     def close(self) -> None:
-        """Watch no longer; a second call does nothing."""
+        """Stop watching memory; a second call does nothing."""
         self._thread.stop()
 
 
@@ -233,27 +235,27 @@ class StartMemory:
         self._tick, self._is_over = tick, False
         self._thread: PeriodicThread | None = None
         self.dataset_bytes: int | None = None
-        """Memory that building the train loader took; ``None`` until that is known."""
+        """Bytes of memory that building the train loader took; ``None`` until known."""
 
     def begin_loader(self) -> None:
-        """Begin to count what building the train loader takes."""
+        """Begin to measure the memory that building the train loader takes."""
         self._own_bytes = self._meter.read_own_bytes() or 0
         self.go_on()
 
     def go_on(self) -> None:
-        """Watch, from a thread."""
+        """Watch memory from a thread, unless the watch is over."""
         if self._thread is None and not self._is_over:
             look = partial(self._run, MEMORY_SOURCE, self._look)
             self._thread = PeriodicThread(HOLDERS_THREAD, look, _PERIOD_S)
 
     def pause(self) -> None:
-        """End the thread: a process with threads is no good one to be forked."""
+        """End the memory thread, as a process with threads is unsafe to fork."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.stop()
 
     def end_loader(self) -> None:
-        """Note what building the train loader took."""
+        """Note the memory that building the train loader took."""
         own_bytes = self._meter.read_own_bytes()
         if own_bytes is not None:
             self.dataset_bytes = max(own_bytes - self._own_bytes, 0)
@@ -286,6 +288,6 @@ class StartMemory:
         return pause_s
 
     def close(self) -> None:
-        """Watch no longer, for good."""
+        """Stop watching memory for good."""
         self._is_over = True
         self.pause()

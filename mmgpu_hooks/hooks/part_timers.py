@@ -1,4 +1,4 @@
-"""Times the parts of a validation or test: what stands in the place of its methods.
+"""Times the parts of a validation or test, by timers in the place of methods.
 
 For as long as it lasts, on the instances that it calls: the model's ``val_step``, the
 evaluator's and its metrics' methods, the Runner's ``save_checkpoint``. Of several ranks
@@ -30,11 +30,13 @@ from mmgpu_hooks.measure.validation_parts import (
 _WAITS = ('barrier', 'broadcast', 'broadcast_object_list')
 _STEPS = ('val_step', 'test_step')
 _METHODS = {'process': 'process', 'evaluate': 'gather', 'compute_metrics': 'metric'}
-"""Methods of a metric or evaluator, and the part each is, without inner calls."""
+"""Methods of a metric or evaluator, and the part of a validation that each is.
+
+Calls of other timed methods inside a part are not in it."""
 
 
 class PartTimers:
-    """Timers in the place of a loop's methods, until :meth:`close`.
+    """Timers in the place of a validation loop's methods, until :meth:`close`.
 
     What cannot be replaced is not told apart from what calls it.
 
@@ -50,7 +52,7 @@ class PartTimers:
         self._patches = Patches()
 
     def open(self, parts: ValidationParts) -> None:
-        """Time the calls from now on.
+        """Time the calls of a validation's methods from now on.
 
         Args:
             parts: Gets the time.
@@ -81,12 +83,12 @@ class PartTimers:
             self._patches.set(owner, name, TimedCall(parts, call, function))
 
     def close(self) -> None:
-        """Take everything back; a second call does nothing."""
+        """Put the timed methods back; a second call does nothing."""
         self._patches.close()
 
 
 def name_metrics(metrics: Iterable[Any]) -> list[str]:
-    """Names of metrics by their classes; of several of one class by number, too."""
+    """Name metrics by their classes; several of one class are numbered."""
     seen, names = Counter[str](), list[str]()
     for metric in metrics:
         name = type(metric).__name__

@@ -1,4 +1,4 @@
-"""Finds out, while a rank stands still, whether another one works that it waits for.
+"""Finds out, while a rank stands still, if another rank works that it waits for.
 
 Only when nothing has gone on for `stuck_after_s`: the rank notes in its evidence that
 it waits, and a thread reads the last words of the others' evidence. A rank that works
@@ -28,7 +28,7 @@ _ANSWER_S = 10.0
 
 
 class RankWaits:
-    """Asks the other ranks' evidence, once this one stands still.
+    """Reads the other ranks' evidence files once this rank stands still.
 
     Args:
         write: Adds a record to this rank's evidence.
@@ -45,12 +45,12 @@ class RankWaits:
         self._write, self._run, self._evidence = write, run, evidence
         self._runs: dict[Path, RunRecord] = {}
         self._ended: threading.Event | None = None
-        """Event that ends the wait that is on."""
+        """Event that ends the current wait for other ranks."""
         self._is_late: bool | None = None
         self._has_answered = False
 
     def ask(self, record: StuckRecord, waited_s: float) -> bool | None:
-        """True if nobody works for whom it waits, False if somebody does.
+        """True if no rank works that this rank waits for; False if one does.
 
         Args:
             record: Where this rank stands. One in no collective waits for nobody: it is
@@ -72,7 +72,7 @@ class RankWaits:
         return self._is_late
 
     def end(self) -> None:
-        """End the wait: this rank goes on, or the run is over."""
+        """End the wait for other ranks: this rank goes on, or training is over."""
         ended, self._ended = self._ended, None
         if ended is not None:
             ended.set()
@@ -125,7 +125,7 @@ class RankWaits:
 
 
 def _is_gone(run: RunRecord) -> bool:
-    """True if the process of a rank on this host is no more."""
+    """True if the process of a rank on this host is gone."""
     if run.pid is None or run.process_start is None:
         return False
     start = read_start(run.pid)

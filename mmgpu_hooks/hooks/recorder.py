@@ -1,4 +1,4 @@
-"""Records one run: the time ledger, the sources and the evidence file together."""
+"""Records a training: time ledger, sources of measured values, evidence file."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from mmgpu_hooks.show.words import say
 
 
 class Recorder(LoopListener):
-    """Records one call of a train loop, from its first line to its last.
+    """Records one call of a train loop, from its first evidence line to its last.
 
     What the loop tells meanwhile arrives at its ``on_...`` methods: what is done at the
     end of an iteration is :meth:`on_iteration_end`.
@@ -83,17 +83,17 @@ class Recorder(LoopListener):
         self._publisher = ScalarPublisher(runner.message_hub, hook.scalar_names)
         self._patches = Patches()
         self._due_at = 0
-        """Iteration of the epoch before which nothing is due."""
+        """Batch index of the epoch before which no log line or interval is due."""
         self._start = runner.iter
         self._saves = 0
-        """Saves that are in the records of intervals so far."""
+        """Number of checkpoint saves in the records of log intervals so far."""
         self._memory_cgroup: str | None = None
         self._stuck: StuckSource | None = None
         self._verdicts: VerdictSource | None = None
         self._ending: EndSource | None = None
         self._tuner: Tuner | None = None
         self.end: EndRecord | None = None
-        """Record of the end, also where there was no room to write it."""
+        """Record of training's end, also where there was no room to write it."""
         device = run('device', read_device, runner) or 'cpu'
         self._ledger = open_ledger(runner, hook, device)
         self._build_s = max(self._ledger.stamped_s - hook.built_s, 0.0)
@@ -109,7 +109,7 @@ class Recorder(LoopListener):
         self._resuming = ResumeProgress(runner.logger, self._timer.waits.skipped)
 
     def begin(self) -> None:
-        """Write the run record and time the loop."""
+        """Write the evidence file's first record, and begin to time the train loop."""
         runner, sources, run = self._runner, self._sources, self._guard.run
         record = run(
             'run record',
@@ -174,7 +174,7 @@ class Recorder(LoopListener):
 
     @contextlib.contextmanager
     def book_teardown(self) -> Iterator[None]:
-        """Book the time in which workers end that the tuner has replaced."""
+        """Book the time in which loader workers end that the tuner has replaced."""
         self._guard.run('ledger', self._ledger.push, 'teardown')
         try:
             yield
@@ -187,7 +187,7 @@ class Recorder(LoopListener):
         self._due_at = 0
 
     def _make_after_train_iter(self) -> Callable[..., None]:
-        """Make the function that stands as ``hook.after_train_iter`` while it records.
+        """Make the function that replaces ``hook.after_train_iter`` while recording.
 
         It is an attribute of the hook itself, so a subclass of the user's that has an
         ``after_train_iter`` of its own is recorded whether it calls ``super()`` or not.
@@ -217,7 +217,7 @@ class Recorder(LoopListener):
         return after_train_iter
 
     def on_iteration_end(self, batch_idx: int, batch: Any, outputs: Any) -> None:
-        """Record and publish what is due when an iteration has ended.
+        """Record and publish everything that is due when an iteration has ended.
 
         LoggerHook comes right after: it prints the scalars that were published here.
         """
@@ -238,7 +238,7 @@ class Recorder(LoopListener):
         self._due_at = self._schedule.find_next(batch_idx, ledger.iterations)
 
     def _record_start(self) -> None:
-        """Write what the start took, once the first iteration has ended."""
+        """Write the record of training's start, once the first iteration has ended."""
         starting, self._starting = self._starting, None
         if starting is not None:
             self._guard.run(ACCOUNT_SOURCE, self._write_start, starting)
@@ -250,7 +250,7 @@ class Recorder(LoopListener):
     def _record_interval(
         self, window: LedgerWindow, batch: Any = None, outputs: Any = None
     ) -> IntervalRecord | None:
-        """Write the record of an interval, and tell those that follow intervals.
+        """Write the record of a log interval, and pass it to watchdog and tuner.
 
         Returns:
             ``None`` where no iteration has ended in it.
@@ -271,7 +271,7 @@ class Recorder(LoopListener):
         return record
 
     def _sum_up(self, window: LedgerWindow) -> IntervalRecord | None:
-        """Make the record of an interval as the ledger saw it, without other figures.
+        """Make a log interval's record from the time ledger, without other values.
 
         Returns:
             ``None`` where no iteration has ended in it.
@@ -311,7 +311,7 @@ class Recorder(LoopListener):
             self._publisher.note('hours_left', self._ending.hours_left)
 
     def begin_epoch(self) -> None:
-        """Read what changes with an epoch, such as its length."""
+        """Read again what changes with an epoch, such as the number of batches."""
         self._due_at = 0
         self._recording.begin_epoch()
         self._schedule.begin_epoch()
@@ -320,7 +320,7 @@ class Recorder(LoopListener):
             self._guard.run(TUNER_SOURCE, self._tuner.begin_epoch)
 
     def book_resume(self, advance: Callable[[], int]) -> None:
-        """Book what skips batches without loading them.
+        """Book the time that skipping a resumed training's batches takes.
 
         Args:
             advance: Returns how many are still to be loaded, and thrown away.
@@ -382,7 +382,7 @@ class Recorder(LoopListener):
                 self._recording.write_reason(UnknownRecord, source, reason)
 
     def note_source_off(self, source: str, reason: str) -> None:
-        """Leave in the evidence why a figure is missing from here on."""
+        """Write into the evidence file why a measured value is missing from here on."""
         if source in ('ledger', 'interval'):
             # stamps that are not taken must not grow
             self._timer.stop()
@@ -397,7 +397,7 @@ class Recorder(LoopListener):
         self._recording.write_reason(SourceOffRecord, source, reason)
 
     def finish(self, error: BaseException | None) -> Path | None:
-        """Close everything but the evidence, which may get a verdict.
+        """End all measuring, and keep the evidence file open for a verdict.
 
         Args:
             error: The exception that ended training, if one did.
@@ -438,12 +438,12 @@ class Recorder(LoopListener):
         return None if writer is None else writer.path
 
     def write_verdict(self, verdict: VerdictRecord) -> None:
-        """Add what is judged of the run so far."""
+        """Add a verdict on the training so far to the evidence file."""
         stamped = structs.replace(verdict, written_unix_s=wall_unix_s())
         self._recording.write(stamped)
 
     def close(self) -> None:
-        """Close the evidence; a second call does nothing."""
+        """Close the evidence file; a second call does nothing."""
         self._recording.close()
 
     def _end(self, is_timed: bool, error: BaseException | None) -> EndRecord:

@@ -1,4 +1,4 @@
-"""State of one run that is recorded: where training is, its evidence, its guard.
+"""State of a recorded training: its iterations, evidence file, and guard.
 
 The guard keeps every failure of ours away from training.
 """
@@ -25,12 +25,14 @@ _T = TypeVar('_T')
 
 
 def vis_data_folder(runner: Any) -> Path:
-    """The folder MMEngine's local backend writes to, absolute."""
+    """Return the absolute ``vis_data`` folder of MMEngine's local backend."""
     return Path(os.path.abspath(runner.log_dir)) / 'vis_data'
 
 
 class Guard:
-    """Runs the sources; one that fails is switched off for good, said once.
+    """Keeps failures of measuring code away from training.
+
+    A source that fails is switched off for good, which is said once.
 
     Args:
         on_off: Called once per failing source with its name and the reason.
@@ -40,20 +42,20 @@ class Guard:
         self._on_off = on_off
         self.off: dict[str, str] = {}
         self.absent: dict[str, str] = {}
-        """Reasons why a source is not there, by source."""
+        """Reasons why sources of measured values are not there, by source."""
 
     def is_on(self, source: str) -> bool:
-        """True if a source is there and has not failed."""
+        """True if a source of measured values is there and has not failed."""
         return source not in self.off and source not in self.absent
 
     def note_absent(self, source: str, reason: str) -> None:
-        """Note why a source is not there."""
+        """Note why a source of measured values is not there."""
         self.absent[str(source)] = reason
 
     def run(
         self, source: str, function: Callable[..., _T], *args: Any, **kwargs: Any
     ) -> _T | None:
-        """Call ``function`` unless ``source`` is off.
+        """Call a function and catch its errors, unless its source is switched off.
 
         Returns:
             What it returned, or ``None`` when it failed now or before.
@@ -65,7 +67,7 @@ class Guard:
     def clean_up(
         self, source: str, function: Callable[..., _T], *args: Any, **kwargs: Any
     ) -> _T | None:
-        """Call ``function`` even when ``source`` is off: it lets go what was opened."""
+        """Call a function that lets go what was opened, even if ``source`` is off."""
         try:
             return function(*args, **kwargs)
         except AbsentError as error:
@@ -76,7 +78,7 @@ class Guard:
             return None
 
     def switch_off(self, source: str, error: Exception) -> None:
-        """Note that a source failed; only the first time counts."""
+        """Switch off a source of measured values that failed, and say why, once."""
         if source in self.off:
             return
         text = ' '.join(str(error).split())
@@ -91,7 +93,7 @@ class Guard:
 
 
 class Recording:
-    """One run that is recorded.
+    """State of one training run that is recorded.
 
     Args:
         runner: The runner, about to enter its train loop.
@@ -105,23 +107,23 @@ class Recording:
         self.guard, self.timer, self.ledger = guard, timer, timer.ledger
         self.writer: EvidenceWriter | None = None
         self.recorded: int = runner.iter
-        """Iterations of the whole training that are in records, or came before."""
+        """Iterations of the whole training that are in records, or came before them."""
         self.epoch = runner.epoch + 1
         self.epoch_start = self.start = self.recorded
-        """Iterations done when the epoch began, and the training."""
+        """Iterations done when the epoch began, and when this training began."""
 
     @property
     def iteration(self) -> int:
-        """Iterations done; from any thread while training stands still."""
+        """Iterations of training done; from any thread while training stands still."""
         return self.recorded + self.ledger.iterations_now
 
     def count_iterations(self) -> int:
-        """Iterations done."""
+        """Sum the time ledger up, and return the iterations done."""
         self.guard.run('interval', self.ledger.sum_up)
         return self.iteration
 
     def open(self, run: RunRecord) -> None:
-        """Open the evidence file.
+        """Open the evidence file, and write its first record.
 
         Args:
             run: The first line of it.
@@ -136,21 +138,21 @@ class Recording:
             self.guard.clean_up('evidence', writer.close)
 
     def begin_epoch(self) -> None:
-        """Note that an epoch begins."""
+        """Note that an epoch of training begins."""
         self.epoch = self.runner.epoch + 1
         self.epoch_start = self.count_iterations()
 
     def add_recorded(self, iterations: int) -> None:
-        """Note that so many more iterations are in records."""
+        """Note that more iterations are in the records of the evidence file."""
         self.recorded += iterations
 
     def write(self, record: EvidenceLine) -> None:
-        """Add a line to the evidence, where there is any."""
+        """Add a record to the evidence file, if it is open."""
         if self.writer is not None:
             self.guard.run('evidence', self.writer.write, record)
 
     def write_reason(
         self, kind: type[UnknownRecord | SourceOffRecord], source: str, reason: str
     ) -> None:
-        """Add why a figure is missing from here on."""
+        """Write into the evidence file why a measured value is missing from here on."""
         self.write(kind(source=source, reason=reason, iteration=self.recorded))

@@ -1,4 +1,4 @@
-"""Says in the log how far a resumed training is that loads what it skips."""
+"""Logs the progress of a resumed training that loads batches only to skip them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.words import say
 
 FIRST_S, AGAIN_S = 10.0, 60.0
-"""Seconds until it is said first, and from then on until it is said again."""
+"""Seconds until the progress of resuming is logged first, and between later lines."""
 
 CURE = phrase("optimize='resume' skips them without loading")
 
 
 class ResumeProgress:
-    """Follows the batches that are loaded only to be thrown away.
+    """Logs how many batches of a resumed training are loaded only to be skipped.
 
     Args:
         logger: The Runner's.
@@ -29,7 +29,7 @@ class ResumeProgress:
         self._due_s = 0.0
 
     def note(self, left: int) -> None:
-        """The next of these batches is about to be loaded.
+        """Note that the next of the skipped batches is about to be loaded.
 
         Args:
             left: How many are left, it included.

@@ -1,4 +1,4 @@
-"""The first line of the evidence: what analysis needs to know of a run elsewhere."""
+"""Describes a training for the first record of its evidence file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def describe_training(
     interval: int,
     unknown: Mapping[str, str],
 ) -> RunRecord:
-    """Describe a training that is about to begin.
+    """Make the first record of the evidence file: a training that is about to begin.
 
     Args:
         recording: The run.
@@ -95,7 +95,7 @@ def describe_training(
 
 
 def _describe_process(*, uses_nccl: bool) -> dict[str, Any]:
-    """Fields of a run's record by which its process is found later, by name."""
+    """Return fields of the first record by which this process can be found later."""
     identity = read_process_identity()
     return {
         'hostname': identity.hostname,
@@ -117,7 +117,7 @@ def _count_parameters(model: Any) -> int | None:
 
 
 def _describe_loader(loader: Any) -> LoaderSettings:
-    """Describe a loader and weigh its dataset: once, since that takes some 20 ms."""
+    """Describe a DataLoader, and weigh its dataset: once, as that takes some 20 ms."""
     settings, objects = read_loader_settings(loader), None
     with contextlib.suppress(Exception):  # a thread of the user's may change it now
         objects = weigh_objects(getattr(loader, 'dataset', None))
@@ -132,7 +132,7 @@ def _describe_loader(loader: Any) -> LoaderSettings:
 
 
 def _find_place(config: Mapping[str, Any]) -> str | None:
-    """Dotted key of our hook in a config; ``None`` where it stands in none."""
+    """Find the dotted key of GPUEfficiencyHook in a config; ``None`` without one."""
     named = dict(config.get('default_hooks') or {})
     listed = list(config.get('custom_hooks') or ())
     places = {f'default_hooks.{name}': hook for name, hook in named.items()}

@@ -1,4 +1,4 @@
-"""Describes the exception that ended a training, for the last record."""
+"""Describes the exception that ended a training, for its last record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_PARAMETERS = 32
 
 
 def find_without_gradient(model: Any, error: BaseException | None) -> tuple[str, ...]:
-    """Name the parameters that DistributedDataParallel got no gradient of.
+    """Name the parameters that got no gradient, by DistributedDataParallel's exception.
 
     Its exception counts the parameters that require one, in the order of the model's
     modules, or names them where ``TORCH_DISTRIBUTED_DEBUG`` is set.
@@ -37,18 +37,18 @@ def find_without_gradient(model: Any, error: BaseException | None) -> tuple[str,
 
 
 class RaisedError(NamedTuple):
-    """The exception that ended training, as the end record has it."""
+    """Exception that ended training, with its traceback, for the last record."""
 
     error: str | None = None
     """Type of the exception; ``None`` where there was none."""
     traceback: tuple[str, ...] = ()
     """Lines of the traceback without code; PyTorch puts a worker's into the message."""
     sample: str | None = None
-    """The sample that raised in this process."""
+    """Index of the sample whose loading raised in this process."""
 
 
 def describe_raised(error: BaseException) -> RaisedError:
-    """Describe what passed through the train loop, and was caught nowhere."""
+    """Describe an exception that ended the train loop."""
     printed = traceback.format_exception(type(error), error, error.__traceback__)
     lines = [
         line[:_LETTERS]
@@ -63,7 +63,7 @@ def describe_raised(error: BaseException) -> RaisedError:
 
 
 def _find_sample(error: BaseException) -> str | None:
-    """The index that the data set was asked for."""
+    """Find the dataset index whose loading raised, by the traceback."""
     is_loading = False
     for frame, _ in traceback.walk_tb(error.__traceback__):
         is_loading |= bool(_FETCH.search(frame.f_code.co_filename))

@@ -1,4 +1,4 @@
-"""Each save of a checkpoint: taken apart, written, judged, and the waits after it.
+"""Measures each checkpoint save by phase, judges it, and the data waits after it.
 
 A save of MMEngine is: copies of the model and the optimizer, the hooks of
 ``before_save_checkpoint``, ``torch.save`` into a buffer, and the backend's ``put`` of
@@ -45,11 +45,11 @@ from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.words import say
 
 SAVES_SOURCE = 'checkpoint saves'
-"""Name of this source in warnings and in the evidence."""
+"""Name of the measuring of checkpoint saves, in warnings and in the evidence file."""
 
 
 class _Save:
-    """One save that is on, stamped by stand-ins until :meth:`end`.
+    """A running checkpoint save, timed by replaced methods until :meth:`end`.
 
     Args:
         recording: The run; a stamp that fails is not seen by the save.
@@ -62,7 +62,7 @@ class _Save:
         self.around = Surroundings.read()
         self.path: str | None = None
         self.bytes: int | None = None
-        """Bytes that the backend got to write."""
+        """Bytes of the checkpoint that the file backend got to write."""
         self.backend: str | None = None
         self.message_hub_bytes = count_history_bytes(recording.runner.message_hub)
         self.stamps = [PhaseStamp('rest', read_thread_times())]
@@ -79,13 +79,13 @@ class _Save:
         self._patches.set(mmengine_checkpoint, 'get_file_backend', get_file_backend)
 
     def end(self) -> ThreadTimes:
-        """Take every stand-in away; one that was replaced meanwhile is inert."""
+        """Put methods back that timed a checkpoint save, and read the thread times."""
         self._thread = -1
         self._patches.close()
         return read_thread_times()
 
     def _note(self, function: Callable[..., None], *args: Any) -> None:
-        """Call it, if this is the thread that saves."""
+        """Call a function, if this is the thread that saves the checkpoint."""
         if threading.get_ident() == self._thread:
             self._guard.run(SAVES_SOURCE, function, *args)
 
@@ -115,19 +115,21 @@ class _Save:
 
 
 _USUAL_WAITS = 256
-"""Waits that a usual one is the mean of, the newest: a run may change its rate."""
+"""Number of newest data waits that the usual wait is the mean of.
+
+A run may change its rate."""
 
 
 class _Interruption(NamedTuple):
-    """A save, or something else that is no iteration."""
+    """A checkpoint save, or something else between two iterations."""
 
     iteration: int
-    """Iterations done by then."""
+    """Iterations of training done when the interruption came."""
     is_save: bool
 
 
 class WaitsAfterSaves:
-    """Sorts waits into those after a save and the usual ones.
+    """Sorts data waits into those after a checkpoint save and the usual ones.
 
     Args:
         horizon: Batches that can be made ahead: ``prefetch_factor`` times workers.
@@ -156,7 +158,7 @@ class WaitsAfterSaves:
         self._write = write
 
     def add(self, iteration: int, is_save: bool) -> None:
-        """A save, or something else that is no iteration, came after so many.
+        """Note that a checkpoint save, or a validation, came between two iterations.
 
         Args:
             iteration: Iterations done by then.
@@ -167,7 +169,7 @@ class WaitsAfterSaves:
             self._events.append(event)
 
     def add_waits(self, waits: Sequence[float], firsts: Collection[int] = ()) -> None:
-        """Sort the waits of the next iterations.
+        """Sort the data waits of the next iterations: after a save, or usual.
 
         Args:
             waits: Seconds, one per iteration.
@@ -208,13 +210,13 @@ class WaitsAfterSaves:
         self._saved_at, self._waits = None, []
 
     def finish(self) -> None:
-        """Write what followed the last save: the run is over."""
+        """Write the waits that followed the last checkpoint save: training is over."""
         self._heed_events()
         self._close()
 
 
 class SaveSource:
-    """The saves of one runner, as the thread that makes this makes them.
+    """Measures the checkpoint saves of one Runner, made in the thread that trains.
 
     A save in another thread does not hold the training up: it is left alone. Of saves
     inside a save the outer one counts. What a save raises passes through. A save costs
@@ -242,13 +244,13 @@ class SaveSource:
             ahead, recording.iteration, workers, recording.write
         )
         self.count = 0
-        """Saves of this run."""
+        """Number of checkpoint saves in this training."""
         self._earlier: deque[SaveRecord] = deque(maxlen=KEPT_REFERENCES)
         self._warned: set[str] = set()
         self._thread = threading.get_ident()
 
     def open(self) -> None:
-        """Watch every save from now on."""
+        """Measure every checkpoint save from now on."""
         recording, original = self._recording, self._runner.save_checkpoint
         ledger, hooks = recording.ledger, recording.timer.hooks
         # of a Runner, the first rank alone saves; a FlexibleRunner's ranks all do
@@ -311,7 +313,7 @@ class SaveSource:
         self._warn_of(save)
 
     def _warn_of(self, save: SaveRecord) -> None:
-        """Warn of a slow save as it happens, once per cause."""
+        """Warn of a slow checkpoint save as it ends, once per cause."""
         host = self._sources.host
         judged = judge_save(save, self._earlier, None, host, self._loader)
         if is_reference(save):
@@ -324,5 +326,5 @@ class SaveSource:
             self._runner.logger.warning(say(said))
 
     def leave(self) -> None:
-        """Leave the runner as it was; a second call does nothing."""
+        """Put the Runner's own ``save_checkpoint`` back; a second call does nothing."""
         self._patches.close()

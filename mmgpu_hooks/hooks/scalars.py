@@ -79,7 +79,9 @@ MAIN = (
     'gpu_mem_peak_mib',
     'save_s',
 )
-"""Published unless all are asked for: eight are as many as a log line can hold."""
+"""Names of the scalars that are published by default.
+
+Eight are as many as a log line can hold."""
 
 SCALARS = (
     *MAIN,
@@ -91,7 +93,7 @@ SCALARS = (
     'hours_left',
     'num_workers',
 )
-"""Every scalar that we publish.
+"""Names of all scalars that GPUEfficiencyHook can publish.
 
 No name holds ``time``, ``loss`` or ``grad_norm`` and none ends in ``lr``: MMEngine
 would average or reformat those."""
@@ -104,7 +106,7 @@ _PEAKS = {
 
 
 class _Ratio(NamedTuple):
-    """A scalar as a part of a whole; both add up over intervals."""
+    """Numerator and denominator of a scalar, which add up over log intervals."""
 
     part: float | None
     """Numerator of the ratio; ``None`` where it is unknown."""
@@ -112,7 +114,7 @@ class _Ratio(NamedTuple):
 
 
 def _list_ratios(record: IntervalRecord) -> dict[str, _Ratio]:
-    """The scalars of an interval by name."""
+    """Return the scalars of a log interval's record as ratios, by name."""
     wait, step, iteration = record.data_wait, record.step, record.iter
     duration_s = record.duration_s
     gpu = record.gpu or GpuWindow()
@@ -139,7 +141,7 @@ def _times(figure: float | None, weight: float) -> float | None:
 
 
 class LineFigures:
-    """Collects intervals until a line shows them.
+    """Averages the scalars of log intervals until a log line shows them.
 
     Means and shares are over all iterations of the intervals that know them, peaks are
     the largest, and of workers the newest number counts. What is unknown is left out.
@@ -150,10 +152,10 @@ class LineFigures:
         self._wholes: dict[str, float] = {}
         self._peaks: dict[str, float] = {}
         self._newest: dict[str, float] = {}
-        """Figures of which the last one counts."""
+        """Values of scalars of which only the newest counts, by name."""
 
     def add(self, record: IntervalRecord) -> None:
-        """Add one interval."""
+        """Add the scalars of one log interval."""
         for name, ratio in _list_ratios(record).items():
             if ratio.part is not None:
                 self._parts[name] = self._parts.get(name, 0.0) + ratio.part
@@ -166,14 +168,14 @@ class LineFigures:
             self.note('num_workers', float(record.workers.count))
 
     def note(self, name: str, value: float | None) -> None:
-        """Set a figure of which the last one counts; ``None`` takes it out."""
+        """Set a scalar of which the last value counts; ``None`` takes it out."""
         if value is None:
             self._newest.pop(name, None)
         else:
             self._newest[name] = value
 
     def take(self) -> dict[str, float]:
-        """The scalars since the last call; none when no interval ended."""
+        """Return the scalars since the last call; none when no log interval ended."""
         parts, wholes, peaks = self._parts, self._wholes, self._peaks
         newest = self._newest
         self._parts, self._wholes, self._peaks, self._newest = {}, {}, {}, {}
@@ -184,7 +186,7 @@ class LineFigures:
 
 
 class ScalarPublisher(LineFigures):
-    """Keeps our scalars in MMEngine's message hub, at most one value each.
+    """Keeps scalars in MMEngine's message hub, at most one value each.
 
     A key left in the hub is printed again on every later line, and a history that
     grows is copied at each update and saved into each checkpoint. So ours are taken
@@ -200,16 +202,17 @@ class ScalarPublisher(LineFigures):
         self._hub = message_hub
         self._keys = {name: f'train/{name}' for name in SCALARS if name in names}
         self._buffers: dict[str, Any] = {}
-        """MMEngine's own of one value each, as it once made them: to have it do so
-        again takes as long as all the rest."""
+        """HistoryBuffers of one value each, as MMEngine made them, by key.
+
+        To have MMEngine make them again takes as long as all the rest."""
 
     def clear(self) -> None:
-        """Take our scalars out of the hub."""
+        """Take GPUEfficiencyHook's scalars out of the message hub."""
         for key in self._keys.values():
             self._hub.log_scalars.pop(key, None)
 
     def publish(self) -> None:
-        """Show the intervals since the last call on LoggerHook's next line."""
+        """Show the log intervals since the last call on LoggerHook's next line."""
         scalars, buffers = self._hub.log_scalars, self._buffers
         values = self.take()
         for name, key in self._keys.items():

@@ -1,4 +1,4 @@
-"""All sources of figures of one run: the card, the host, the loader, its batches."""
+"""Sources of a training's measured values: GPU, host, DataLoader, its batches."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _LOCAL_WORLD = ('LOCAL_WORLD_SIZE', 'OMPI_COMM_WORLD_LOCAL_SIZE', 'MPI_LOCALNRAN
 
 
 class CardSource(FigureSource):
-    """Samples of the card that this rank trains on, by its driver (NVML).
+    """Samples the GPU that this rank trains on, by its driver (NVML).
 
     Args:
         guard: Switches off single figures that the driver does not give.
@@ -79,7 +79,7 @@ class CardSource(FigureSource):
     def __init__(self, guard: Guard, ours: CudaDevice, period_s: float) -> None:
         self._guard, self._ours, self._period_s = guard, ours, period_s
         self.device: GpuDevice | None = None
-        """The card; ``None`` where its driver cannot be asked."""
+        """Description of the GPU; ``None`` where its driver cannot be asked."""
         self._gpu: Gpu | None = None
         self._sampler: GpuSampler | None = None
 
@@ -116,13 +116,13 @@ class CardSource(FigureSource):
 
 
 class IdleSource(FigureSource):
-    """Share of an iteration in which the GPU had nothing to do, by CUDA events."""
+    """Measures the share of an iteration in which the GPU was idle, by CUDA events."""
 
     name = SourceName.GPU_IDLE
 
     def __init__(self) -> None:
         self.events: CudaEvents | None = None
-        """Events around each step; ``None`` where this process uses no CUDA."""
+        """CUDA events around each train step; ``None`` in a process without CUDA."""
 
     def open(self) -> None:
         self.events = open_cuda_events()
@@ -134,13 +134,13 @@ class IdleSource(FigureSource):
 
 
 class AllocatorSource(FigureSource):
-    """Statistics of PyTorch's CUDA allocator."""
+    """Reads statistics of PyTorch's CUDA allocator."""
 
     name = SourceName.GPU_MEMORY
 
     def __init__(self) -> None:
         self.memory: CudaMemory | None = None
-        """The statistics; ``None`` where this process uses no CUDA."""
+        """Reader of the allocator's statistics; ``None`` in a process without CUDA."""
 
     def open(self) -> None:
         self.memory = open_cuda_memory()
@@ -166,7 +166,7 @@ class AllocatorSource(FigureSource):
 
 
 class GpuSources:
-    """Everything measured of the card that this rank trains on.
+    """All measurements of the GPU that this rank trains on.
 
     Args:
         guard: Switches off what fails.
@@ -194,12 +194,12 @@ class GpuSources:
 
     @property
     def device(self) -> GpuDevice | None:
-        """The card; ``None`` where there is none, or its driver cannot be asked."""
+        """Description of the GPU; ``None`` without a GPU or an answering driver."""
         return None if self._card is None else self._card.device
 
     @property
     def around_steps(self) -> PointCalls:
-        """Functions to call at the hook points around a step: CUDA events, if any."""
+        """Functions to call at hook points around a train step: CUDA events, if any."""
         events = self._idle.events
         if events is None:
             return {}
@@ -212,45 +212,45 @@ class GpuSources:
 
     @property
     def unknown(self) -> dict[str, str]:
-        """Reasons why a figure is missing; what a card does not offer, too."""
+        """Reasons why measured values of the GPU are missing, unsupported ones too."""
         return self._sources.unknown
 
     def observe_memory(self) -> None:
-        """Sample the allocator's peaks before somebody resets them."""
+        """Sample the CUDA allocator's peaks before somebody resets them."""
         memory = self._allocator.memory
         if memory is not None:
             self._run(SourceName.GPU_MEMORY, memory.observe)
 
     def begin_validation(self) -> None:
-        """Count the allocator's peak as validation's from here on."""
+        """Count the CUDA allocator's peak as validation's from here on."""
         memory = self._allocator.memory
         if memory is not None:
             self._run(SourceName.GPU_MEMORY, memory.begin_validation)
 
     def end_validation(self) -> None:
-        """Count the allocator's peak as training's again."""
+        """Count the CUDA allocator's peak as training's again: validation is over."""
         memory = self._allocator.memory
         if memory is not None:
             self._run(SourceName.GPU_MEMORY, memory.end_validation)
         self.interrupt()
 
     def interrupt(self) -> None:
-        """Leave the time since the last step out of the idle share."""
+        """Leave the time since the last train step out of the GPU's idle share."""
         events = self._idle.events
         if events is not None:
             self._run(SourceName.GPU_IDLE, events.interrupt)
 
     def read(self, interval: IntervalEnd) -> dict[str, Any]:
-        """Fields of the record of an interval that has ended, by name."""
+        """Return the GPU's fields for the record of a log interval, by name."""
         return self._sources.read(interval)
 
     def close(self) -> None:
-        """Stop the sampler and let the driver go."""
+        """Stop sampling the GPU, and close the driver (NVML)."""
         self._sources.close()
 
 
 class HostSource(FigureSource):
-    """Processors, pressure and this process's own CPU."""
+    """Measures the host's CPUs and pressure, and this process's own CPU time."""
 
     name = SourceName.HOST
 
@@ -271,7 +271,7 @@ class HostSource(FigureSource):
 
 
 class HostMemorySource(FigureSource):
-    """Memory of the host, of this process and of the loader's workers.
+    """Measures memory of the host, of this process and of the loader's workers.
 
     Args:
         list_workers: Gives the process ids of the workers that live.
@@ -293,7 +293,7 @@ class HostMemorySource(FigureSource):
 
 
 class LoaderSource(FigureSource):
-    """The train loader's workers, from inside and outside.
+    """Measures the train loader's workers, from inside and outside.
 
     Args:
         guard: Switches off what fails.
@@ -334,7 +334,7 @@ class LoaderSource(FigureSource):
 
 
 class BatchSource(FigureSource):
-    """Contents of the batches that the loop took: images, pixels, boxes, tensors.
+    """Counts the contents of training batches: images, pixels, boxes, tensors.
 
     Args:
         runner: The Runner.
@@ -348,7 +348,7 @@ class BatchSource(FigureSource):
         self._runner, self._probe = runner, probe
         self._opened_s = self._due_s = monotonic_s()
         self._watch = BatchWatch(_pad_size_divisor(runner))
-        """Examines a batch where no worker has counted its own."""
+        """Counter for a batch that no worker has counted."""
         self._resizers = ''
 
     def open(self) -> None:
@@ -399,7 +399,7 @@ class BatchSource(FigureSource):
 
 
 class OverheadSource(FigureSource):
-    """Cost of scalars on the host: losses that are read, histories that are copied.
+    """Counts costs of scalars on the host: losses that are read, histories copied.
 
     Args:
         runner: The Runner.
@@ -428,7 +428,7 @@ class OverheadSource(FigureSource):
 
 
 class Sources:
-    """All sources of figures of one run; the time ledger is none of them.
+    """All sources of measured values of one training, without the time ledger.
 
     Args:
         recording: The run that is recorded.
@@ -456,7 +456,7 @@ class Sources:
         self.gpu = gpu
         self.device = 'cuda' if gpu.is_used else device
         self.loader = self._provide_probe(probe, listener)
-        """Probe of the train loader; where it could not be opened it sees nothing."""
+        """Probe of the train loader; a probe that could not be opened sees nothing."""
         sources = self._sources = SourceList(guard)
         sources.open(LoaderSource(guard, self.loader))
         sources.open(HostSource())
@@ -469,7 +469,7 @@ class Sources:
     def _provide_probe(
         self, probe: LoaderProbe | None, listener: LoopListener
     ) -> LoaderProbe:
-        """Watch the train loader, by the probe of the start where that is possible."""
+        """Watch the train loader, by the probe from training's start if possible."""
         loader, guard = self._runner.train_dataloader, self._guard
         if probe is not None and probe.loader is loader:
             probe.hand_over(listener)
@@ -481,7 +481,7 @@ class Sources:
         return opened or LoaderProbe(None)
 
     def begin_iterator(self) -> None:
-        """Book what the train loader's next iterator takes until it is made."""
+        """Begin to book the time that making the train loader's next iterator takes."""
         self._run('ledger', self._timer.ledger.push, WORKER_START)
 
     def end_iterator(self, iterator: Any) -> None:
@@ -513,24 +513,24 @@ class Sources:
         return () if processes is None else processes.pids
 
     def mark_workers(self) -> WorkersMark | None:
-        """CPU of the train loader's workers so far; ``None`` when it is not watched."""
+        """Read the CPU of the train loader's workers so far; ``None`` if unwatched."""
         if SourceName.LOADER_WORKERS in self._guard.off:
             return None
         processes = self.loader.processes
         return {} if processes is None else processes.mark()
 
     def _set_nice(self) -> None:
-        """Set the nice value of the workers, each time they start."""
+        """Set the nice value of the loader's workers, each time they start."""
         if self._worker_nice is not None:
             self._run('worker_nice', write_nice, self.list_workers(), self._worker_nice)
 
     @property
     def unknown(self) -> dict[str, str]:
-        """Reasons why a figure is missing, by source or figure."""
+        """Reasons why measured values are missing, by source or measured value."""
         return {**self._guard.absent, **self.gpu.unknown, **self._sources.unknown}
 
     def complete(self, record: IntervalRecord, interval: IntervalEnd) -> IntervalRecord:
-        """Add the figures of every source to the record of an interval.
+        """Add the values of every source to the record of a log interval.
 
         Args:
             record: The interval as the ledger saw it.
@@ -540,13 +540,13 @@ class Sources:
         return structs.replace(record, **fields)
 
     def close(self) -> None:
-        """Stop the threads and leave everything as it was."""
+        """Close all sources of measured values, and stop their threads."""
         self.gpu.close()
         self._sources.close()
 
 
 def count_ranks_on_host(world_size: int, environ: Mapping[str, str]) -> int:
-    """Ranks that share this host.
+    """Count the ranks of the training that share this host.
 
     Args:
         world_size: Ranks in all.
@@ -569,7 +569,7 @@ def count_ranks_on_host(world_size: int, environ: Mapping[str, str]) -> int:
 
 
 def read_device(runner: Any) -> str:
-    """Type of the device that the model is on."""
+    """Return the type of the device that a Runner's model is on."""
     parameter = next(iter(runner.model.parameters()), None)
     return 'cpu' if parameter is None else str(parameter.device.type)
 
@@ -579,7 +579,7 @@ def _bare(model: Any) -> Any:
 
 
 def _name_resizers(runner: Any) -> str:
-    """Names of the transforms that may resize batches in the step, beyond padding."""
+    """Return the names of batch augments that may resize batches in the train step."""
     outer = getattr(_bare(runner.model), 'data_preprocessor', None)
     inner = getattr(outer, 'data_preprocessor', None)
     names: list[str] = []
@@ -594,7 +594,7 @@ def _name_resizers(runner: Any) -> str:
 def open_train_probe(
     guard: Guard, runner: Any, loader: Any, listener: LoopListener
 ) -> LoaderProbe | None:
-    """Watch the train loader of a Runner.
+    """Watch the train loader of a Runner by a probe.
 
     Args:
         guard: Switches off what fails.

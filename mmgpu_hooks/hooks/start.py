@@ -1,4 +1,4 @@
-"""Watches a rank from a hook's construction until it trains: memory, and standstills.
+"""Watches a rank until it trains, for memory and standstills.
 
 Ranks may wait for one another before the first iteration: weights are broadcast, data
 sets are parsed, checkpoints are loaded. What each does, as far as it may last, and is
@@ -43,16 +43,16 @@ from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.writer import EvidenceWriter, open_evidence
 
 START_SOURCE = 'watchdog of the start'
-"""Name of the watch for standstills in warnings and in the evidence."""
+"""Name of the watch for standstills at the start, in warnings and the evidence file."""
 
 _BUSY_SHARE = 0.02
-"""Smallest share of a core that a thread uses when it works; polling uses less."""
+"""Smallest share of a core at which a thread counts as working; polling uses less."""
 _MMENGINE = 'mmengine/runner/'
 """Part of the path of every call while a Runner is built or starts a training."""
 
 
 class StartFile:
-    """Evidence of a rank before its train loop; made with its first record.
+    """Evidence file of a rank before its train loop; made with its first record.
 
     Args:
         runner: The Runner, maybe not whole yet.
@@ -65,13 +65,13 @@ class StartFile:
 
     @property
     def path(self) -> Path | None:
-        """Path of the file; ``None`` until the Runner has a folder."""
+        """Path of the start's evidence file; ``None`` until the Runner has a folder."""
         if getattr(self._runner, 'log_dir', None) is None:
             return None
         return vis_data_folder(self._runner) / start_name(self._runner.rank)
 
     def write(self, *records: EvidenceLine) -> None:
-        """Add records; those that come when it is closed are left out.
+        """Add records to the start's evidence file, unless it is closed.
 
         Raises:
             OSError: If there is no room.
@@ -86,7 +86,7 @@ class StartFile:
                 self._writer.write(record)
 
     def _describe(self) -> RunRecord:
-        """Describe this rank; everything else is known only when it trains."""
+        """Make the record of this rank with everything known before it trains."""
         runner, identity = self._runner, read_process_identity()
         world = runner.world_size
         ranks = count_ranks_on_host(world, os.environ)
@@ -108,7 +108,7 @@ class StartFile:
         )
 
     def close(self) -> None:
-        """Delete the file: there is evidence now, or no training."""
+        """Delete the start's evidence file: training has its own now, or never came."""
         with self._lock:
             self._is_over = True
             writer, self._writer = self._writer, None
@@ -143,7 +143,7 @@ class StartWatch:
         self._run = partial(run, START_SOURCE)
         self._waits: RankWaits | None = None
         self._noted: StuckRecord | None = None
-        """Record of the wait for other ranks that is on; ``None`` without one."""
+        """Record of the current wait for other ranks; ``None`` without one."""
         self._stack: tuple[str, ...] = ()
         self._use: ThreadUse | None = None
         self._thread_id = threading.get_native_id()
@@ -262,7 +262,7 @@ class StartWatch:
         )
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop watching the start for standstills."""
         self._watchdog.stop()
         if self._waits is not None:
             self._waits.end()
@@ -287,7 +287,7 @@ class Start:
     ) -> None:
         self._account = account
         self.file = StartFile(runner)
-        """Gets what is recorded of the start."""
+        """Evidence file of the start."""
         self._trainer = threading.get_ident()
         self.memory = StartMemory(run, self.file.write, self._tick)
         self._watch: StartWatch | None = None
@@ -302,13 +302,13 @@ class Start:
         self._end_if_left()
 
     def _end_if_left(self) -> None:
-        """Close this once building the Runner has raised: no hook is told of that."""
+        """Close the watch if building the Runner has raised: hooks are not told."""
         stack = format_stack(sys._current_frames().get(self._trainer))
         if not any(_MMENGINE in call for call in stack):
             self.close()
 
     def close(self) -> None:
-        """Watch no longer, and take the file away; a second call does nothing."""
+        """End the watch, and delete the start's evidence file; may be called twice."""
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.close()
@@ -319,7 +319,7 @@ class Start:
 
 
 class StartListener(LoopListener):
-    """Hears the train loader while training starts; its recording does afterwards.
+    """Follows the making of the train loader's iterators while training starts.
 
     Args:
         run: Calls a function for a source, and keeps from training what it raises.
@@ -355,7 +355,7 @@ class StartListener(LoopListener):
 
 
 def watch_building(runner: Any, stuck_after_s: float) -> Start:
-    """Watch a Runner that is being built for standstills, until that is closed.
+    """Watch a Runner that is being built for standstills, until the watch is closed.
 
     Args:
         runner: The Runner, of which nothing is there yet.

@@ -1,4 +1,4 @@
-"""Takes a training's start apart, from the start of its process to its first step.
+"""Times a training's start by part, from the start of its process to its first step.
 
 What passes before the hook is built is known afterwards. From then on the Runner's own
 methods are timed, as long as it starts, and each data set of MMEngine by itself; from
@@ -38,7 +38,7 @@ from mmgpu_hooks.show.text import visible
 from mmgpu_hooks.show.words import say
 
 ACCOUNT_SOURCE = 'account of the start'
-"""Name of this source in warnings and in the evidence."""
+"""Name of the timing of the start, in warnings and in the evidence file."""
 
 METHODS: Mapping[str, str] = {
     'build_optim_wrapper': 'optimizer',
@@ -47,7 +47,7 @@ METHODS: Mapping[str, str] = {
     'load_or_resume': 'load',
     '_maybe_compile': 'compile',
 }
-"""A Runner's methods, and the part that each is."""
+"""Methods of a Runner that are timed at the start, with the part that each is."""
 
 _OF_LEDGER = {
     FIRST_WAIT: 'first_batch',
@@ -57,25 +57,29 @@ _OF_LEDGER = {
     'hooks': 'hooks',
     'resume': 'resume',
 }
-"""Parts of the time ledger; all others are ``other``."""
+"""Part of the start for each part of the time ledger; all others are ``other``."""
 
 SAID_BYTES = 20 * 2**20
 """Smallest file, in bytes, that the log announces before it is read."""
 SAID_S = 5.0
-"""Shortest part of a start, in seconds, that the log mentions."""
+"""Seconds of the shortest part of a start that the log mentions."""
 SUMMED_S = 10.0
-"""Shortest start, in seconds, that the log takes apart."""
+"""Seconds of the shortest start that the log splits into its parts."""
 STILL_S = 60.0
-"""Seconds after which the log says again what still runs."""
+"""Seconds after which the log says again which part of the start still runs."""
 _WRITTEN_BYTES = 2**20
-"""Size of an annotation file from which on a kill in its parsing is explained."""
+"""Smallest annotation file, in bytes, whose parsing is recorded as it begins.
+
+A process that is killed in the parsing is explained by that."""
 
 _seen: set[int] = set()
-"""Processes in which a hook was built; only the first one takes the process's age."""
+"""Ids of processes in which a hook was built.
+
+Only the first hook of a process takes the process's age."""
 
 
 class StartSource:
-    """Follows one start, from a hook's construction on.
+    """Times one start of a training by part, from a hook's construction on.
 
     Args:
         run: Calls a function with arguments, and keeps from training what it raises.
@@ -90,7 +94,7 @@ class StartSource:
         _seen.add(os.getpid())
         self._account = StartAccount(monotonic_s, 'runner')
         self.watch = DatasetWatch(run, self._begin_data_set, self._note)
-        """Sees the data sets that are built."""
+        """Watch over the data sets that are built."""
         self._patches = Patches()
         self._data_sets: list[DatasetStart] = []
         self._logger: Any = None
@@ -100,10 +104,10 @@ class StartSource:
         self._lines = 0
         self._said_s = monotonic_s()
         self.doing: str | None = None
-        """Clause for the log that says what is done now; from any thread."""
+        """Clause for the log on what the start does now; from any thread."""
 
     def begin_loop(self, runner: Any, write: Callable[[StartPartRecord], Any]) -> None:
-        """Time the Runner's methods: its train loop is about to be built.
+        """Time a Runner's methods, as its train loop is about to be built.
 
         Args:
             runner: The Runner.
@@ -122,7 +126,7 @@ class StartSource:
         self.watch.open(BaseDataset)
 
     def _time(self, owner: Any, name: str, part: str, runner: Any) -> None:
-        """Time a method until the start is over; hooks inside of it are its own."""
+        """Time a method until the start is over; hooks inside belong to the method."""
         original = getattr(owner, name)
 
         @functools.wraps(original)
@@ -157,7 +161,7 @@ class StartSource:
         self._write(part, None, named, size)
 
     def _count_line(self, record: Any) -> bool:
-        """Count lines on parameters, as a filter of the logger that lets all pass."""
+        """Count log lines on parameters, as a logging filter that lets all pass."""
         self._lines += str(record.msg).startswith('paramwise_options')
         return True
 
@@ -240,7 +244,7 @@ class StartSource:
             self._logger.info(visible(say(said)))
 
     def tick(self) -> None:
-        """Say what still runs, once a minute; from a thread, and at any time."""
+        """Log what the start still does, once a minute; from a thread, at any time."""
         doing, now_s = self.doing, monotonic_s()
         if doing is not None and now_s - self._said_s >= STILL_S:
             since_s = now_s - self._account.began_s
@@ -253,20 +257,20 @@ class StartSource:
             )
 
     def end_loader(self) -> None:
-        """Note that the train loop has its loader."""
+        """Note that the train loop has its DataLoader."""
         self._run(self._say_end, 'train_data')
         self._run(self.watch.leave_lazy)
 
     def begin_workers(self) -> None:
-        """Begin to count the making of the loader's iterator."""
+        """Begin to time the making of the train loader's iterator."""
         self._run(self._account.push, 'workers')
 
     def end_workers(self) -> None:
-        """Note that the loader has made its iterator."""
+        """End the timing of the making of the train loader's iterator."""
         self._run(self._account.pop, 'workers')
 
     def leave(self) -> None:
-        """Leave the Runner as it was: the train loop begins, and the ledger with it."""
+        """Take the timers off the Runner, as the train loop and its ledger begin."""
         self._patches.close()
         self.watch.close()
         self._account.follow('other')
@@ -276,7 +280,7 @@ class StartSource:
         before_s: Mapping[str, float] | None,
         ledger_s: Mapping[str, float],
     ) -> StartRecord:
-        """Make the record of the start, at the end of the first iteration.
+        """Make the record of a training's start, at the end of the first iteration.
 
         Args:
             before_s: Seconds of the process before the hook by part, where known.
@@ -309,7 +313,7 @@ class StartSource:
         return record
 
     def _list_before(self, before_s: Mapping[str, float] | None) -> dict[str, float]:
-        """Seconds of the process until the hook was built, by part."""
+        """Return the seconds of the process until the hook was built, by part."""
         if self._age_s is None:
             return {}
         if not before_s:

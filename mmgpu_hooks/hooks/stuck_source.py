@@ -1,4 +1,4 @@
-"""Says in the log and in the evidence that training stands still, and where."""
+"""Logs and records that training stands still, and where."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.words import say
 
 WATCHDOG_SOURCE = 'watchdog'
-"""Name of this source in warnings and in the evidence."""
+"""Name of the watchdog, in warnings and in the evidence file."""
 
 _PARTS = {FIRST_WAIT: 'data_wait', WORKER_START: 'startup'}
-"""Parts of the evidence that labels of the ledger stand for."""
+"""Parts in the evidence file that labels of the time ledger stand for."""
 
 
 class StuckSource:
-    """Watches the train loop of one run.
+    """Watches the train loop of one training for standstills.
 
     Args:
         recording: The run.
@@ -61,7 +61,7 @@ class StuckSource:
         self._evidence = None if writer is None else writer.path
         self._waits: RankWaits | None = None
         self._noted: StuckRecord | None = None
-        """Record of the wait for other ranks that is no alarm; ``None`` without one."""
+        """Record of a wait for other ranks that is no alarm; ``None`` without one."""
         self._world_size = recording.runner.world_size
         if self._evidence is not None and self._world_size > 1:
             run = partial(self._run, WATCHDOG_SOURCE)
@@ -74,7 +74,7 @@ class StuckSource:
             lambda: self._evidence,
         )
         self._usual_s: dict[str, float] = {}
-        """Usual seconds of each part that has ended at least once."""
+        """Usual seconds of each part of the train loop that has ended at least once."""
         self._beat = 0.0
         self._watchdog = Watchdog(
             recording.hook.stuck_after_s,
@@ -92,7 +92,7 @@ class StuckSource:
         self._watchdog.start()
 
     def note(self, record: IntervalRecord) -> None:
-        """Learn from an interval what is usual."""
+        """Learn from a log interval how long parts of the train loop usually take."""
         usual_s, iter_s = self._usual_s, record.iter.p50_s
         usual_s.update(data_wait=record.data_wait.p50_s, step=record.step.p50_s)
         usual_s.update(hooks=iter_s, loop=iter_s)
@@ -125,7 +125,7 @@ class StuckSource:
         return Running(part, self._ledger.stamped_s, usual_s)
 
     def _ask_others(self, running: Running, waited_s: float) -> bool | None:
-        """Ask the ranks that this one waits for whether it is late."""
+        """Ask the ranks that this rank waits for whether this rank is late."""
         if self._waits is None:
             return None
         if self._noted is None:
@@ -146,14 +146,14 @@ class StuckSource:
         self._recording.write(structs.replace(noted, is_over=True, stack=()))
 
     def _find_owed(self, running: Running) -> OwedBatch:
-        """Find the worker that owes the batch that is waited for, if one is."""
+        """Find the worker that owes the batch that the loop waits for, if one does."""
         if running.inside == DATA_WAIT:
             return self._validation.find_owed()
         is_wait = running.part in ('data_wait', 'resume')
         return self._sources.loader.find_owed() if is_wait else OwedBatch()
 
     def _is_proven(self, running: Running) -> bool:
-        """True if the first batch will never come, whatever is usual."""
+        """True if the first batch will never come, whatever time is usual."""
         owed = self._find_owed(running)
         record = add_owed(self._record(running, self._watchdog.stuck_after_s), owed, ())
         slow = find_slow_batch(record)
@@ -232,7 +232,7 @@ class StuckSource:
         )
 
     def close(self, went_on: bool) -> None:
-        """Watch no longer.
+        """Stop watching the train loop.
 
         Args:
             went_on: True if training came to its end, so that nothing stands still.
@@ -251,7 +251,7 @@ PIN_THREAD = '_pin_memory_loop'
 
 
 def read_thread_stack(function: str) -> tuple[str, ...]:
-    """Calls of the thread of this process that runs a function, the innermost first."""
+    """Return the calls of the thread that runs a function, the innermost first."""
     for frame in sys._current_frames().values():
         calls = format_stack(frame)
         if any(call.endswith(f' in {function}') for call in calls):
@@ -262,7 +262,7 @@ def read_thread_stack(function: str) -> tuple[str, ...]:
 def add_owed(
     record: StuckRecord, owed: OwedBatch, own_stack: tuple[str, ...]
 ) -> StuckRecord:
-    """Add to a record what is known of the batch that is waited for.
+    """Add to a standstill's record what is known of the batch that is waited for.
 
     Args:
         record: The standstill.

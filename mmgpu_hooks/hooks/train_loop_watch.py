@@ -1,4 +1,4 @@
-"""Shows hooks of ours their Runner's train loop as it is built: before its workers.
+"""Shows hooks their Runner's train loop while it is built, before workers start.
 
 Iteration-based loops of MMEngine start workers in their constructor, before any hook
 point. A hook is constructed earlier. So while hooks wait for their train loop, a
@@ -27,25 +27,25 @@ from mmgpu_hooks.measure.patches import Patches
 
 
 class TrainLoopWatcher(Protocol):
-    """A hook that waits for its Runner's train loop; no method may raise."""
+    """Protocol of a hook that waits for its Runner's train loop; may not raise."""
 
     def begin_loop(self, runner: Any) -> None:
-        """The Runner is about to build its train loop, and the loader with it."""
+        """Called when the Runner is about to build its train loop, with the loader."""
 
     def see_loop(self, loop: Any) -> None:
-        """The train loop has its loader, and no worker yet."""
+        """Called when the train loop has its DataLoader, and no worker yet."""
 
     def end_start(self) -> None:
-        """The train loop could not be built."""
+        """Called when the train loop could not be built."""
 
 
 _patches = Patches()
 _waiting: dict[int, weakref.ref[TrainLoopWatcher]] = {}
-"""Hooks whose train loop was not built yet, by their ids."""
+"""Hooks whose train loop was not built yet, by ``id()`` of the hook."""
 
 
 def expect_train_loop(hook: TrainLoopWatcher) -> None:
-    """Tell a hook when its Runner builds the train loop, once."""
+    """Call a hook's methods when its Runner builds the train loop, once."""
     if not _waiting:
         _watch_building()
     key = id(hook)
@@ -53,7 +53,7 @@ def expect_train_loop(hook: TrainLoopWatcher) -> None:
 
 
 def expect_no_train_loop(hook: TrainLoopWatcher) -> None:
-    """Tell it nothing any more; a second call does nothing."""
+    """Stop waiting for a hook's train loop; a second call does nothing."""
     _forget(id(hook))
 
 
@@ -87,7 +87,7 @@ def _watch_building() -> None:
 
 
 def _find_hooks(runner: Any, loader: Any) -> list[TrainLoopWatcher]:
-    """Waiting hooks of a Runner, if the loader is that of its training."""
+    """Find hooks that wait for a Runner's train loop, if the loader is that loop's."""
     # loops of validation get another one
     if loader is not getattr(runner, '_train_dataloader', None):
         return []

@@ -1,4 +1,4 @@
-"""Ranks agree on a change of their loaders, through the default store of torch.
+"""Agreement of ranks on a change of loader settings, through torch's default store.
 
 Rank 0 offers a change, each rank answers whether it can, and rank 0 says at which
 iteration all make it, or that none does. Nobody waits: a store is written to and asked
@@ -16,14 +16,16 @@ from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.schema.tuning import TuneOffer
 
 NEVER = -1
-"""The iteration of a change that is not made."""
+"""Stands for the iteration of a change of settings that no rank makes."""
 
 _trainings = itertools.count()
-"""Each training of this process has keys of its own; ranks train as often."""
+"""Counter of this process's trainings, whose keys in the store differ.
+
+All ranks train as often."""
 
 
 class RankAgreement:
-    """One rank's part in an agreement on a change.
+    """One rank's part in an agreement of ranks on a change of loader settings.
 
     Args:
         rank: This one.
@@ -35,15 +37,15 @@ class RankAgreement:
         self.rank, self._ranks, self._store = rank, world_size, store
         self._prefix = f'mmgpu_hooks/tune/{next(_trainings)}'
         self._number = 0
-        """Number of the newest offer that this rank knows."""
+        """Number of the newest offered change that this rank knows."""
 
     def offer(self, offer: TuneOffer) -> None:
-        """Propose a change as rank 0, or say what the last one gave."""
+        """Offer a change of loader settings as rank 0, or the verdict on the last."""
         self._number += 1
         self._set('offer', msgspec.json.encode(offer))
 
     def look(self) -> TuneOffer | None:
-        """Read the next offer; ``None`` while there is none."""
+        """Read the next change that rank 0 offers; ``None`` while there is none."""
         found = self._get('offer', self._number + 1)
         if found is None:
             return None
@@ -51,11 +53,11 @@ class RankAgreement:
         return msgspec.json.decode(found, type=TuneOffer)
 
     def answer(self, *, can_change: bool) -> None:
-        """Say whether this rank can make the change that was offered."""
+        """Say if this rank can make the offered change of loader settings."""
         self._set(f'answer/{self.rank}', b'yes' if can_change else b'no')
 
     def read_answers(self) -> bool | None:
-        """True if all ranks can, False if one cannot; ``None`` while some are out."""
+        """True if all ranks can make a change, False if one cannot, else ``None``."""
         answers = [
             self._get(f'answer/{rank}', self._number) for rank in range(self._ranks)
         ]
@@ -64,11 +66,11 @@ class RankAgreement:
         return None if None in answers else True
 
     def decide(self, iteration: int) -> None:
-        """Say as rank 0 at which iteration all make the change, or `NEVER`."""
+        """Say as rank 0 at which iteration all ranks make a change, or `NEVER`."""
         self._set('at', str(iteration).encode())
 
     def read_decision(self) -> int | None:
-        """Read the iteration that was decided on; ``None`` until it is."""
+        """Read the iteration at which ranks make a change; ``None`` until decided."""
         found = self._get('at', self._number)
         return None if found is None else int(found)
 
@@ -82,7 +84,7 @@ class RankAgreement:
 
 
 def find_store() -> Any:
-    """The store that torch's process group was made with.
+    """Return the store that torch's process group was made with.
 
     Raises:
         SourceError: If there is none.

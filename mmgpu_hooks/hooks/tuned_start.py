@@ -1,4 +1,4 @@
-"""Begins a resumed training with the loader that the run before had found."""
+"""Begins a resumed training with the loader settings that the last run had found."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from mmgpu_hooks.schema.run import RunEvidence, read_evidence
 from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME, EvidenceError
 
 _MOST_BYTES = 64 * 2**20
-"""Largest evidence file that is read, in bytes: training waits for it."""
+"""Size of the largest evidence file that is read, in bytes: training waits for it."""
 
 
 class TunedStart(NamedTuple):
-    """A loader that has the settings of the run before, and no iterator yet."""
+    """A DataLoader that has settings found by the last run, and no iterator yet."""
 
     switch: LoaderSwitch
     config: TunedSettings
-    """Settings that the loader had before: those of the config."""
+    """Loader settings that the config gives, in place before the found ones."""
 
 
 def begin_tuned(
     runner: Any, loader: Any, book_teardown: BookTeardown
 ) -> TunedStart | None:
-    """Give a loader what the run had found that is about to be resumed.
+    """Give the loader of a resumed training the settings that the last run had found.
 
     Only where that run began with the same settings, on as many cores.
 
@@ -61,7 +61,7 @@ def begin_tuned(
 
 
 def _loader_part(settings: TunedSettings) -> list[object]:
-    """Settings that a loader itself has, without those of its workers' insides."""
+    """List the settings that a DataLoader itself has, without its workers' insides."""
     workers = settings.num_workers
     return [
         workers,
@@ -71,7 +71,7 @@ def _loader_part(settings: TunedSettings) -> list[object]:
 
 
 def _read_before(work_dir: Path, own: Path) -> RunEvidence | None:
-    """Evidence of the newest other run of a work_dir."""
+    """Read the evidence file of the newest other run of a work_dir."""
     paths = sorted(work_dir.glob(f'*/vis_data/{EVIDENCE_NAME}'))
     others = [path for path in paths if path.parents[1].name != own.name]
     for path in reversed(others):

@@ -1,4 +1,4 @@
-"""Tunes the train loader while it trains: one jump, measured, written down.
+"""Tunes the train loader while training runs, and measures what each change gave.
 
 A child process decides and judges, from the evidence. Here the loader is switched, at
 the end of an interval or before an epoch. Of several ranks the first one asks, and all
@@ -35,34 +35,36 @@ from mmgpu_hooks.show.tuning import phrase_settings, phrase_tuned
 from mmgpu_hooks.show.words import say
 
 TUNER_SOURCE = 'tune'
-"""Name of this source in warnings and in the evidence."""
+"""Name of the loader's tuner, in warnings and in the evidence file."""
 
 MOST_CHANGES = 2
-"""Most changes in one run; taking one back does not count."""
+"""Most changes of loader settings in one training; undoing one does not count."""
 
 MOST_WATCHED = 2000
-"""Iterations after which no other setting is looked for.
+"""Iterations since the last change after which no other setting is looked for.
 
 A loader that could be faster has shown it by then, and what other programs do later is
 not chased."""
 
 SHORT_ITERATIONS, SHORT_S = 10, 0.5
-"""Longest interval while the loader is watched: so many iterations or seconds.
+"""Longest log interval while the loader is tuned: iterations, or seconds.
 
 The longer of both counts. A run in intervals of 50 iterations would be judged late."""
 
 ASK_AGAIN = 1.3
-"""Factor on the iterations of the last question at which the next one is asked."""
+"""Growth of the watched iterations at which the tuner asks its process again."""
 
 SPARE_BYTES = 2**30
-"""Memory that stays free beside both pools of workers; else the old one ends first."""
+"""Bytes of memory that must stay free beside old and new loader workers.
+
+Where less is free, the old workers end first."""
 
 _PACKAGES = ('mmengine', 'mmdet', 'mmpretrain', 'mmseg', 'mmyolo', 'mmgpu_hooks')
 """Packages whose hooks start workers anew where they change the data set."""
 
 
 class Tuner:
-    """Tunes the loader of one training.
+    """Tunes the DataLoader of one training while it runs.
 
     Args:
         recording: The run; its evidence is open.
@@ -89,14 +91,14 @@ class Tuner:
         self._loop = self._runner.train_loop
         self._adviser: TuningAdviser | None = None
         self._pending: TunedRecord | None = None
-        """Change that is due before the next epoch; ``None`` while there is none."""
+        """Change of settings that is due before the next epoch, ``None`` if none is."""
         self._open: TunedRecord | None = None
-        """The last change, until it is judged."""
+        """Last change of loader settings, until it is judged."""
         self._changes = 0
         self._has_switched = False
-        """True once the loader was switched before an epoch."""
+        """True once the settings of the loader were changed before an epoch."""
         self._since = self._ask_at = recording.recorded
-        """Iteration of the last change, and that from which the next question is."""
+        """Iterations of the last change of settings and of the next question."""
         self._is_over = False
         self._ranks: RankAgreement | None = None
         """Agreement between the ranks; ``None`` in a training of one rank."""
@@ -107,7 +109,7 @@ class Tuner:
         self._length = SHORT_ITERATIONS
 
     def begin(self, found: TunedSettings | None = None) -> None:
-        """Begin to watch, or say why nothing is tuned.
+        """Begin to tune the train loader, or log why nothing is tuned.
 
         Args:
             found: Settings that the loader was given before, as the run had found that
@@ -178,7 +180,7 @@ class Tuner:
         self._runner.logger.info(say(said))
 
     def _end(self, clause: Text | None = None) -> None:
-        """Tune no more; training goes on with what it has."""
+        """Stop tuning the loader; training goes on with the settings it has."""
         self._is_over = True
         self._pending = None
         self._shorten(None)
@@ -188,7 +190,7 @@ class Tuner:
             self._say(clause)
 
     def follow(self, iter_s: float) -> None:
-        """Take an answer of the child, or ask it, at the end of an interval.
+        """Read an answer of the tuning process, or ask it, as a log interval ends.
 
         Args:
             iter_s: Mean iteration of that interval.
@@ -265,7 +267,7 @@ class Tuner:
         self._say(phrase_tuned(record))
 
     def _change(self, record: TunedRecord, cost_s: float) -> None:
-        """Make a change now, or before the next epoch, or never.
+        """Change loader settings now, before the next epoch, or never.
 
         Args:
             record: The change.
@@ -300,7 +302,7 @@ class Tuner:
             )
 
     def _can_change(self, record: TunedRecord) -> bool:
-        """True if this rank can switch where it is now."""
+        """True if this rank can change its loader's settings where it is now."""
         new = record.new
         obstacle = self._switch.find_obstacle_to(new)
         return not (
@@ -308,7 +310,7 @@ class Tuner:
         )
 
     def _follow_ranks(self, ranks: RankAgreement, done: int) -> None:
-        """Do this rank's part of an agreement."""
+        """Do this rank's part of the agreement on a change of loader settings."""
         if self._offered is None:
             if ranks.rank:
                 self._take_offer(ranks)
@@ -337,7 +339,7 @@ class Tuner:
             ranks.answer(can_change=self._can_change(offer.record))
 
     def _decide(self, ranks: RankAgreement, offer: TuneOffer, done: int) -> None:
-        """Decide as rank 0 when all switch, once all have answered."""
+        """Decide as rank 0 at which iteration all ranks change, once all answered."""
         can_all = ranks.read_answers()
         if can_all is None:
             return
@@ -350,7 +352,7 @@ class Tuner:
         ranks.decide(self._due_at)
 
     def _gain_in_epoch(self, record: TunedRecord) -> float:
-        """Seconds that a change saves at least until the epoch ends."""
+        """Return the least seconds that a change of settings saves in this epoch."""
         recording = self._recording
         batches = read_length(self._runner.train_dataloader) or 0
         left = batches - (recording.iteration - recording.epoch_start)
@@ -387,7 +389,7 @@ class Tuner:
         self._begin_stage(structs.replace(record, switch_s=took_s, is_within=True))
 
     def _has_room(self, new: TunedSettings) -> bool:
-        """True if memory holds the old workers and the new ones."""
+        """True if memory holds the old loader workers and the new ones."""
         free, old = read_free_bytes(), self._switch.settings.num_workers
         own = self._worker_bytes
         if free is None or not old or not own:
@@ -422,7 +424,7 @@ class Tuner:
         )
 
     def _note_failure(self, error: Exception) -> None:
-        """Note that new workers could not be started: the old setting goes on."""
+        """Note that new loader workers could not be started: the old settings stay."""
         last, self._open = self._open, None
         if last is not None:
             back = structs.replace(last, action='roll_back', reason='failed')
@@ -434,7 +436,7 @@ class Tuner:
         )
 
     def begin_epoch(self) -> None:
-        """Make the change that is due before the epoch that is about to begin."""
+        """Make the change of loader settings that is due before an epoch."""
         record, self._pending = self._pending, None
         if record is None or self._is_over:
             return
@@ -453,7 +455,7 @@ class Tuner:
         self._begin_stage(structs.replace(record, switch_s=took_s))
 
     def take_back(self, error: Exception) -> bool:
-        """Undo the switch before an epoch whose iterator could not be made.
+        """Undo the change of settings with which no loader iterator could be made.
 
         Args:
             error: What making it raised.
@@ -471,14 +473,14 @@ class Tuner:
         return True
 
     def close(self) -> None:
-        """End the child process: training is over."""
+        """End the tuning process: training is over."""
         adviser, self._adviser = self._adviser, None
         if adviser is not None:
             adviser.end()
 
 
 def _choose_length(iter_s: float, watched: int) -> int | None:
-    """Choose the most iterations of the next interval; ``None`` sets no limit."""
+    """Choose the most iterations of the next log interval; ``None`` sets no limit."""
     if watched > 10 * SHORT_ITERATIONS:
         return None
     return max(SHORT_ITERATIONS, math.ceil(SHORT_S / max(iter_s, 1e-3)))

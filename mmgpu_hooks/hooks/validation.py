@@ -1,4 +1,4 @@
-"""Measures each validation: its waits and steps, over its own loader."""
+"""Measures each validation: its data waits and steps, over its own DataLoader."""
 
 from __future__ import annotations
 
@@ -37,14 +37,16 @@ from mmgpu_hooks.measure.validation_parts import (
 from mmgpu_hooks.schema.recorded import ValidationRecord
 
 VALIDATION_SOURCE = 'validation'
-"""Name of this source in warnings and in the evidence."""
+"""Name of the measuring of validations, in warnings and in the evidence file."""
 
 _MEMORY_AT = 20
-"""Batch at which the workers' memory is sampled: up to 20 ms, in a long loop only."""
+"""Number of validation batches after which memory of the workers is sampled.
+
+It takes up to 20 ms, in a long loop only."""
 
 
 class _StepBegin(NamedTuple):
-    """Start of a step: the clock, and the CPU of this process until then."""
+    """Start of a validation step: the clock, and the CPU of this process until then."""
 
     clock_s: float
     cpu_s: float
@@ -52,7 +54,7 @@ class _StepBegin(NamedTuple):
 
 @dataclass
 class _Validation:
-    """A validation that is on: readings at its start, and its batches since.
+    """Measurements of a validation that is on: readings at its start, and its batches.
 
     A step is all between a batch in hand and the next one asked for, however the loop
     names its iterations. What follows the last batch, the metric above all, is in
@@ -67,26 +69,28 @@ class _Validation:
     around: Surroundings = field(default_factory=Surroundings.read)
     waits_s: list[float] = field(default_factory=list)
     steps_s: list[float] = field(default_factory=list)
-    """Seconds of each step; one fewer than waits while one runs, or after an error."""
+    """Seconds of each validation step.
+
+    One fewer than waits while a step runs, or after an error."""
     firsts_s: list[float] = field(default_factory=list)
     wait_cpu_s: float = 0.0
     step_cpu_s: float = 0.0
     step: _StepBegin | None = None
-    """Start of the step that runs; ``None`` between two steps."""
+    """Start of the validation step that runs; ``None`` between two steps."""
     batch: TensorCount | None = None
-    """Tensors of the first batch; ``None`` until it is there."""
+    """Tensor counts of the first validation batch; ``None`` until it is there."""
     results: Objects | None = None
-    """Results that metrics kept after the last batch; ``None`` until then."""
+    """Size of the results that metrics kept at the last batch; ``None`` until then."""
 
     def end_step(self) -> None:
-        """End a step: the next batch is asked for."""
+        """End a validation step: the loop asks for the next batch."""
         step, self.step = self.step, None
         if step is not None:
             self.steps_s.append(monotonic_s() - step.clock_s)
             self.step_cpu_s += process_cpu_s() - step.cpu_s
 
     def add_wait(self, wait_s: float, cpu_s: float | None) -> None:
-        """Note a wait for a batch.
+        """Note the seconds of a wait for a validation batch.
 
         Args:
             wait_s: Its seconds.
@@ -100,20 +104,20 @@ class _Validation:
         self.waits_s.append(wait_s)
 
     def end_pass(self) -> None:
-        """Weigh the results of the metrics: there are no more batches."""
+        """Weigh the results that metrics keep: there are no more validation batches."""
         kept = weigh_results(self.metrics)
         if kept is not None:
             self.results = kept
 
     def begin_step(self, batch: Any) -> None:
-        """Begin a step: a batch is there."""
+        """Begin a validation step: a batch is there."""
         if self.batch is None:
             self.batch = count_tensors(batch)
         # what we did ourselves is in no part
         self.step = _StepBegin(monotonic_s(), process_cpu_s())
 
     def add_batches(self, record: ValidationRecord) -> ValidationRecord:
-        """Add what its parts and batches took and carried to its record."""
+        """Add a validation's times, tensors and results to its record."""
         record = structs.replace(
             record,
             parts_s=self.parts.sum_up(record.wall_s),
@@ -150,7 +154,7 @@ class _Validation:
 
 
 class ValidationSource(LoopListener):
-    """The validations of one run, which all go through one loader. No call raises.
+    """Measures the validations of one training, over their one loader. No call raises.
 
     It hears of the iterators that this loader makes.
 
@@ -172,13 +176,13 @@ class ValidationSource(LoopListener):
         self._loader = getattr(self._loop, 'dataloader', None)
         self._load_cpu = loading_cpu_clock(self._loader)
         self._batches = 0
-        """Batches of all validations."""
+        """Number of batches of all validations."""
         self._started_s = 0.0
-        """Seconds of making the iterator, which belong to the first wait."""
+        """Seconds of making a validation's iterator, part of the first wait."""
         self._now: _Validation | None = None
         self._progress: ValidationProgress | None = None
         self._longest_s: dict[PartCall, float] = {}
-        """Longest stretch of each call of all validations."""
+        """Longest duration of each timed call, over all validations."""
         self._has_ended = False
         """True once a validation has ended."""
         self._evaluator = getattr(self._loop, 'evaluator', None)
@@ -186,7 +190,7 @@ class ValidationSource(LoopListener):
             recording.runner, self._evaluator, recording.runner.world_size
         )
         self._creating: int | None = None
-        """Call that times the making of an iterator; ``None`` while none is made."""
+        """Handle of the timing of an iterator's making; ``None`` while none is made."""
         guarded = partial(self._run, VALIDATION_SOURCE)
         probe = guarded(LoaderProbe, self._loader, guarded, listener=self)
         self._probe = probe or LoaderProbe(None)
@@ -203,13 +207,14 @@ class ValidationSource(LoopListener):
         return None if now is None else now.metrics
 
     def read_standing(self) -> Standing | None:
-        """Read where the validation that is on stands; from any thread."""
+        """Read which part a running validation is in, since when; from any thread."""
         now = self._now
         return None if now is None else now.parts.read()
 
     def usual_s(self, call: PartCall) -> float | None:
-        """Longest that a call went on for until now; ``None`` until it ended once.
+        """Return the longest time of a validation's call so far; ``None`` if unknown.
 
+        The call must have ended once.
         Between two calls it may be any hook that runs: then until a validation ended.
         """
         if call == REST and not self._has_ended:
@@ -217,11 +222,11 @@ class ValidationSource(LoopListener):
         return self._longest_s.get(call)
 
     def find_owed(self) -> OwedBatch:
-        """Find the worker that owes the loop its next batch, as far as it is known."""
+        """Find the worker that owes the validation loop its next batch, if known."""
         return self._probe.find_owed()
 
     def list_workers(self) -> Sequence[int]:
-        """Process ids of the workers that live; from any thread."""
+        """Return process ids of the validation's live workers; from any thread."""
         processes = self._probe.processes
         return () if processes is None else processes.pids
 
@@ -261,7 +266,7 @@ class ValidationSource(LoopListener):
             )
 
     def _stop(self) -> None:
-        """Time nothing more, and note nothing."""
+        """End the timing of the running validation, and its progress notes."""
         self._now = None
         self._timers.close()
         if self._progress is not None:
@@ -280,7 +285,7 @@ class ValidationSource(LoopListener):
             self._run(VALIDATION_SOURCE, self._follow, iterator)
 
     def _follow(self, iterator: Any) -> None:
-        """Time the waits of an iterator from now on."""
+        """Time the waits for data of a validation's iterator from now on."""
         next_data, find_iterator = type(iterator)._next_data, weakref.ref(iterator)
         run = self._run
 
@@ -347,7 +352,7 @@ class ValidationSource(LoopListener):
         self._listener.on_validation_record(record)
 
     def close(self) -> None:
-        """Leave the loader as it was; a second call does nothing."""
+        """Take the timers off the validation's loader; a second call does nothing."""
         self._stop()
         progress, self._progress = self._progress, None
         if progress is not None:

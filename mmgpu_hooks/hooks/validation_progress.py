@@ -1,4 +1,4 @@
-"""Notes where a validation stands, so that one that is killed shows where it was."""
+"""Notes the progress of a running validation, in case the process is killed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ PROGRESS_THREAD = 'mmgpu-validation'
 
 _LOOK_S = 1.0
 _CALL_S = 3.0
-"""A call that lasts is noted after so many seconds, and after each doubling."""
+"""Seconds after which a call in a validation is noted, then after each doubling."""
 _PAUSE_S, _PAUSE_SHARE = 30.0, 0.05
-"""Pause between two notes: at least these seconds, and this share of its time."""
+"""Least pause between two notes on a validation: seconds, and share of its time."""
 
 
 class ProgressPace:
-    """Says when a note is worth a line of the evidence. Pure."""
+    """Decides when a validation's progress is worth a record in the evidence. Pure."""
 
     def __init__(self) -> None:
         self._noted_s = 0.0
@@ -29,7 +29,7 @@ class ProgressPace:
         self._since_s, self._due_s = -1.0, _CALL_S
 
     def is_due(self, standing: Standing, now_s: float) -> bool:
-        """True if the validation's place is to be noted now.
+        """True if the progress of a validation is to be noted now.
 
         Args:
             standing: Where the validation stands.
@@ -50,7 +50,7 @@ class ProgressPace:
 
 
 class ValidationProgress:
-    """Notes in the evidence where the validation stands that is on.
+    """Notes in the evidence file which part a running validation is in.
 
     Args:
         recording: The run.
@@ -96,9 +96,9 @@ class ValidationProgress:
         return _LOOK_S
 
     def end(self) -> None:
-        """Ask the thread to end, without waiting: the validation is over."""
+        """Ask the thread that notes a validation to end, without waiting."""
         self._thread.ask_to_end()
 
     def close(self) -> None:
-        """End the thread, and wait for it."""
+        """End the thread that notes a validation, and wait for it."""
         self._thread.stop()

@@ -1,4 +1,4 @@
-"""Has the run so far judged about once an hour, so that a killed run has a verdict.
+"""Judges a training so far about once an hour, so that a killed one has a verdict.
 
 Judging takes a second of CPU and the libraries of analysis, so a child starts by
 ``exec``, at nice 19, reads the evidence so far and prints one record. The kernel ends
@@ -21,14 +21,14 @@ from mmgpu_hooks.measure.clock import Clock, monotonic_s
 from mmgpu_hooks.schema.recorded import VerdictRecord
 
 VERDICT_SOURCE = 'hourly verdict'
-"""Name of this source in warnings and in the evidence."""
+"""Name of the hourly verdict, in warnings and in the evidence file."""
 
 VERDICT_PERIOD_S = 3600.0
-"""Seconds from one verdict to the next, and from the start to the first."""
+"""Seconds from one verdict on a training to the next, and until the first."""
 
 
 class VerdictSource:
-    """Asks for verdicts on one run and writes them into its evidence.
+    """Asks for verdicts on one training and writes them into its evidence file.
 
     A child process judges. It is never waited for: its answer is picked up when an
     interval ends.
@@ -50,7 +50,7 @@ class VerdictSource:
         self._adviser: HourlyAdviser | None = None
 
     def follow(self) -> None:
-        """Start a child at the end of an interval, or write what one has answered.
+        """Start a judging process at the end of a log interval, or write its answer.
 
         Raises:
             SourceError: If a child gave no answer: the next one would not, either.
@@ -71,6 +71,6 @@ class VerdictSource:
             )
 
     def close(self) -> None:
-        """End the child that is judging: training is over."""
+        """End the process that judges: training is over."""
         if self._adviser is not None:
             self._adviser.end()
