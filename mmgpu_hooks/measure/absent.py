@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class AbsentError(Exception):
-    """Raised when this host, or this run, does not have a source of measured values.
+    """Raised when this host, or this training, lacks a source of measured values.
 
     It is a reason and no failure. Its text is one sentence: what was found and,
     where it helps, what to do.

@@ -77,7 +77,7 @@ def read_cudnn_benchmark() -> bool:
 
 
 def find_lacking(backend: str | None, settings: str) -> dict[str, str]:
-    """Find the figures that a CUDA allocator leaves at zero, each with the reason.
+    """Find the statistics that a CUDA allocator leaves at zero, each with the reason.
 
     Args:
         backend: As ``torch.cuda.get_allocator_backend()`` says; ``None`` where it
@@ -106,14 +106,14 @@ _STATISTICS = {
     'inactive_bytes': ('inactive_split_bytes', 'all', 'current'),
     'retries': ('num_alloc_retries',),
 }
-"""Keys to each figure in torch's nested memory statistics.
+"""Keys of each recorded value in torch's nested CUDA memory statistics.
 
 Some allocators keep fewer.
 """
 
 
 class CudaMemoryFigures(TypedDict):
-    """Figures of the CUDA allocator between two reads; ``None`` is unknown."""
+    """Statistics of the CUDA allocator between two reads; ``None`` is unknown."""
 
     peak_bytes: int | None
     """Largest number of allocated bytes seen; unknown where validation hides it."""
@@ -131,7 +131,7 @@ class CudaMemoryFigures(TypedDict):
 
 
 class CudaMemory:
-    """Reads the CUDA allocator's figures from drain to drain; resets no statistics.
+    """Reads the CUDA allocator's statistics in windows, and never resets the peaks.
 
     MMEngine's ``LoggerHook`` resets the allocator's peaks whenever it logs, in
     validation too, so call :meth:`observe` before each of its logs. Where nothing
@@ -167,13 +167,13 @@ class CudaMemory:
         self._left: int | None = None
         """Peak of the CUDA allocator as validation, or what came before, left it."""
         self._hidden = 0
-        """Peak in bytes that training may have reached unseen since the last drain."""
+        """Peak of CUDA memory in bytes that training may have reached unseen."""
         self._retries: int | None = None
-        """Allocation retries of the whole process at the last drain."""
+        """Retried CUDA allocations of the whole process at the last :meth:`drain`."""
         self._stats: Mapping[str, Any] = {}
 
     def begin(self) -> None:
-        """Begin to count for training: memory peaks from before are not its own.
+        """Begin to count CUDA memory for training; peaks from before do not count.
 
         Raises:
             SourceError: If the allocator does not keep these statistics.
@@ -210,7 +210,7 @@ class CudaMemory:
         return peak
 
     def _find(self, figure: str) -> int | None:
-        """Look a figure up in the statistics read last; else ``None``, and note why."""
+        """Look up one CUDA memory statistic; ``None``, with a note why, if missing."""
         found: Any = self._stats
         for key in _STATISTICS[figure]:
             found = found.get(key) if isinstance(found, Mapping) else None
@@ -221,7 +221,7 @@ class CudaMemory:
         return int(found)
 
     def begin_validation(self) -> None:
-        """Observe training's memory peak; from here on the peak is validation's.
+        """Take training's CUDA memory peak; from here on the peak is validation's.
 
         Raises:
             SourceError: If the allocator does not keep these statistics.
@@ -232,7 +232,7 @@ class CudaMemory:
             self._in_validation = True
 
     def end_validation(self) -> None:
-        """Count the memory peak as training's again; do nothing outside a validation.
+        """Count the CUDA memory peak as training's again, if in a validation.
 
         Raises:
             SourceError: If the allocator does not keep these statistics.
@@ -247,7 +247,7 @@ class CudaMemory:
                 self._left = peak
 
     def drain(self) -> CudaMemoryFigures:
-        """Return the CUDA memory figures since the last call, and begin anew."""
+        """Return the CUDA memory statistics since the last call, and begin anew."""
         before, retries = self._retries, None
         count = self._retries = self._find('retries')
         # somebody may have reset it
@@ -267,7 +267,7 @@ class CudaMemory:
         return found
 
     def _unless_lacking(self, figure: str, value: int | None) -> int | None:
-        """Return a figure's value; ``None`` for one that the CUDA allocator lacks.
+        """Return a statistic's value; ``None`` for one that the CUDA allocator lacks.
 
         Some allocators leave what they lack at zero.
         """
@@ -358,7 +358,7 @@ def _torch_with_cuda() -> Any:
 
 
 _MOST_STEPS = 1024
-"""Most train steps whose events are kept until the next drain; more are not timed."""
+"""Most train steps whose CUDA events are kept until read; more are not timed."""
 
 
 @dataclass

@@ -68,9 +68,9 @@ class OpenedFiles:
         self.stamps: dict[str, FileStamp] = {}
         """Size, times and inode of each file when first opened, by absolute path."""
         self.lists_folders = False
-        """True if a folder was listed; False unless the files' state is wanted."""
+        """True if a folder was listed; False unless file states are wanted."""
         self.misses_files = False
-        """True if a missing file was to be opened; False unless state is wanted."""
+        """True if a missing file was to be opened; False unless states are wanted."""
         self._with_state = with_state
         self._thread = threading.get_ident()
         self._patches = Patches()
@@ -143,7 +143,7 @@ It may call that method.
 
 
 class DatasetWatch:
-    """Watches the initialisation of all MMEngine data sets that are built meanwhile.
+    """Watches the initialisation of MMEngine data sets that are built while it is open.
 
     Wrappers of data sets (Concat, Repeat) are none themselves: they initialise those
     within. A data set that is built lazily is seen when it is initialised.

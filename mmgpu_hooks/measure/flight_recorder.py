@@ -1,4 +1,4 @@
-"""Reads a run's dumps of NCCL's flight recorder, with torch's own reader.
+"""Reads NCCL flight recorder dumps of a training run, with torch's own reader.
 
 Each rank keeps its newest collectives in memory, and writes them into a file when one
 timed out. torch compares the files of all ranks; from that comparison the rank is taken
@@ -59,7 +59,7 @@ def list_dump_prefixes(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def read_flight_record(runs: Sequence[RunRecord]) -> FlightRecord | None:
-    """Read and compare the NCCL flight recorder dumps of a run's ranks.
+    """Read and compare the NCCL flight recorder dumps of a training run's ranks.
 
     Args:
         runs: Run records of its ranks.
@@ -95,7 +95,7 @@ def read_flight_record(runs: Sequence[RunRecord]) -> FlightRecord | None:
 
 
 def _find_dumps(runs: Sequence[RunRecord]) -> dict[int, Path]:
-    """Find a run's flight recorder dumps by rank, of ranks without evidence, too."""
+    """Find a training run's flight recorder dumps, of ranks without evidence, too."""
     found: dict[int, Path] = {}
     prefixes = dict.fromkeys(prefix for run in runs for prefix in run.flight_recorder)
     began_s = min((run.started_unix_s for run in runs), default=0.0)

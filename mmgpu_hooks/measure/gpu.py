@@ -36,7 +36,7 @@ _NOT_NOW = (10, 11, 19, 20, 21, 23, 27)
 _LOST = (1, 9, 15, 16, 18)
 
 _PATIENCE = 3
-"""Refusals and odd answers of NVML in a row after which a figure is given up."""
+"""Refusals and odd answers of NVML in a row after which a value is given up."""
 
 _ESSENTIAL = {
     'name',
@@ -46,7 +46,7 @@ _ESSENTIAL = {
     'util_pct',
     'mem_used_bytes',
 }
-"""Figures that every GPU gives, so that a missing one is reported."""
+"""Facts and values that every GPU gives, so that a missing one is reported."""
 
 _SM = 'sm_active_pct'
 _HELD_BY = 'throttled_pct'
@@ -55,7 +55,7 @@ _CPU_WORDS = 64
 """Number of 64-bit words in the CPU mask that NVML is asked for: 4096 CPUs."""
 
 _SLOW_S = 1.0
-"""Seconds between two samples of GPU figures that change slowly or cost more."""
+"""Seconds between two samples of GPU values that change slowly or cost more."""
 
 
 class CardFacts(TypedDict, total=False):
@@ -76,7 +76,7 @@ class CardPlace(TypedDict, total=False):
 
 
 class Sample(TypedDict, total=False):
-    """Figures of one GPU sample, by the names that they have in the evidence file."""
+    """Measured values of one GPU sample, named as in the evidence file."""
 
     util_pct: float
     """Percent of the driver's last period (1/6 to 1 s) in which a kernel ran."""
@@ -102,7 +102,7 @@ class TimedSample(NamedTuple):
 
 
 class SampleSummary(TypedDict, total=False):
-    """Summary of a window of GPU samples; unknown figures are left out.
+    """Summary of a window of GPU samples; unknown values are left out.
 
     The keys are the names of the evidence record.
     """
@@ -128,7 +128,7 @@ def describe(error: Exception) -> str:
 
 
 def _within(value: float, most: float, what: str) -> float:
-    """Return a driver's answer as a float, if it is within 0 and ``most``.
+    """Return an answer of the NVIDIA driver as a float, if it is a plausible one.
 
     Raises:
         ValueError: If the driver cannot mean it: some answer with all bits set.
@@ -155,9 +155,9 @@ class Gpu:
         self._handle = handle
         self._clock = clock
         self._missing: dict[str, str] = {}
-        """Reason why a GPU figure was not given at its newest sample, by figure."""
+        """Reason why a value of the GPU was not given at its newest sample, by name."""
         self._refused: set[str] = set()
-        """GPU figures that NVML is asked for no more."""
+        """Measured values of the GPU that NVML is asked for no more, by name."""
         self._odd: Counter[str] = Counter()
         self.is_sliced = is_slice = False
         """True if the GPU is a whole card that is cut into MIG slices."""
@@ -189,11 +189,11 @@ class Gpu:
 
     @property
     def unsupported(self) -> dict[str, str]:
-        """Reasons why GPU figures that every card should give were given up."""
+        """Reasons why GPU values that every card should give were given up, by name."""
         return {figure: self._missing[figure] for figure in self._refused & _ESSENTIAL}
 
     def reasons(self) -> dict[str, str]:
-        """Reasons why GPU figures are missing now, by figure; from any thread."""
+        """Reasons why GPU values are missing now, by name; from any thread."""
         return self._missing.copy()
 
     def _get(self, what: str, *which: int) -> Any:
@@ -210,7 +210,7 @@ class Gpu:
         return {name: value for name, value in answers.items() if value is not None}
 
     def _ask(self, figure: str, query: Callable[[], Any]) -> Any:
-        """Ask NVML for one figure; where it has none, return ``None`` and keep why.
+        """Ask NVML for one value; where it has none, return ``None`` and keep why.
 
         Raises:
             SourceError: If the card or the driver was lost.

@@ -245,7 +245,7 @@ def read_host_limits(
 
 
 def _add_mended(found: HostLimits, task: SlurmTask) -> HostLimits:
-    """Add the limits of a start that srun does not narrow, if it narrowed this one."""
+    """Add the CPU limits that would hold if srun did not narrow this task."""
     if not task.is_narrow(found.unbound_cpus or found.affinity_cpus):
         return found
     given = task.given_cpus
@@ -347,7 +347,9 @@ def read_run_delay_s(proc: Path = Path('/proc')) -> float | None:
 
 
 def read_pressure_s(path: Path) -> float:
-    """Read one file of ``/proc/pressure`` (Linux 4.20 and later).
+    """Read the seconds that tasks waited from a file of ``/proc/pressure``.
+
+    Linux has it from 4.20 on.
 
     ``some`` counts the time in which at least one task waited, in microseconds
     since boot; ``full`` the time in which all did::
@@ -380,7 +382,7 @@ Intervals between them lack its figures.
 
 
 def pause_s(elapsed_s: float) -> float:
-    """Seconds from one reading of the host to the next; fewer in a young run."""
+    """Seconds between two readings of the host; fewer when training is young."""
     return min(SELDOM_S, elapsed_s / 2)
 
 
@@ -421,7 +423,7 @@ class HostMeter:
         clock: Clock = monotonic_s,
     ) -> None:
         self.unknown: dict[str, str] = {}
-        """Reason why a figure of the host is missing, by its name."""
+        """Reason why a measured value of the host is missing, by its name."""
         self._proc, self._shm, self._clock = proc, shm, clock
         self._quotas = [group.folder for group in find_cpu_groups(proc, sys)]
         if not self._quotas and not read_cgroup_folders('cpu', proc, sys):

@@ -32,7 +32,7 @@ def find_package(name: str) -> Path | None:
 
 
 def read_constants(path: Path) -> Mapping[str, Any]:
-    """Read the literals that a module gives to its names, without running it.
+    """Read the literals that a Python file assigns to names, without running it.
 
     Returns:
         The last value of each; empty for a file that is missing or no Python.

@@ -42,7 +42,7 @@ _FIRST_HOOK = len(_LABELS)
 _RESUME = _LABELS[_LABELS.index('resume')]
 _LAP, _STEP, _HOOKS = (_LABELS.index(name) for name in (LAP, 'step', 'hooks'))
 _WAIT, _FIRST, _OWN_STEP, _INSIDE, _OUTSIDE = range(5)
-"""Columns of an iteration: data wait, first wait, train step, the rest, all outside."""
+"""Columns of an iteration's times: data wait, first wait, step, rest, outside."""
 _LAP_WIDTH = 5
 _COLUMNS = {
     'data_wait': _WAIT,
@@ -52,7 +52,10 @@ _COLUMNS = {
     'loop': _INSIDE,
     LAP: _INSIDE,
 }
-"""Column of an iteration that a part is booked in; every other part is outside."""
+"""Column of an iteration's times in which a part of training is booked.
+
+Every other part is outside.
+"""
 
 Seconds = npt.NDArray[np.float64]
 
@@ -119,7 +122,7 @@ class TimeLedger:
         self.totals = LedgerWindow()
         """Seconds by part and by hook, summed over all windows taken."""
         self.elapsed_s = 0.0
-        """Seconds from the start to the last :meth:`sum_up` or :meth:`take`."""
+        """Seconds from the ledger's start to the newest stamp that was summed up."""
         self._until = clock()
         self._step_hooks = step_hooks
         self._codes: dict[int, int] = {
@@ -265,7 +268,7 @@ class TimeLedger:
         codes[np.isin(codes, self._step_codes) & (codes[last] == _STEP)] = _STEP
 
     def read_parts(self) -> dict[str, float]:
-        """Seconds by part of the training, from :meth:`take` to :meth:`sum_up`."""
+        """Seconds by part of the training since :meth:`take`, as last summed up."""
         sums = self._sums.tolist()
         parts = dict(zip(_LABELS, sums))
         parts['hooks'] += parts.pop(LAP) + sum(sums[_FIRST_HOOK:])

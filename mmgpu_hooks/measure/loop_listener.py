@@ -66,7 +66,7 @@ class LoopListener:
         """
 
     def on_iteration_end(self, batch_idx: int, batch: Any, outputs: Any) -> None:
-        """Called after a training iteration at which a log line or interval is due.
+        """Called after a training iteration at which something is due (a log line).
 
         Args:
             batch_idx: Number of the iteration in its epoch.

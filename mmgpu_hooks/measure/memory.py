@@ -286,7 +286,7 @@ def weigh_objects(dataset: Any) -> Objects | None:
 
 
 def weigh_results(metrics: Iterable[Any]) -> Objects | None:
-    """Estimate the bytes that metrics keep in ``results``; at most some 20 ms.
+    """Estimate the bytes that MMEngine's metrics keep in ``results``; up to some 20 ms.
 
     Arrays and tensors count here, in the memory of the host.
 
@@ -345,7 +345,7 @@ def _is_one_of(kind: type, kinds: tuple[type, ...]) -> bool:
 
 
 class _Scale:
-    """Estimates the bytes of Python objects, each once, until it has seen enough."""
+    """Estimates the bytes of Python objects, each once, with a limit of visits."""
 
     def __init__(self, *, has_arrays: bool = False) -> None:
         self._left = _MOST_VISITS

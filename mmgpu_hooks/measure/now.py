@@ -25,7 +25,7 @@ _MOST_LINES, _RECORD_BYTES, _MOST_BYTES = 64, 8192, 2**18
 
 
 def read_host(evidence: RunEvidence) -> HostNow:
-    """Read if a run's process is alive, was killed for memory, and where it stood.
+    """Read if a run's process is alive or was killed for memory, and its last stack.
 
     Of a run on another host only the stack is read.
     """

@@ -28,7 +28,7 @@ class StartAccount:
 
     @property
     def part(self) -> str:
-        """The part of the start that is running; from any thread."""
+        """The part of the start that is running; readable from any thread."""
         return self._running[-1]
 
     @property
@@ -72,7 +72,7 @@ class StartAccount:
 
 
 def join_parts(*accounts: Mapping[str, float]) -> dict[str, float]:
-    """Add up, by part, the seconds of starts' accounts that follow each other."""
+    """Add up the seconds by part of several accounts of a start, one after another."""
     joined: dict[str, float] = {}
     for account in accounts:
         for part, seconds in account.items():

@@ -29,12 +29,15 @@ WATCHDOG_THREAD = 'mmgpu-watchdog'
 USUAL_TIMES = 20
 """Smallest multiple of its usual duration at which a part of training is late."""
 UNKNOWN_TIMES = 10
-"""Patience with a part that has not ended once, as a multiple of ``stuck_after_s``."""
+"""Patience with a part of training not ended once, in units of ``stuck_after_s``."""
 AGAIN_S = (0.0, 600.0, 3600.0, math.inf)
-"""Seconds after the first alarm at which an alarm is given again; then no more."""
+"""Seconds after a first alarm of a stuck training at which the alarm is repeated.
+
+After these there is none.
+"""
 
 _MOST_GAP = 3.0
-"""Largest gap between two checks, in periods; beyond it the thread did not run."""
+"""Largest gap between watchdog checks, in periods; beyond, the thread did not run."""
 _DEBUGGERS = re.compile(r'(?:pdb|bdb|pydevd)\.py:')
 
 

@@ -158,7 +158,7 @@ class SampledResume:
                 return
 
     def _start_workers(self, indices: Iterator[Any]) -> Any:
-        """Makes an iterator with new workers, which continues with the indices.
+        """Makes an iterator with new workers that goes on with the given indices.
 
         The old one lives on.
         """
@@ -243,7 +243,7 @@ class SeededInit:
     iteration: int
 
     def __call__(self, worker_id: int) -> None:
-        """Calls the loader's own function, then seeds the worker by the iteration."""
+        """Calls the loader's ``worker_init_fn``, then seeds the worker by iteration."""
         if self.own_init is not None:
             self.own_init(worker_id)
         seed_anew(self.iteration)

@@ -18,7 +18,7 @@ from mmgpu_hooks.schema.recorded import SparedTime
 
 
 class Turns:
-    """Alternates first calls between plain and optimised, and times their CPU.
+    """Alternates first calls between the plain and the optimised way, and times both.
 
     Both ways compute the same bits, so it does not matter which goes first. After
     that every call is ours, and none is timed.

@@ -177,7 +177,7 @@ def _find_images(batch: Any) -> Any:
 
 
 def find_stored_ratio(batch: Any) -> float | None:
-    """Ratio of a batch's pixels as its images are stored to its pixels as trained on.
+    """Ratio of the pixels of a batch's images as stored to the pixels trained on.
 
     MMDetection's data samples hold both: ``ori_shape`` and ``img_shape``.
     """

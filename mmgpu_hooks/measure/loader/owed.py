@@ -27,7 +27,7 @@ _CALLS = {
 }
 """Names of Linux system calls by number, for each machine type."""
 _ON_A_FILE = ('read', 'pread64')
-"""System calls whose first argument is a descriptor."""
+"""System calls whose first argument is a file descriptor."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class LoadingSample:
     image: str | None
     """File of the sample, once its annotation was read."""
     number: int | None = None
-    """Place of the sample in its batch, from 1; ``None`` where it is not seen."""
+    """Place of the sample in its batch, from 1; ``None`` where that is unknown."""
     batch_samples: int | None = None
     batch_s: float | None = None
     """Seconds since the worker began the batch."""
@@ -68,7 +68,7 @@ class OwedBatch:
     """The worker that must deliver the training loop's next batch, and its state."""
 
     worker: int | None = None
-    """Id of the worker that must deliver; ``None`` if unknown, or without workers."""
+    """Id of the worker that owes the next batch; ``None`` if unknown, or without."""
     pid: int | None = None
     process: ProcessState | None = None
     """State of the worker's process; ``None`` without a worker."""

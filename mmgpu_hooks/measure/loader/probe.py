@@ -138,7 +138,7 @@ class _Followed:
         return None if getattr(iterator, '_shutdown', False) else iterator
 
     def collect(self, tally: _Tally) -> str | None:
-        """Add batches and workers' times since the last call; return a failure."""
+        """Add batches and worker times since the last call; return a worker's error."""
         if self.processes is not None and self.living() is not None:
             tally.uses.append(self.processes.read())
         counters = self.counters
@@ -367,7 +367,7 @@ class LoaderProbe:
         return self.processes is not None and self._clock() >= self._memory_due_s
 
     def read_memory(self) -> None:
-        """Read the workers' memory if it is due; the next :meth:`read` has it.
+        """Read the workers' memory if it is due; the next :meth:`read` returns it.
 
         After a worker that took 20 ms, as those of some GiB do, none is read again. It
         may be called on any thread.

@@ -113,14 +113,14 @@ class LoaderSwitch:
         return None
 
     def find_obstacle_to(self, new: TunedSettings) -> str | None:
-        """Say why the DataLoader can never have new settings; ``None`` if it can."""
+        """Say why the DataLoader cannot have given settings; ``None`` if it can."""
         timeout_s: Any = getattr(self._loader, 'timeout', 0)
         if not new.num_workers and timeout_s:
             return 'its timeout needs workers'
         return None
 
     def find_obstacle_within(self, live: Any, new: TunedSettings) -> str | None:
-        """Say why the DataLoader cannot be switched within a pass; ``None`` if it can.
+        """Say why no switch is possible amid a pass over the data; ``None`` if it is.
 
         Args:
             live: The iterator that the loop takes its batches of.
@@ -213,7 +213,7 @@ class LoaderSwitch:
         self._before = None
 
     def take_back(self, error: Exception) -> bool:
-        """Undo :meth:`switch_between`, where its first iterator could not be made.
+        """Undo :meth:`switch_between`, if no iterator could be made after it.
 
         Args:
             error: What it raised.
@@ -274,7 +274,7 @@ class LoaderSwitch:
     def _try_heir(
         self, make: Callable[[], Any], on_failure: Callable[[Exception], None]
     ) -> Any:
-        """Make the new iterator, or one with the old settings where that fails."""
+        """Make a DataLoader iterator with new settings; if that fails, with the old."""
         old = self.settings
         try:
             return make()
@@ -361,7 +361,7 @@ class _Rest:
 
 
 class _Relay:
-    """Replaces ``_next_data`` of an iterator: its own batches first, then its heir's.
+    """Replaces an iterator's ``_next_data``: its own batches, then a newer iterator's.
 
     Args:
         old: The iterator; it is not kept alive.

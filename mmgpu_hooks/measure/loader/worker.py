@@ -1,4 +1,4 @@
-"""Measures fetches of batches inside the process that loads: a worker, or this one.
+"""Measures fetches of batches inside the process that loads them, such as a worker.
 
 Batches are examined where they are made: that costs 15 us between two steps, and in a
 worker it costs the training thread nothing. Inside a worker process PyTorch's fetch
