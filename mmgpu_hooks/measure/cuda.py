@@ -379,7 +379,7 @@ class IdleShare(NamedTuple):
 
 
 class _StepSpan(NamedTuple):
-    """Time on the GPU from the begin of a train step to the begin of the next."""
+    """Time on the GPU from the start of a train step to the start of the next."""
 
     idle_ms: float
     whole_ms: float
@@ -459,7 +459,7 @@ class CudaEvents:
         return IdleShare(100.0 * idle / total if total > 0.0 else None, len(spans))
 
     def _read_passed(self) -> Iterator[_StepSpan]:
-        """Yield the spans between begins of train steps that the GPU has passed."""
+        """Yield the spans between starts of train steps that the GPU has passed."""
         while len(self._steps) > 1:
             before, after = self._steps[0], self._steps[1]
             if before is not None:

@@ -68,11 +68,11 @@ class CardFacts(TypedDict, total=False):
 
 
 class CardPlace(TypedDict, total=False):
-    """PCI address of a GPU and the CPUs beside it; unknown facts are left out."""
+    """PCI address of a GPU and the CPUs near it; unknown facts are left out."""
 
     pci_bus_id: str
     cpus: tuple[int, ...]
-    """CPUs beside the GPU, by NVML's affinity mask."""
+    """CPUs near the GPU, by NVML's affinity mask."""
 
 
 class Sample(TypedDict, total=False):
@@ -254,7 +254,7 @@ class Gpu:
         return cast(CardFacts, facts)
 
     def place(self) -> CardPlace:
-        """Read the GPU's PCI address and the CPUs beside it.
+        """Read the GPU's PCI address and the CPUs near it.
 
         Raises:
             SourceError: If the device or the driver was lost.

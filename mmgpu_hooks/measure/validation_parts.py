@@ -31,7 +31,7 @@ RANK_WAIT, SAVE_CALL, REST = PartCall('rank_wait'), PartCall('save'), PartCall('
 
 
 class Standing(NamedTuple):
-    """State of a validation at one moment: running call and seconds so far."""
+    """State of a validation at one time: running call and seconds so far."""
 
     call: PartCall
     """Call that is running in the validation."""

@@ -69,7 +69,7 @@ Rows = NDArray[np.void]
 
 @dataclass(frozen=True)
 class WorkerNotes:
-    """Notes that a DataLoader worker leaves beside its counters, since it began."""
+    """Notes that a DataLoader worker leaves next to its counters, since it began."""
 
     transforms_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds inside each transform, by class, over the timed samples."""

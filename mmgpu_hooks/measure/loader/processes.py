@@ -36,7 +36,7 @@ class WorkerTimes(NamedTuple):
 
 
 WorkersMark = Mapping[int, WorkerTimes]
-"""Times of the workers that are alive at one moment, by process id."""
+"""Times of the workers that are alive at one reading, by process id."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class WorkersUse:
     """CPU and run delay of workers since they were read last."""
 
     count: int = 0
-    """Number of workers that were read at the begin and at the end."""
+    """Number of workers that were read at the start and at the end."""
     cpu_s: float = 0.0
     run_delay_s: float = 0.0
     thread_cpu_s: float = 0.0

@@ -44,7 +44,7 @@ _TIMING_PERIOD_S = 1.0
 
 
 class WatchedDataset:
-    """Wraps a dataset in a DataLoader's fetcher, and reports each sample's begin.
+    """Wraps a dataset in a DataLoader's fetcher, and reports when a sample begins.
 
     Args:
         dataset: The user's map-style dataset.
