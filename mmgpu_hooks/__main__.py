@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; Ctrl-C ends it without a traceback, during imports too."""
+    """Runs an ``mmgpu`` command; Ctrl-C, even during imports, leaves no traceback."""
     try:
         from mmgpu_hooks.commands.main import main as run
 

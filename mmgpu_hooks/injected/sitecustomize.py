@@ -1,4 +1,4 @@
-"""Brings GPUEfficiencyHook into the processes below ``mmgpu run``.
+"""Adds GPUEfficiencyHook to the Runners of processes that ``mmgpu run`` starts.
 
 Python imports this module whenever a process starts that has this folder on its
 ``PYTHONPATH``. It imports nothing of ours before MMEngine's Runner is there, and needs
@@ -17,7 +17,7 @@ _RUNNERS = ('mmengine.runner.runner', 'mmengine.runner._flexible_runner')
 
 
 class _AtRunner:
-    """Has the hook injected into each module of MMEngine's that defines a Runner.
+    """Import finder that adds GPUEfficiencyHook to MMEngine's Runner modules.
 
     A finder of modules without its base class, whose import is slow.
     """
@@ -40,7 +40,7 @@ class _AtRunner:
         return None
 
     def _follow(self, loader: 'Any') -> None:
-        """Have the module injected into once it is executed."""
+        """Have a Runner's module get GPUEfficiencyHook once it has been executed."""
 
         def exec_module(module: 'Any') -> None:
             del loader.exec_module
@@ -80,7 +80,7 @@ class _AtRunner:
 
 
 def _import_next() -> None:
-    """Import the ``sitecustomize`` that Python would have imported without ours.
+    """Import the ``sitecustomize`` module that this one hides on Python's path.
 
     Python treats what it raises as ever. This folder leaves the path: nothing else is
     in it.

@@ -1,4 +1,4 @@
-"""Sources of figures: clocks, ``/proc``, host limits, NVML and CUDA memory.
+"""Sources of measured values: clocks, ``/proc``, host limits, NVML, CUDA memory.
 
 One foreign library per file, imported lazily. A figure that cannot be had is
 ``None``; a source that is not there raises

@@ -1,10 +1,10 @@
-"""The exceptions that a source may raise: what is not there, and what fails."""
+"""Exceptions of a source of measured values: the source is absent, or it fails."""
 
 from __future__ import annotations
 
 
 class AbsentError(Exception):
-    """A source that this host, or this run, does not have.
+    """Raised when this host, or this training, lacks a source of measured values.
 
     It is a reason and no failure. Its text is one sentence: what was found and,
     where it helps, what to do.
@@ -12,7 +12,7 @@ class AbsentError(Exception):
 
 
 class SourceError(Exception):
-    """A source that worked, or was expected to, can give no more figures.
+    """Raised when a source of measured values that worked, or should work, fails.
 
     The caller switches the source off with one warning. Its text is one sentence for
     the user: what failed and what is known of it.

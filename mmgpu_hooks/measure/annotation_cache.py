@@ -1,4 +1,4 @@
-"""A folder of parsed annotations, whose files are mapped read-only into memory.
+"""Cache folder of parsed annotations, whose files are mapped read-only into memory.
 
 Samples in it are pickles, and a pickle runs code. So nothing is read but from a folder
 and a file that belong to this user and that nobody else may write; neither may be a
@@ -41,42 +41,42 @@ from mmgpu_hooks.schema.checkup import CacheUse
 from mmgpu_hooks.schema.figures import format_bytes
 
 FOLDER_VARIABLE = 'MMGPU_CACHE'
-"""Environment variable that names the folder."""
+"""Environment variable that names the folder of the annotation cache."""
 
 MOST_BYTES = 20 * 10**9
-"""Most bytes of all files together; the least recently used go first."""
+"""Largest size of the annotation cache; the least recently used files go first."""
 SPARE_TIMES = 2
-"""Room that the file system must have, over the size of a file that is written."""
+"""Free space needed to write a cache file, as a multiple of the file's size."""
 
 _SUFFIX, _PART_SUFFIX = '.annotations', '.part'
 _MAGIC = b'mmgpu annotations 1\n'
 _HEAD = struct.Struct('<20sQI')
-"""Magic; length and CRC-32 of the header that follows."""
+"""Layout of a cache file's first bytes: magic; length and CRC-32 of the header."""
 _PAGE = 4096
 _MOST_DIGITS = 64
-"""Most digits of each of the three places in a header."""
+"""Spare bytes in a cache file's header for the digits of its sections' offsets."""
 _OPEN = getattr(os, 'O_NOFOLLOW', 0) | getattr(os, 'O_CLOEXEC', 0)
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class CacheError(Exception):
-    """The folder, or a file in it, is not used; the text says why, for a sentence."""
+    """Raised when the annotation cache cannot be used; the text is the reason."""
 
 
 class FileStamp(NamedTuple):
-    """State of a file that was read: another one shows that it has changed."""
+    """Size, times and inode of a file that was read, to see later if it has changed."""
 
     path: str
-    """Absolute path."""
+    """Absolute path of the file."""
     size: int
     mtime_ns: int
     ctime_ns: int
-    """Time of the last change, which setting the modification time back moves, too."""
+    """Time of the file's last change; setting ``mtime_ns`` back moves it, too."""
     inode: int
 
 
 def read_stamp(path: str) -> FileStamp:
-    """Read the state of a file, behind links.
+    """Read the size, times and inode of a file, links followed.
 
     Raises:
         OSError: If nothing is there.
@@ -88,7 +88,7 @@ def read_stamp(path: str) -> FileStamp:
 
 
 class _Section(msgspec.Struct, array_like=True, frozen=True):
-    """A part of a file."""
+    """Section of an annotation cache file: offset, size and CRC-32 of its bytes."""
 
     begin: int
     size: int
@@ -96,14 +96,14 @@ class _Section(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Header(msgspec.Struct, frozen=True):
-    """Header of a file: what it holds, and where."""
+    """Header of an annotation cache file: key, files parsed, place of each section."""
 
     key: str
     files: list[tuple[str, int, int, int, int]]
     state: _Section
     addresses: _Section
     data: _Section
-    """Place of the samples; its CRC is 0, since checking it would read all of it."""
+    """Section of the samples; its CRC is 0, since checking it would read all of it."""
 
 
 @dataclass(frozen=True)
@@ -111,17 +111,17 @@ class ParsedAnnotations:
     """Parsed annotations of one data set."""
 
     state: bytes
-    """Pickle of the attributes that parsing sets."""
+    """Pickle of the attributes that a data set gets by parsing its annotations."""
     data: npt.NDArray[np.uint8]
-    """``data_bytes`` of the data set."""
+    """Serialised samples of the data set: its ``data_bytes``."""
     addresses: npt.NDArray[np.int64]
-    """``data_address``: where each sample ends in it."""
+    """End of each sample in ``data_bytes``: the data set's ``data_address``."""
     is_shared: bool
-    """True if the arrays are mapped, so that a host holds them once."""
+    """True if the annotation arrays are mapped, so that a host holds them once."""
 
 
 def locate_folder(environ: Mapping[str, str]) -> Path:
-    """Name the folder of this user, which may not be there yet.
+    """Name the folder of this user's annotation cache, which may not be there yet.
 
     Raises:
         CacheError: If nothing says where the user's files are.
@@ -138,7 +138,7 @@ def locate_folder(environ: Mapping[str, str]) -> Path:
 
 
 class CacheFolder:
-    """Folder of parsed annotations, opened.
+    """Opened folder of parsed annotations, which reads and writes the files in it.
 
     Args:
         path: Of the folder, absolute; with its parents it is made where it is missing.
@@ -167,11 +167,11 @@ class CacheFolder:
         self._is_network = mount is not None and mount.is_network
 
     def close(self) -> None:
-        """Close the folder; what was mapped stays mapped."""
+        """Close the annotation cache; what was mapped stays mapped."""
         os.close(self._fd)
 
     def read(self, key: str) -> ParsedAnnotations | None:
-        """Map what is kept under a key, where no file that it was made of has changed.
+        """Map annotations kept under a key, if no file they were parsed from changed.
 
         Args:
             key: All that it depends on beside those files.
@@ -231,7 +231,7 @@ class CacheFolder:
         data: npt.NDArray[np.uint8],
         addresses: npt.NDArray[np.int64],
     ) -> bool:
-        """Write what was parsed; nothing is left of it where that fails.
+        """Write parsed annotations to the cache; where that fails, nothing is left.
 
         Args:
             key: As :meth:`read` is given.
@@ -286,7 +286,7 @@ class CacheFolder:
             os.close(descriptor)
 
     def _make_room(self, size: int, name: str) -> bool:
-        """Delete what is too much, and what writers left that were killed.
+        """Delete cache files that are too much, and those of writers that were killed.
 
         Returns:
             False where another process is writing a file of this name.
@@ -309,7 +309,7 @@ class CacheFolder:
         return True
 
     def _is_abandoned(self, name: str) -> bool:
-        """True if no process writes a file any more: a writer holds its lock."""
+        """True if no process writes a cache file any more: a writer holds its lock."""
         try:
             descriptor = os.open(name, os.O_RDONLY | _OPEN, dir_fd=self._fd)
         except OSError:
@@ -325,7 +325,7 @@ class CacheFolder:
 
 
 def _lock(descriptor: int) -> bool:
-    """Lock a file for as long as it is open; false where another process has it."""
+    """Lock an open file until it is closed; False if another process holds the lock."""
     import fcntl  # Windows has none, and imports this module
 
     try:
@@ -336,12 +336,12 @@ def _lock(descriptor: int) -> bool:
 
 
 class _KeptFile(NamedTuple):
-    """A file in the folder."""
+    """A file in the folder of parsed annotations."""
 
     name: str
     size: int
     used_ns: int
-    """Time at which it was written or mapped last."""
+    """Time at which the cache file was last written or mapped."""
 
 
 def _list_files(folder: int | str) -> Iterator[_KeptFile]:
@@ -356,7 +356,7 @@ def _list_files(folder: int | str) -> Iterator[_KeptFile]:
 
 
 def read_use(environ: Mapping[str, str]) -> CacheUse:
-    """Read what the folder holds; nothing is made or opened."""
+    """Count the files and bytes of the annotation cache; nothing is made or opened."""
     try:
         path = locate_folder(environ)
     except CacheError as error:
@@ -390,7 +390,7 @@ def _describe_error(path: Path, error: OSError) -> str:
 
 
 def _check_own(info: os.stat_result, path: Path, *, is_folder: bool = True) -> None:
-    """Check that something is this user's and nobody else may change it.
+    """Check that a file or folder is this user's and nobody else may change it.
 
     Raises:
         CacheError: If not.
@@ -408,7 +408,7 @@ def _check_own(info: os.stat_result, path: Path, *, is_folder: bool = True) -> N
 
 
 def _are_current(files: Sequence[tuple[str, int, int, int, int]]) -> bool:
-    """True if no file that was read has changed since."""
+    """True if no file that annotations were parsed from has changed since."""
     try:
         return all(read_stamp(path) == (path, *state) for path, *state in files)
     except (OSError, ValueError):
@@ -416,7 +416,7 @@ def _are_current(files: Sequence[tuple[str, int, int, int, int]]) -> bool:
 
 
 def _read_header(descriptor: int, size: int) -> _Header | None:
-    """The header of a whole file; ``None`` for a torn or foreign one."""
+    """Read the header of a whole cache file; ``None`` for a torn or foreign one."""
     head = os.pread(descriptor, _HEAD.size, 0)
     if len(head) < _HEAD.size:
         return None
@@ -442,7 +442,7 @@ def _lay_out(
     data: npt.NDArray[np.uint8],
     addresses: npt.NDArray[np.int64],
 ) -> list[memoryview]:
-    """The parts of a file in their order, with what aligns them."""
+    """Lay out an annotation cache file: header and sections in order, with padding."""
     plain = np.ascontiguousarray(addresses, np.int64)
     sizes = len(state), plain.nbytes, data.nbytes
     crcs = zlib.crc32(state), zlib.crc32(plain.data), 0
@@ -488,7 +488,7 @@ def _read_whole(descriptor: int, size: int) -> bytes:
 
 
 class _OpenFile:
-    """A descriptor that is closed with the last that uses it."""
+    """A file descriptor that is closed with the last object that uses it."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -499,14 +499,14 @@ class _OpenFile:
 
 
 class MappedArray(np.ndarray[Any, Any]):
-    """A read-only array in a mapped file.
+    """A read-only NumPy array in a memory-mapped file.
 
     A process that is spawned or made by a fork server gets the file, not its bytes. Any
     other copy, and a pickle, is a plain array.
     """
 
     _source: tuple[_OpenFile, int, int] | None = None
-    """The file, and the first byte and the size of the array in it; none of a part."""
+    """Mapped file, first byte and size of the array in it; ``None`` for a slice."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         if self._source is None or not _is_spawning():
@@ -522,7 +522,7 @@ def _is_spawning() -> bool:
 
 
 def _map_again(handle: Any, begin: int, size: int, kind: str) -> MappedArray:
-    """Map the file in the process that was started."""
+    """Map the file of an array again, in a process that was spawned."""
     return _map_array(_OpenFile(handle.detach()), begin, size, kind)
 
 

@@ -1,4 +1,4 @@
-"""Limits of control groups on this process, and the time they held it back.
+"""Limits of control groups on this process, and the time they throttled it.
 
 Version 1, version 2 and both at once, where systemd and containers mount them; the
 limit that counts is the smallest over the process's own group and all its ancestors.
@@ -10,17 +10,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 _NO_LIMIT_BYTES = 1 << 60
-"""Version 1 writes "no limit" as the largest page-aligned number."""
+"""Smallest number of bytes that means "no limit" in control groups of version 1.
+
+The kernel writes the largest page-aligned number.
+"""
 
 _THROTTLED = {'throttled_time': 1e9, 'throttled_usec': 1e6}
-"""Name of the field and its units per second, of version 1 and of version 2."""
+"""Field of the throttled time in ``cpu.stat`` (version 1, 2), and units per second."""
 
 
 class CpuGroup(NamedTuple):
     """A control group with a CPU quota."""
 
     cores: float
-    """CPU quota, in cores."""
+    """CPU quota of the control group, in cores."""
     folder: Path
 
 
@@ -32,15 +35,15 @@ class MemoryGroup(NamedTuple):
 
 
 class GroupFolder(NamedTuple):
-    """Folder of a control group."""
+    """Folder of a control group, and the version of its hierarchy."""
 
     version: int
-    """Version of the hierarchy: 1 or 2."""
+    """Version of the control group's hierarchy: 1 or 2."""
     folder: Path
 
 
 def find_cpu_groups(proc: Path, sys: Path) -> list[CpuGroup]:
-    """List the groups that have a CPU quota."""
+    """List this process's control groups, ancestors included, with a CPU quota."""
     return [
         CpuGroup(cores, folder)
         for version, folder in read_cgroup_folders('cpu', proc, sys)
@@ -49,7 +52,10 @@ def find_cpu_groups(proc: Path, sys: Path) -> list[CpuGroup]:
 
 
 def find_memory_groups(proc: Path, sys: Path) -> list[MemoryGroup]:
-    """List the groups that have a memory limit: any may be full first."""
+    """List this process's control groups, ancestors included, with a memory limit.
+
+    Any of them may be full first.
+    """
     return [
         MemoryGroup(min(limits), folder)
         for version, folder in read_cgroup_folders('memory', proc, sys)
@@ -58,7 +64,7 @@ def find_memory_groups(proc: Path, sys: Path) -> list[MemoryGroup]:
 
 
 def read_cgroup_folders(controller: str, proc: Path, sys: Path) -> list[GroupFolder]:
-    """Find the folders of this process's group and of all its ancestors.
+    """Find the folders of this process's control group and of all its ancestors.
 
     ``/proc/self/cgroup`` names controllers and path; version 2 has no controllers::
 
@@ -94,7 +100,9 @@ def read_cgroup_folders(controller: str, proc: Path, sys: Path) -> list[GroupFol
 
 
 def _own_folder(top: Path, path: str) -> Path:
-    """Folder of a group, of whose path a container may show the end only, or nothing.
+    """Find the folder of a control group, of whose path a container may hide a part.
+
+    It may show the end only, or nothing.
 
     Args:
         top: Where the hierarchy is mounted.
@@ -110,7 +118,7 @@ def _own_folder(top: Path, path: str) -> Path:
 
 
 def _cpu_cores(folder: Path, version: int) -> float | None:
-    """Quota of one group in cores; the root group has none."""
+    """CPU quota of one control group in cores; the root group has none."""
     names = ['max'] if version == 2 else ['cfs_quota_us', 'cfs_period_us']
     words = ' '.join(_read(folder / f'cpu.{name}') for name in names).split()
     try:
@@ -121,7 +129,7 @@ def _cpu_cores(folder: Path, version: int) -> float | None:
 
 
 def _memory_limits(folder: Path, version: int) -> list[int]:
-    """Limits that one group states."""
+    """Memory limits that one control group states, in bytes."""
     # past "high" the kernel stalls the group until it has given back enough
     names = ('max', 'high') if version == 2 else ('limit_in_bytes',)
     texts = [_read(folder / f'memory.{name}') for name in names]
@@ -137,7 +145,7 @@ def _read(path: Path) -> str:
 
 
 def read_throttled_s(folder: Path) -> float:
-    """Seconds that a group's quota held its tasks back, added up over the CPUs.
+    """Seconds that a control group's CPU quota held tasks back, summed over the CPUs.
 
     ``cpu.stat`` counts them since the group was made::
 

@@ -1,4 +1,4 @@
-"""Clocks, in seconds. Code takes a :data:`Clock`; tests turn one by hand."""
+"""Clocks that return seconds. Code takes a :data:`Clock`; tests turn one by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Callable
 
 Clock = Callable[[], float]
-"""Returns seconds; only differences of two readings mean anything."""
+"""Type of a clock: returns seconds, of which only differences mean anything."""
 
 monotonic_s: Clock = time.perf_counter
 """Clock for durations: never set back, runs on while the process sleeps."""
@@ -23,15 +23,15 @@ wall_unix_s: Clock = time.time
 
 
 def local_time(ahead_s: float = 0.0) -> datetime:
-    """Date and time of this host's clock, so many seconds from now."""
+    """Date and time by this host's clock, ``ahead_s`` seconds from now."""
     return datetime.fromtimestamp(wall_unix_s() + ahead_s)
 
 
 def seconds_until(unix_s: float) -> float:
-    """Seconds from now to a time that somebody else's clock gave; below 0 after it."""
+    """Seconds from now to a time given in seconds since 1970; below 0 once past."""
     return unix_s - wall_unix_s()
 
 
 def grown(before: float | None, now: float | None) -> float | None:
-    """Growth of a counter, never below 0; ``None`` where either is unknown."""
+    """Growth of a counter, never below 0; ``None`` where either reading is unknown."""
     return None if before is None or now is None else max(now - before, 0.0)

@@ -1,4 +1,4 @@
-"""Torch on CUDA: events, the allocator, names of the card.
+"""Reads PyTorch's CUDA events, the CUDA allocator and the GPU's identifiers.
 
 CUDA is never initialised by asking, its peak statistics are never reset, and nothing
 here synchronises.
@@ -42,15 +42,15 @@ def read_pci_bus_id(index: int) -> str | None:
 
 
 class CudaDevice(TypedDict):
-    """Names of a CUDA device; ``None`` where torch or the driver does not say."""
+    """UUID and PCI address of a CUDA device; ``None`` where nothing gives it."""
 
     uuid: str | None
-    """Identifier without NVML's prefix; torch has it from 2.4 on."""
+    """UUID of the GPU without NVML's prefix; torch has it from 2.4 on."""
     pci_bus_id: str | None
 
 
 def cuda_device() -> CudaDevice:
-    """Name the GPU of this rank.
+    """Read the UUID and PCI address of the GPU that this rank uses.
 
     Raises:
         AbsentError: If this process does not use CUDA (yet).
@@ -77,7 +77,7 @@ def read_cudnn_benchmark() -> bool:
 
 
 def find_lacking(backend: str | None, settings: str) -> dict[str, str]:
-    """Figures that an allocator leaves at zero, and why.
+    """Find the statistics that a CUDA allocator leaves at zero, each with the reason.
 
     Args:
         backend: As ``torch.cuda.get_allocator_backend()`` says; ``None`` where it
@@ -106,26 +106,32 @@ _STATISTICS = {
     'inactive_bytes': ('inactive_split_bytes', 'all', 'current'),
     'retries': ('num_alloc_retries',),
 }
-"""Place of each figure in torch's nested statistics; some allocators keep fewer."""
+"""Keys of each recorded value in torch's nested CUDA memory statistics.
+
+Some allocators keep fewer.
+"""
 
 
 class CudaMemoryFigures(TypedDict):
-    """Figures of the CUDA allocator in one window; ``None`` is unknown."""
+    """Statistics of the CUDA allocator between two reads; ``None`` is unknown."""
 
     peak_bytes: int | None
-    """Largest that was observed; unknown where validation hides it."""
+    """Largest number of allocated bytes seen; unknown where validation hides it."""
     reserved_bytes: int | None
-    """Largest that was observed."""
+    """Largest number of bytes that the CUDA allocator was seen to reserve."""
     allocated_bytes: int | None
-    """Bytes of live tensors when the window ended."""
+    """Bytes of live CUDA tensors when the allocator was last read."""
     inactive_bytes: int | None
-    """Held in split blocks that nothing uses, when it ended."""
+    """Bytes in split blocks of the CUDA allocator that no tensor uses.
+
+    As of the end of the window.
+    """
     retries: int | None
-    """Number of retries, those of validations in between included."""
+    """Number of CUDA allocations that were retried, also in validations in between."""
 
 
 class CudaMemory:
-    """Figures of the CUDA allocator since the last drain; resets nothing.
+    """Reads the CUDA allocator's statistics in windows, and never resets the peaks.
 
     MMEngine's ``LoggerHook`` resets the allocator's peaks whenever it logs, in
     validation too, so call :meth:`observe` before each of its logs. Where nothing
@@ -159,15 +165,15 @@ class CudaMemory:
         self._in_validation = False
         self._before_validation: int | None = None
         self._left: int | None = None
-        """The allocator's peak as validation, or what came before training, left it."""
+        """Peak of the CUDA allocator as validation, or what came before, left it."""
         self._hidden = 0
-        """Peak that training may have reached since the last drain, unseen."""
+        """Peak of CUDA memory in bytes that training may have reached unseen."""
         self._retries: int | None = None
-        """Retries of the whole process, when it was last drained."""
+        """Retried CUDA allocations of the whole process at the last :meth:`drain`."""
         self._stats: Mapping[str, Any] = {}
 
     def begin(self) -> None:
-        """Training takes over: what the process reached before is not its own.
+        """Begin to count CUDA memory for training; peaks from before do not count.
 
         Raises:
             SourceError: If the allocator does not keep these statistics.
@@ -176,7 +182,7 @@ class CudaMemory:
         self.drain()
 
     def observe(self) -> None:
-        """Take the current peaks into account; host work only, no device sync.
+        """Take the CUDA allocator's current peaks into account, without a device sync.
 
         Inside a validation only the reserved bytes count.
 
@@ -193,7 +199,7 @@ class CudaMemory:
             self._peak = max(self._peak or 0, peak)
 
     def _read_peak(self) -> int | None:
-        """Read the statistics; the peak since anybody last reset it."""
+        """Read the CUDA allocator's statistics, and return the peak since its reset."""
         self._stats = self._read_stats()
         peak = self._find('peak_bytes')
         reserved = self._find('reserved_bytes')
@@ -204,7 +210,7 @@ class CudaMemory:
         return peak
 
     def _find(self, figure: str) -> int | None:
-        """One of `_STATISTICS` as it was read last, or ``None`` and a reason."""
+        """Look up one CUDA memory statistic; ``None``, with a note why, if missing."""
         found: Any = self._stats
         for key in _STATISTICS[figure]:
             found = found.get(key) if isinstance(found, Mapping) else None
@@ -215,7 +221,7 @@ class CudaMemory:
         return int(found)
 
     def begin_validation(self) -> None:
-        """Observe what training reached; from here on the peak is validation's.
+        """Take training's CUDA memory peak; from here on the peak is validation's.
 
         Raises:
             SourceError: If the allocator does not keep these statistics.
@@ -226,7 +232,7 @@ class CudaMemory:
             self._in_validation = True
 
     def end_validation(self) -> None:
-        """Count the peak as training's again; do nothing outside a validation.
+        """Count the CUDA memory peak as training's again, if in a validation.
 
         Raises:
             SourceError: If the allocator does not keep these statistics.
@@ -241,7 +247,7 @@ class CudaMemory:
                 self._left = peak
 
     def drain(self) -> CudaMemoryFigures:
-        """Return what was observed since the last call, and begin anew."""
+        """Return the CUDA memory statistics since the last call, and begin anew."""
         before, retries = self._retries, None
         count = self._retries = self._find('retries')
         # somebody may have reset it
@@ -261,12 +267,15 @@ class CudaMemory:
         return found
 
     def _unless_lacking(self, figure: str, value: int | None) -> int | None:
-        """The value of a figure; some allocators leave what they lack at zero."""
+        """Return a statistic's value; ``None`` for one that the CUDA allocator lacks.
+
+        Some allocators leave what they lack at zero.
+        """
         return None if figure in self.lacking else value
 
 
 def open_cuda_memory() -> CudaMemory:
-    """Open the allocator statistics of this process's current device.
+    """Open the CUDA allocator's statistics of this process's current device.
 
     Returns:
         The source, begun.
@@ -288,7 +297,7 @@ def open_cuda_memory() -> CudaMemory:
 
 
 def _read_backend(torch: Any) -> str | None:
-    """Name of the allocator; ``None`` where torch has the question and no answer."""
+    """Name of the CUDA allocator; ``None`` where torch can be asked and gives none."""
     read = getattr(torch.cuda, 'get_allocator_backend', None)
     if read is None:  # before torch 2.0 there was one
         return 'native'
@@ -299,7 +308,7 @@ def _read_backend(torch: Any) -> str | None:
 
 
 def _choose_statistics(torch: Any, index: int) -> Callable[[], Mapping[str, Any]]:
-    """Choose the function that reads the allocator's statistics, nested.
+    """Choose the function that reads the CUDA allocator's statistics as nested dicts.
 
     The flat form takes several times as long, but what stands in for ``torch.cuda``
     may have that alone.
@@ -328,7 +337,7 @@ def nest_statistics(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _torch_with_cuda() -> Any:
-    """Torch.
+    """Return the torch module, in a process that uses CUDA.
 
     Raises:
         AbsentError: If this process uses no CUDA.
@@ -349,7 +358,7 @@ def _torch_with_cuda() -> Any:
 
 
 _MOST_STEPS = 1024
-"""Steps that are kept until the next drain; more are not timed."""
+"""Most train steps whose CUDA events are kept until read; more are not timed."""
 
 
 @dataclass
@@ -361,23 +370,23 @@ class _Step:
 
 
 class IdleShare(NamedTuple):
-    """Share of the iterations in which the GPU was idle between two steps."""
+    """Share of iteration time in which the GPU was idle between two train steps."""
 
     pct: float | None
-    """Share in percent; ``None`` where no iteration was timed."""
+    """Idle share of the GPU in percent; ``None`` where no iteration was timed."""
     iterations: int
-    """Number of iterations that were timed."""
+    """Number of iterations that CUDA events timed."""
 
 
 class _StepSpan(NamedTuple):
-    """Time from the begin of a step to that of the next."""
+    """Time on the GPU from the start of a train step to the start of the next."""
 
     idle_ms: float
     whole_ms: float
 
 
 class CudaEvents:
-    """Idle share between steps, one pair of CUDA events each that nothing waits for.
+    """Times the GPU's idle share between train steps by CUDA events, without waiting.
 
     An event notes the time when the GPU gets to it. One stands before a step's work,
     one behind that of the hooks after it: until the next step begins the GPU has
@@ -407,12 +416,12 @@ class CudaEvents:
         self._most = most
         self._free: list[_Step] = []
         self._steps: deque[_Step | None] = deque()
-        """Steps in order; ``None`` where something else came between two of them."""
+        """Train steps in order; ``None`` where a validation or a save came between."""
         self._step: _Step | None = None
-        """The step that began last."""
+        """The train step that began last."""
 
     def begin_step(self) -> None:
-        """Call right before a step's work is given to the GPU.
+        """Record a CUDA event; to be called right before the work of a train step.
 
         It raises what CUDA does, after any error of its own.
         """
@@ -427,20 +436,20 @@ class CudaEvents:
         self._step = step
 
     def end_step(self) -> None:
-        """Call once the hooks behind a step gave theirs, too: the last call counts."""
+        """Record a CUDA event after a train step and its hooks: the last one counts."""
         step = self._step
         if step is not None and not self._is_capturing():
             step.end.record(step.stream)
             step.is_ended = True
 
     def interrupt(self) -> None:
-        """Leave out the time since the last step: validation ran in it, or a save."""
+        """Leave out the time since the last train step: a validation or save ran."""
         if self._steps and self._steps[-1] is not None:
             self._steps.append(None)
         self._step = None
 
     def drain(self) -> IdleShare:
-        """Return the idle share since the last call, and begin anew.
+        """Return the GPU's idle share since the last call, and begin anew.
 
         What the GPU has not passed yet belongs to the next drain.
         """
@@ -450,7 +459,7 @@ class CudaEvents:
         return IdleShare(100.0 * idle / total if total > 0.0 else None, len(spans))
 
     def _read_passed(self) -> Iterator[_StepSpan]:
-        """Read the spans from a step to the next that the GPU has passed."""
+        """Yield the spans between starts of train steps that the GPU has passed."""
         while len(self._steps) > 1:
             before, after = self._steps[0], self._steps[1]
             if before is not None:
@@ -469,7 +478,7 @@ class CudaEvents:
 
 
 def open_cuda_events() -> CudaEvents:
-    """Open events on the current stream of this process's current device.
+    """Open CUDA events on the current stream of this process's current device.
 
     Raises:
         AbsentError: If this process uses no CUDA.

@@ -1,4 +1,4 @@
-"""Sees each data set of MMEngine being initialised: its phases, and what it read."""
+"""Watches MMEngine's data sets being initialised: phases, times and files read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PHASES: Mapping[str, str] = {
     'filter_data': 'filter_s',
     '_serialize_data': 'serialise_s',
 }
-"""Methods of a data set, and the field that their seconds go to."""
+"""Methods of MMEngine's data sets, and the field that their seconds go to."""
 
 
 @dataclass
@@ -34,26 +34,26 @@ class Initialisation:
     file: str | None
     """Annotation file, as the data set names it."""
     file_bytes: int | None
-    """Size of that file; ``None`` where there is none on this host."""
+    """Size of the annotation file; ``None`` where there is none on this host."""
     wall_s: float = 0.0
     cpu_s: float = 0.0
-    """CPU seconds of the thread that trains."""
+    """CPU seconds of the training thread while the data set was initialised."""
     read_s: float = 0.0
-    """Seconds of reading and parsing."""
+    """Seconds of reading and parsing the data set's annotations."""
     read_cpu_s: float = 0.0
     filter_s: float = 0.0
     serialise_s: float = 0.0
     files: int = 0
-    """Number of files that were opened for reading, each counted once."""
+    """Number of files that the data set opened for reading, each counted once."""
     samples: int | None = None
     bytes: int | None = None
-    """Bytes of its serialised samples; ``None`` where they are Python objects."""
+    """Bytes of the data set's serialised samples; ``None`` for Python objects."""
     is_cached: bool = False
-    """True if nothing was parsed, since it was kept."""
+    """True if the annotations came from the cache, and nothing was parsed."""
 
 
 class OpenedFiles:
-    """Files that this thread opens for reading from :meth:`open` to :meth:`close`.
+    """Notes the files that this thread opens for reading, from open to close.
 
     What C code opens without Python is not seen.
 
@@ -64,26 +64,26 @@ class OpenedFiles:
 
     def __init__(self, with_state: bool) -> None:
         self.paths: set[str] = set()
-        """Paths of the files, as they were named."""
+        """Paths of the files that were opened for reading, as they were named."""
         self.stamps: dict[str, FileStamp] = {}
-        """State in which each file was first opened, by absolute path."""
+        """Size, times and inode of each file when first opened, by absolute path."""
         self.lists_folders = False
-        """True if the contents of a folder were asked for, where state is wanted."""
+        """True if a folder was listed; False unless file states are wanted."""
         self.misses_files = False
-        """True if a file was to be opened that is not there, where state is wanted."""
+        """True if a missing file was to be opened; False unless states are wanted."""
         self._with_state = with_state
         self._thread = threading.get_ident()
         self._patches = Patches()
 
     def open(self) -> None:
-        """Begin to note files."""
+        """Begin to note the files that this thread opens for reading."""
         for module in (builtins, io):
             self._patches.set(module, 'open', self._watch_open(module.open))
         for name in ('listdir', 'scandir') if self._with_state else ():
             self._patches.set(os, name, self._watch_listing(getattr(os, name)))
 
     def close(self) -> None:
-        """Note no more files; a second call does nothing."""
+        """Note no more opened files; a second call does nothing."""
         self._patches.close()
 
     def _watch_open(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -123,24 +123,27 @@ class OpenedFiles:
 
 
 Parse = Callable[[], OpenedFiles]
-"""Function that has the data set initialise itself, and returns what it read."""
+"""Function by which a data set initialises itself; returns the files it opened."""
 
 
 @dataclass(frozen=True)
 class _Pending:
-    """A data set that is not initialised."""
+    """A data set that was built and is not initialised yet."""
 
     dataset: Any
-    """Data set, kept alive so that its identity is no other's."""
+    """Data set that is kept alive, so that no other object gets the same ``id()``."""
     patches: Patches
 
 
 Provide = Callable[[Any, Initialisation, Parse], None]
-"""Function that initialises a data set in place of its method, which it may call."""
+"""Function that initialises a data set in place of ``full_init``.
+
+It may call that method.
+"""
 
 
 class DatasetWatch:
-    """Watches all data sets that are built while it is open.
+    """Watches the initialisation of MMEngine data sets that are built while it is open.
 
     Wrappers of data sets (Concat, Repeat) are none themselves: they initialise those
     within. A data set that is built lazily is seen when it is initialised.
@@ -161,7 +164,7 @@ class DatasetWatch:
         self._provide: Provide | None = None
         self._patches = Patches()
         self._pending: dict[int, _Pending] = {}
-        """Data sets that are not initialised, by identity."""
+        """Data sets that are not initialised yet, by ``id()``."""
 
     def open(self, kind: Any) -> None:
         """Watch data sets that are built from now on.
@@ -183,7 +186,7 @@ class DatasetWatch:
         self._patches.set(kind, '__init__', __init__)
 
     def initialise_by(self, provide: Provide | None) -> None:
-        """Have data sets initialised in another way from now on.
+        """Have data sets initialised by another function from now on.
 
         Args:
             provide: The way; ``None`` is their own method again.
@@ -191,17 +194,17 @@ class DatasetWatch:
         self._provide = provide
 
     def leave_lazy(self) -> None:
-        """Leave alone those that are not initialised yet: workers are to start."""
+        """Stop watching data sets not initialised yet, since workers are to start."""
         for pending in list(self._pending.values()):
             self._release(pending.dataset)
 
     def close(self) -> None:
-        """Leave all data sets as they were; a second call does nothing."""
+        """Leave all watched data sets as they were; a second call does nothing."""
         self._patches.close()
         self.leave_lazy()
 
     def _expect(self, dataset: Any) -> None:
-        """Put a function of ours where the data set initialises itself."""
+        """Replace the ``full_init`` of a data set by a timed one."""
         patches = Patches()
         patches.set(dataset, 'full_init', functools.partial(self._begin, dataset))
         self._pending[id(dataset)] = _Pending(dataset, patches)
@@ -212,7 +215,7 @@ class DatasetWatch:
             pending.patches.close()
 
     def _begin(self, dataset: Any) -> None:
-        """Initialise a data set, timed; it stands in the place of ``full_init``."""
+        """Initialise a data set, timed: the function in place of its ``full_init``."""
         self._release(dataset)
         if getattr(dataset, '_fully_initialized', False):
             type(dataset).full_init(dataset)
@@ -254,7 +257,7 @@ class DatasetWatch:
 def _time(
     dataset: Any, name: str, found: Initialisation, field: str
 ) -> Callable[..., Any]:
-    """Make a timed method out of a data set's own."""
+    """Wrap a method of a data set so that its seconds are added to the record."""
     method = functools.partial(getattr(type(dataset), name), dataset)
 
     def timed(*args: Any, **kwargs: Any) -> Any:
@@ -288,7 +291,7 @@ def _weigh(dataset: Any, found: Initialisation) -> None:
 
 
 def is_settled(stamps: Mapping[str, FileStamp], grain_s: float) -> bool:
-    """True if no file changed so lately that another change might not show.
+    """True if no file changed so recently that another change might not show.
 
     Args:
         stamps: Read now.

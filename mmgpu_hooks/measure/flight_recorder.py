@@ -1,4 +1,4 @@
-"""Reads what NCCL's flight recorder dumped of a run, with torch's own reader.
+"""Reads NCCL flight recorder dumps of a training run, with torch's own reader.
 
 Each rank keeps its newest collectives in memory, and writes them into a file when one
 timed out. torch compares the files of all ranks; from that comparison the rank is taken
@@ -25,7 +25,7 @@ from mmgpu_hooks.schema.recorded import RunRecord
 from mmgpu_hooks.schema.regular import open_regular
 
 _NAMES = 'TORCH_FR_DUMP_TEMP_FILE', 'TORCH_NCCL_DEBUG_INFO_TEMP_FILE'
-"""Variables of newer and of older versions of torch."""
+"""Environment variables that name the flight recorder's files, newer torch first."""
 _MOST_BYTES, _MOST_RANKS, _MOST_CALLS = 2**26, 1024, 4
 _RANKS = re.compile(r'\[[\d, ]*\]')
 _DIFFERENT = (
@@ -33,11 +33,11 @@ _DIFFERENT = (
     'SIZE_OR_SYNTAX_MISMATCH',
     'COLLECTIVE_DTYPE_MISMATCH',
 )
-"""Name that torch gives a collective that differs from that of other ranks."""
+"""States that torch gives a collective that differs from that of other ranks."""
 
 
 def list_dump_prefixes(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """List the prefixes of the recorder's files; the rank's number follows each.
+    """List path prefixes of NCCL flight recorder dumps; the rank follows each.
 
     Args:
         environ: Of the process that trains.
@@ -59,7 +59,7 @@ def list_dump_prefixes(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def read_flight_record(runs: Sequence[RunRecord]) -> FlightRecord | None:
-    """Read and compare the dumps of a run's ranks.
+    """Read and compare the NCCL flight recorder dumps of a training run's ranks.
 
     Args:
         runs: Run records of its ranks.
@@ -95,7 +95,7 @@ def read_flight_record(runs: Sequence[RunRecord]) -> FlightRecord | None:
 
 
 def _find_dumps(runs: Sequence[RunRecord]) -> dict[int, Path]:
-    """The dumps of a run by rank, those of ranks without evidence included."""
+    """Find a training run's flight recorder dumps, of ranks without evidence, too."""
     found: dict[int, Path] = {}
     prefixes = dict.fromkeys(prefix for run in runs for prefix in run.flight_recorder)
     began_s = min((run.started_unix_s for run in runs), default=0.0)
@@ -111,14 +111,14 @@ def _find_dumps(runs: Sequence[RunRecord]) -> dict[int, Path]:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Reads what holds lists, dictionaries, names and numbers alone."""
+    """Unpickler that refuses all but lists, dictionaries, strings and numbers."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f'it names code: {module}.{name}')
 
 
 def _read_dump(path: Path) -> dict[str, Any]:
-    """Read the dump of one rank.
+    """Read the NCCL flight recorder dump of one rank.
 
     Raises:
         SourceError: If it is none.
@@ -178,7 +178,7 @@ def _compare(dumps: Mapping[int, dict[str, Any]]) -> Sequence[Any]:
 def _describe(
     collective: Any, dumps: Mapping[int, dict[str, Any]]
 ) -> FlightRecord | None:
-    """The ranks that are behind in a collective; ``None`` where none is."""
+    """Describe the ranks that are behind in a collective; ``None`` where none is."""
     expected = set(collective.expected_ranks)
     behind = set(collective.missing_ranks or ()) & set(dumps)
     others = {
@@ -209,5 +209,5 @@ def _describe(
 
 
 def _name(profiled: str) -> str:
-    """``all_reduce`` of ``nccl:all_reduce``."""
+    """Return ``all_reduce`` for a collective named ``nccl:all_reduce``."""
     return profiled.partition(':')[2] or profiled

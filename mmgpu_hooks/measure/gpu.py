@@ -1,4 +1,4 @@
-"""One GPU through NVML: which card it is, sampled in the background.
+"""Samples one GPU through NVML in the background, and finds out which card it is.
 
 The one importer of pynvml. A card is found by what names it for certain, and never
 guessed: NVML ignores ``CUDA_VISIBLE_DEVICES`` and numbers cards in its own order. What
@@ -36,7 +36,7 @@ _NOT_NOW = (10, 11, 19, 20, 21, 23, 27)
 _LOST = (1, 9, 15, 16, 18)
 
 _PATIENCE = 3
-"""Refusals and odd answers in a row after which a figure is given up."""
+"""Refusals and odd answers of NVML in a row after which a value is given up."""
 
 _ESSENTIAL = {
     'name',
@@ -46,20 +46,20 @@ _ESSENTIAL = {
     'util_pct',
     'mem_used_bytes',
 }
-"""Figures that every card gives, so that one that is missing is said."""
+"""Facts and values that every GPU gives, so that a missing one is reported."""
 
 _SM = 'sm_active_pct'
 _HELD_BY = 'throttled_pct'
 
 _CPU_WORDS = 64
-"""Words of 64 bits for a set of CPUs: 4096 of them."""
+"""Number of 64-bit words in the CPU mask that NVML is asked for: 4096 CPUs."""
 
 _SLOW_S = 1.0
-"""Seconds between two samples of what changes slowly or costs more."""
+"""Seconds between two samples of GPU values that change slowly or cost more."""
 
 
 class CardFacts(TypedDict, total=False):
-    """Facts about a card that stay while training; unknown ones are left out."""
+    """Facts about a GPU that do not change while training; unknown ones left out."""
 
     name: str
     uuid: str
@@ -68,38 +68,44 @@ class CardFacts(TypedDict, total=False):
 
 
 class CardPlace(TypedDict, total=False):
-    """Place where a card is plugged in; unknown facts are left out."""
+    """PCI address of a GPU and the CPUs near it; unknown facts are left out."""
 
     pci_bus_id: str
     cpus: tuple[int, ...]
-    """CPUs beside it."""
+    """CPUs near the GPU, by NVML's affinity mask."""
 
 
 class Sample(TypedDict, total=False):
-    """Figures of one sample of the GPU, by the names of the record."""
+    """Measured values of one GPU sample, named as in the evidence file."""
 
     util_pct: float
-    """Share of the last period of the driver (1/6 to 1 s) with a kernel running."""
+    """Percent of the driver's last period (1/6 to 1 s) in which a kernel ran."""
     mem_used_bytes: int
-    """Bytes in use by anyone, the driver's own reserve included."""
+    """GPU memory that anyone uses, the driver's own reserve included, in bytes."""
     sm_clock_mhz: float
-    """Clock of the multiprocessors; this and all that follow are sampled seldom."""
+    """Clock of the GPU's multiprocessors.
+
+    It and all fields that follow are sampled seldom.
+    """
     temperature_c: float
     throttled_pct: frozenset[str]
-    """Reasons that held the clocks down."""
+    """Names of the reasons that held the GPU's clocks down."""
     sm_active_pct: float
 
 
 class TimedSample(NamedTuple):
-    """A sample, and the time that it stands for."""
+    """A GPU sample, and the seconds that it stands for."""
 
     seconds: float
-    """Seconds since the sample before it."""
+    """Seconds since the GPU sample before this one."""
     sample: Sample
 
 
 class SampleSummary(TypedDict, total=False):
-    """Samples of one window, by the names of the record; unknown ones are left out."""
+    """Summary of a window of GPU samples; unknown values are left out.
+
+    The keys are the names of the evidence record.
+    """
 
     samples: int
     util_pct: float
@@ -114,7 +120,7 @@ class SampleSummary(TypedDict, total=False):
 
 
 def describe(error: Exception) -> str:
-    """Describe an error of pynvml: its text is asked of the driver, which may fail."""
+    """Describe an error of pynvml, even where the driver cannot give its text."""
     with contextlib.suppress(Exception):  # bytes that are no text, a missing symbol
         if text := ' '.join(str(error).split()):
             return text
@@ -122,7 +128,7 @@ def describe(error: Exception) -> str:
 
 
 def _within(value: float, most: float, what: str) -> float:
-    """Return a value as a float.
+    """Return an answer of the NVIDIA driver as a float, if it is a plausible one.
 
     Raises:
         ValueError: If the driver cannot mean it: some answer with all bits set.
@@ -133,7 +139,7 @@ def _within(value: float, most: float, what: str) -> float:
 
 
 class Gpu:
-    """One GPU, its handle kept open. Made by :func:`open_gpu`.
+    """One GPU with an open NVML handle, to be sampled; made by :func:`open_gpu`.
 
     One thread reads, and closes. A figure that is refused ends alone; only a lost card
     or driver ends them all.
@@ -149,12 +155,12 @@ class Gpu:
         self._handle = handle
         self._clock = clock
         self._missing: dict[str, str] = {}
-        """Reasons why a figure was not given at its newest sample."""
+        """Reason why a value of the GPU was not given at its newest sample, by name."""
         self._refused: set[str] = set()
-        """Figures that are asked for no more."""
+        """Measured values of the GPU that NVML is asked for no more, by name."""
         self._odd: Counter[str] = Counter()
         self.is_sliced = is_slice = False
-        """True if it is a whole card that is cut into MIG slices."""
+        """True if the GPU is a whole card that is cut into MIG slices."""
         with contextlib.suppress(Exception):  # most cards cannot be, and say so here
             self.is_sliced = nvml.nvmlDeviceGetMigMode(handle)[0] == 1
         with contextlib.suppress(Exception):
@@ -178,16 +184,16 @@ class Gpu:
         }
         self._slow_due_s = clock()
         self._gpm: list[Any] = []
-        """Two readings of the counters, the newer last."""
+        """Two readings of NVML's GPM counters, the newer last."""
         self._is_gpm_read = False
 
     @property
     def unsupported(self) -> dict[str, str]:
-        """Reasons why figures that every card should give were given up."""
+        """Reasons why GPU values that every card should give were given up, by name."""
         return {figure: self._missing[figure] for figure in self._refused & _ESSENTIAL}
 
     def reasons(self) -> dict[str, str]:
-        """Reasons why figures are missing now; may be called from another thread."""
+        """Reasons why GPU values are missing now, by name; from any thread."""
         return self._missing.copy()
 
     def _get(self, what: str, *which: int) -> Any:
@@ -204,7 +210,7 @@ class Gpu:
         return {name: value for name, value in answers.items() if value is not None}
 
     def _ask(self, figure: str, query: Callable[[], Any]) -> Any:
-        """Return the query's answer, or ``None`` with the reason kept.
+        """Ask NVML for one value; where it has none, return ``None`` and keep why.
 
         Raises:
             SourceError: If the card or the driver was lost.
@@ -231,7 +237,7 @@ class Gpu:
         return answer
 
     def device(self) -> CardFacts:
-        """Read the facts about the card that stay while training.
+        """Read the GPU's name, UUID, memory size and driver version.
 
         Raises:
             SourceError: If the device or the driver was lost.
@@ -248,7 +254,7 @@ class Gpu:
         return cast(CardFacts, facts)
 
     def place(self) -> CardPlace:
-        """Read where the card is plugged in.
+        """Read the GPU's PCI address and the CPUs near it.
 
         Raises:
             SourceError: If the device or the driver was lost.
@@ -281,7 +287,7 @@ class Gpu:
         return cast(Sample, sample)
 
     def close(self) -> None:
-        """Let the driver go. May be called twice; never raises."""
+        """Let go of the GPU and its driver. May be called twice; never raises."""
         nvml, self._nvml = self._nvml, None
         if nvml is None:
             return
@@ -295,7 +301,7 @@ class Gpu:
         return int(_within(int(memory.used), int(memory.total) or -1, 'bytes in use'))
 
     def _read_gpm(self) -> float | None:
-        """Figures since the counters were read last."""
+        """Percent of multiprocessors in use since the GPM counters were last read."""
         nvml = self._nvml
         if not self._gpm:
             if not nvml.nvmlGpmQueryDeviceSupport(self._handle).isSupportedDevice:
@@ -341,7 +347,7 @@ _HARMLESS = 0x003
 
 
 def parse_reasons(bits: int) -> frozenset[str]:
-    """Names of the reasons in NVML's bit mask; empty when nothing holds down.
+    """Names of the throttle reasons in NVML's bit mask; empty when nothing throttles.
 
     Raises:
         ValueError: If it cannot be such a mask: some drivers answer with all ones.
@@ -359,7 +365,7 @@ def parse_reasons(bits: int) -> frozenset[str]:
 
 
 def start_nvml() -> Any:
-    """Start the driver's library; each start needs a :func:`stop_nvml`.
+    """Start NVML, the driver's library; each start needs a :func:`stop_nvml`.
 
     Returns:
         The pynvml module.
@@ -383,23 +389,23 @@ def start_nvml() -> Any:
 
 
 def stop_nvml(nvml: Any) -> None:
-    """Let the library go; never raises, since the driver may have gone first."""
+    """Shut NVML down; never raises, since the driver may have gone first."""
     with contextlib.suppress(Exception):
         nvml.nvmlShutdown()
 
 
 class Driver(NamedTuple):
-    """The driver of the host; ``None`` where it does not say."""
+    """The NVIDIA driver of the host; ``None`` where it does not say."""
 
     cards: int
-    """Number of cards that it lists."""
+    """Number of GPUs that the driver lists."""
     version: str | None
     cuda: str | None
-    """Newest CUDA that it runs, such as ``12.4``."""
+    """Newest CUDA version that the driver runs, such as ``12.4``."""
 
 
 def read_driver() -> Driver:
-    """Read the version of the driver, and count its cards.
+    """Read the versions of the NVIDIA driver and its CUDA, and count the GPUs.
 
     Raises:
         AbsentError: If there is no driver, or it lists no cards.
@@ -430,7 +436,7 @@ def open_gpu(
     index: int | None = None,
     clock: Clock = monotonic_s,
 ) -> Gpu:
-    """Open one GPU by the first of its names that the driver knows.
+    """Open a GPU by the first of UUID, PCI address and index that the driver knows.
 
     Args:
         uuid: As NVML writes it (``GPU-...``, ``MIG-...``) or bare, as torch does.
@@ -459,7 +465,7 @@ def open_gpu(
 def _find_handle(
     nvml: Any, uuid: str | None, pci_bus_id: str | None, index: int | None
 ) -> Any:
-    """Handle of the card."""
+    """Find NVML's handle of a GPU by UUID, PCI address or index."""
     # CUDA drops the prefix that separates a card from a MIG slice
     prefixes = [''] if (uuid or '')[:4] in ('GPU-', 'MIG-') else ['GPU-', 'MIG-']
     names: list[tuple[str, Any]] = []
@@ -494,7 +500,7 @@ _REDUCE: Mapping[str, Callable[[list[Any]], float]] = {
 
 
 def summarize_samples(samples: Sequence[TimedSample]) -> SampleSummary:
-    """Summarise the samples of a window.
+    """Summarise a window of GPU samples: utilisation, memory, clock and throttling.
 
     Args:
         samples: In order. A utilisation stands for the time before it: so does the
@@ -532,7 +538,7 @@ SAMPLER_THREAD = 'mmgpu-gpu-sampler'
 
 
 class GpuSampler:
-    """Calls ``read_sample`` every period from a daemon thread.
+    """Samples a GPU every period from a daemon thread.
 
     Loader workers are forked while the thread lives, so the thread and its owner share
     no lock of ours: samples pass through a deque, whose ends are atomic.
@@ -556,7 +562,7 @@ class GpuSampler:
         clock: Clock = monotonic_s,
     ) -> None:
         self.failure: str | None = None
-        """Reason why no samples come any more; ``None`` while they do."""
+        """Reason why GPU sampling ended by itself; ``None`` while it goes on."""
         self._read_sample = read_sample
         self._period_s = period_s
         self._close = close
@@ -569,11 +575,11 @@ class GpuSampler:
         self._pending: deque[TimedSample] = deque(maxlen=36_000)
 
     def start(self) -> None:
-        """Start sampling, once."""
+        """Start sampling the GPU, once."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 0.5) -> None:
-        """Stop sampling; may be called twice. What was sampled stays to be drained.
+        """Stop sampling the GPU; may be called twice. Samples stay to be drained.
 
         A thread that is stuck in the driver stays behind as a daemon, adds nothing
         more and does not keep the process.
@@ -585,7 +591,7 @@ class GpuSampler:
         self._thread.join(timeout_s)
 
     def drain(self) -> SampleSummary:
-        """Summarise the samples since the last drain, and forget them.
+        """Summarise the GPU samples since the last drain, and forget them.
 
         Time between the last sample and now belongs to the next window.
         """

@@ -1,4 +1,4 @@
-"""Measures what histories of scalars cost an iteration, each time they have doubled."""
+"""Times copies of MMEngine's scalar histories, each time they have doubled."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ import numpy as np
 from mmgpu_hooks.measure.clock import Clock, thread_cpu_s
 
 LEAST_VALUES = 10_000
-"""Shortest history that is measured; shorter ones cost below 0.5 ms an iteration."""
+"""Fewest values of a scalar history whose copy is timed.
+
+Shorter ones cost below 0.5 ms an iteration.
+"""
 
 
 class CopiedHistories(NamedTuple):
-    """Histories that get a value in each iteration, and a copy of all of them."""
+    """Length and number of growing scalar histories, and seconds to copy them all."""
 
     values: int
-    """Values of the longest history."""
+    """Number of values in the longest scalar history."""
     scalars: int
     copy_s: float
 
 
 class HistoryMeter:
-    """Copies the longest history as MMEngine's ``HistoryBuffer.update`` does, rarely.
+    """Times, rarely, the copy that MMEngine's ``HistoryBuffer.update`` makes.
 
     Args:
         histories: The message hub's, by name: anything with ``data``, two arrays.
@@ -35,7 +38,7 @@ class HistoryMeter:
         self._due = LEAST_VALUES
 
     def read(self, iterations: int) -> CopiedHistories | None:
-        """Measure, where they have doubled since the last time.
+        """Time a copy of the scalar histories, if they have doubled since the last one.
 
         Args:
             iterations: Of the whole training: no history is longer.

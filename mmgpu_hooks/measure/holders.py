@@ -1,4 +1,4 @@
-"""Finds who holds the host's memory: processes (PSS), shared memory, the bound."""
+"""Measures what holds the host's memory: processes (PSS) and shared memory."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ _MOST_BYTES = 2**14
 
 
 class MemoryRoom(NamedTuple):
-    """The memory that is full first: the host's, or a control group's."""
+    """Size and use of the memory that is full first: host's or control group's."""
 
     bound: MemoryBound
     total_bytes: int
     used_bytes: int
-    """Bytes in use by anyone; page cache is free, since it can be given back."""
+    """Memory that anyone uses, in bytes; page cache can be given back and is free."""
     shm_bytes: int | None
-    """Bytes of the files in shared memory of that bound."""
+    """Bytes of the files in shared memory that count against this limit."""
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that are left."""
+        """Bytes of memory that are left below the limit."""
         return max(self.total_bytes - self.used_bytes, 0)
 
 
 class HeldBytes(NamedTuple):
-    """Memory of one process, or of several."""
+    """Memory that one process, or several together, hold."""
 
     bytes: int
-    """Bytes without the pages of files and of shared memory."""
+    """Bytes of the processes without pages of files and of shared memory."""
     is_pss: bool
     """True if pages that several processes share count in part."""
 
 
 class HoldersMeter:
-    """Reads the bound that is full first, and the memory of processes.
+    """Reads the memory limit that is full first, and the memory of processes.
 
     Args:
         proc: Root of the proc file system.
@@ -66,7 +66,7 @@ class HoldersMeter:
         self._groups = find_memory_groups(proc, sys)
 
     def read_room(self) -> MemoryRoom | None:
-        """Read the bound that has least free; 60 us.
+        """Read the memory limit, of host or control group, with the least free; 60 us.
 
         Returns:
             ``None`` where neither host nor control group says so.
@@ -118,7 +118,7 @@ class HoldersMeter:
         return HeldBytes(own, False) if own else None
 
     def read_own_bytes(self, pid: int | str = 'self') -> int | None:
-        """Resident memory without pages of files and of shared memory; 10 us."""
+        """Resident memory of a process without file and shared pages; 10 us."""
         return read_resident(self._proc, pid).own_bytes
 
 

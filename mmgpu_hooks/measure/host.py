@@ -1,4 +1,4 @@
-"""The host: its limits, its CPU, and what went on there between two reads.
+"""Reads the host's limits, its CPU use and its free memory.
 
 The host is read every five seconds at most, the CPU of the training process in each
 interval.
@@ -50,14 +50,14 @@ def list_binding_variables(environ: Mapping[str, str]) -> list[str]:
 
 @dataclass(frozen=True)
 class CpuBinding:
-    """Says whether a process was bound after its start, as `HostLimits` has it."""
+    """Result of finding out if a process was bound to fewer CPUs after its start."""
 
     unbound_cpus: int | None = None
-    """CPUs that it had before; ``None`` where nothing bound it."""
+    """Number of CPUs before the process was bound; ``None`` where nothing bound it."""
     bound_by: str | None = None
-    """Environment variables that asked for it."""
+    """Environment variables that asked to bind the process's threads."""
     wider_thread_cpus: int | None = None
-    """CPUs of another thread that has more, where that proves nothing."""
+    """Number of CPUs of another thread that has more, where that proves nothing."""
 
 
 def find_binding(
@@ -67,7 +67,7 @@ def find_binding(
     thread: int | None = None,
     ancestor: int | None = None,
 ) -> CpuBinding:
-    """Decide whether the process was bound after its start. Pure.
+    """Decide if a process was bound to fewer CPUs after its start. Pure.
 
     Args:
         own: CPUs that the calling thread may run on.
@@ -102,7 +102,7 @@ def find_binding(
 def read_binding(
     own: int, environ: Mapping[str, str], proc: Path = Path('/proc')
 ) -> CpuBinding:
-    """Find out whether this process was bound after its start; 1 ms.
+    """Find out if this process was bound to fewer CPUs after its start; 1 ms.
 
     Args:
         own: CPUs that the calling thread may run on.
@@ -156,7 +156,7 @@ print(before, len(os.sched_getaffinity(0)))
 
 
 class ProbedBinding(NamedTuple):
-    """CPUs of the main thread before and after a library was loaded."""
+    """Number of CPUs of the main thread before and after loading an OpenMP library."""
 
     before_cpus: int
     after_cpus: int
@@ -165,7 +165,7 @@ class ProbedBinding(NamedTuple):
 def run_binding_probe(
     library: Path, environ: Mapping[str, str]
 ) -> ProbedBinding | None:
-    """Load an OpenMP library in a process of its own, and see whether it binds it.
+    """Load an OpenMP library in a process of its own, to see if it binds the thread.
 
     Args:
         library: GNU's, which binds the thread that loads it; 50 ms.
@@ -195,7 +195,7 @@ def read_host_limits(
     affinity: Callable[[], frozenset[int] | None] = read_affinity,
     cpu_count: Callable[[], int | None] = os.cpu_count,
 ) -> HostLimits:
-    """Read every limit there is; one that the platform hides is ``None``.
+    """Read the host's limits on CPUs, memory and open files; ``None`` where hidden.
 
     Args:
         ranks_on_host: Training processes that share this host, at least 1.
@@ -245,7 +245,7 @@ def read_host_limits(
 
 
 def _add_mended(found: HostLimits, task: SlurmTask) -> HostLimits:
-    """Add what a start would give that srun does not narrow, where it narrowed this."""
+    """Add the CPU limits that would hold if srun did not narrow this task."""
     if not task.is_narrow(found.unbound_cpus or found.affinity_cpus):
         return found
     given = task.given_cpus
@@ -292,7 +292,7 @@ def compute_usable_cores(found: HostLimits, task: SlurmTask) -> float | None:
 
 
 class FileSystem(NamedTuple):
-    """Size of a file system; ``None`` where it is unknown."""
+    """Total and free bytes of a file system; ``None`` where they are unknown."""
 
     total_bytes: int | None = None
     free_bytes: int | None = None
@@ -321,7 +321,10 @@ def read_open_files() -> OpenFiles:
 
 
 _NO_WORK = {'idle', 'iowait', 'guest', 'guest_nice'}
-"""Kinds of a CPU's time; Linux has guest time inside ``user`` and ``nice`` already."""
+"""Kinds of CPU time that are no work, or that are counted in other kinds already.
+
+Linux has guest time inside ``user`` and ``nice``.
+"""
 
 
 def read_busy_s() -> float:
@@ -334,7 +337,7 @@ def read_busy_s() -> float:
 
 
 def read_run_delay_s(proc: Path = Path('/proc')) -> float | None:
-    """Seconds that our main thread has waited for a core; ``None`` when unknown.
+    """Seconds that this process's main thread has waited for a core, or ``None``.
 
     Args:
         proc: Root of the proc file system.
@@ -344,7 +347,9 @@ def read_run_delay_s(proc: Path = Path('/proc')) -> float | None:
 
 
 def read_pressure_s(path: Path) -> float:
-    """Read one file of ``/proc/pressure`` (Linux 4.20 and later).
+    """Read the seconds that tasks waited from a file of ``/proc/pressure``.
+
+    Linux has it from 4.20 on.
 
     ``some`` counts the time in which at least one task waited, in microseconds
     since boot; ``full`` the time in which all did::
@@ -370,26 +375,32 @@ def read_pressure_s(path: Path) -> float:
 
 
 SELDOM_S = 5.0
-"""Seconds between two readings of the host, at least; intervals between lack it."""
+"""Smallest number of seconds between two readings of the host.
+
+Intervals between them lack its figures.
+"""
 
 
 def pause_s(elapsed_s: float) -> float:
-    """Seconds from one reading of the host to the next; fewer when a run is young."""
+    """Seconds between two readings of the host; fewer when training is young."""
     return min(SELDOM_S, elapsed_s / 2)
 
 
 class HostFigures(NamedTuple):
-    """CPU of the process and the host since they were read last."""
+    """CPU use of this process and of the host since the last reading."""
 
     process_cpu_s: float
     process_run_delay_s: float | None
     system_cpu_pct: float | None = None
-    """Busy share of all CPUs; ``None``, as ``host``, where the window is too new."""
+    """Busy share of all CPUs of the host, in percent.
+
+    ``None``, as ``host``, where the window is too new.
+    """
     host: HostWindow | None = None
 
 
 class HostMeter:
-    """Reads process and host in windows that follow each other without a gap.
+    """Reads CPU and memory of process and host in windows without a gap.
 
     Windows of the host span 5 seconds, less at first (`pause_s`). Its CPU is the host's
     even inside a container, as ``/proc/stat`` is. A figure whose file is missing,
@@ -412,7 +423,7 @@ class HostMeter:
         clock: Clock = monotonic_s,
     ) -> None:
         self.unknown: dict[str, str] = {}
-        """Reasons why a figure is missing, by its name."""
+        """Reason why a measured value of the host is missing, by its name."""
         self._proc, self._shm, self._clock = proc, shm, clock
         self._quotas = [group.folder for group in find_cpu_groups(proc, sys)]
         if not self._quotas and not read_cgroup_folders('cpu', proc, sys):
@@ -424,7 +435,7 @@ class HostMeter:
         self._throttled_s = self._read_throttled_s()
 
     def _read_throttled_s(self) -> float | None:
-        """Seconds held back by a quota so far; ``None`` without one."""
+        """Seconds that CPU quotas have held tasks back; ``None`` without a quota."""
         if not self._quotas or self.unknown:
             return None
         try:
@@ -434,7 +445,10 @@ class HostMeter:
             return None
 
     def read(self) -> HostFigures:
-        """Read the figures since the last call, or since construction."""
+        """Read CPU and memory of process and host since the last call.
+
+        The first call reads since construction.
+        """
         cpu_s, run_delay_s = process_cpu_s(), read_run_delay_s(self._proc)
         figures = HostFigures(
             process_cpu_s=cpu_s - self._last_cpu_s,

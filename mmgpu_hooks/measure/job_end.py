@@ -12,11 +12,11 @@ from mmgpu_hooks.measure.clock import seconds_until
 _LIMIT_S = 5.0
 """Seconds to wait for SLURM's controller, which takes long when it is busy."""
 _FARTHEST_S = 300 * 86400.0
-"""Farthest end that is believed, in seconds: without a limit SLURM says a year."""
+"""Most seconds to a job's end that are believed: without a limit SLURM says a year."""
 
 
 def parse_end_unix_s(text: str) -> float | None:
-    """The end of a job in seconds since 1970, as SLURM writes it.
+    """Parse the end of a SLURM job, in seconds since 1970.
 
     Returns:
         ``None`` without a limit.
@@ -50,5 +50,5 @@ def ask_end_unix_s(job: int) -> float | None:
 
 
 def read_end_unix_s(environ: Mapping[str, str]) -> float | None:
-    """Read when SLURM ends this job from the environment, which says so since 23.02."""
+    """Read when SLURM ends this job from the environment (SLURM 23.02 and later)."""
     return parse_end_unix_s(environ.get('SLURM_JOB_END_TIME', ''))

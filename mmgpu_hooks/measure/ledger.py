@@ -1,4 +1,4 @@
-"""The time ledger: at any moment exactly one part of training runs.
+"""The time ledger: books each second of a training to exactly one part of it.
 
 It knows no trainer. Its driver stamps what just ended; the seconds since the stamp
 before belong to it. So the parts add up to the wall clock by construction, and
@@ -26,20 +26,23 @@ import numpy.typing as npt
 from mmgpu_hooks.schema.recorded import PARTS, DurationStats
 
 FIRST_WAIT = 'first_wait'
-"""Label of the first wait of an epoch: beyond the median wait it is `startup`."""
+"""Label of an epoch's first wait for data: beyond the median wait it is `startup`."""
 
 WORKER_START = 'worker_start'
-"""Label of making a loader's iterator and its workers: it is `startup`."""
+"""Label of making a DataLoader's iterator and its workers: it is `startup`."""
 
 LAP = 'lap'
-"""Label of the end of an iteration, and of what ran: ``lap_of`` of the ledger."""
+"""Label of the end of an iteration in the time ledger.
+
+What ran until then is ``lap_of`` of the ledger.
+"""
 
 _LABELS = (*PARTS, FIRST_WAIT, WORKER_START, LAP)
 _FIRST_HOOK = len(_LABELS)
 _RESUME = _LABELS[_LABELS.index('resume')]
 _LAP, _STEP, _HOOKS = (_LABELS.index(name) for name in (LAP, 'step', 'hooks'))
 _WAIT, _FIRST, _OWN_STEP, _INSIDE, _OUTSIDE = range(5)
-"""Columns of a lap: waits, the step, the rest of the iteration, all outside of it."""
+"""Columns of an iteration's times: data wait, first wait, step, rest, outside."""
 _LAP_WIDTH = 5
 _COLUMNS = {
     'data_wait': _WAIT,
@@ -49,13 +52,16 @@ _COLUMNS = {
     'loop': _INSIDE,
     LAP: _INSIDE,
 }
-"""Column of a lap that a part is booked in; every other part is outside."""
+"""Column of an iteration's times in which a part of training is booked.
+
+Every other part is outside.
+"""
 
 Seconds = npt.NDArray[np.float64]
 
 
 def is_part(running: Any) -> bool:
-    """True if what runs is a part of the ledger, and no hook."""
+    """True if what runs is a part of the time ledger, and no hook."""
     # by identity: a hook may be equal to anything
     return any(running is label for label in _LABELS)
 
@@ -66,25 +72,28 @@ def _no_seconds() -> Seconds:
 
 @dataclass
 class LedgerWindow:
-    """Seconds of the ledger from one :meth:`TimeLedger.take` to the next."""
+    """Seconds of the time ledger from one :meth:`TimeLedger.take` to the next."""
 
     parts_s: dict[str, float] = field(default_factory=dict)
-    """Seconds by part; they add up to the wall clock."""
+    """Seconds by part of the training; they add up to the wall clock."""
     hooks_s: dict[str, float] = field(default_factory=dict)
-    """Seconds of the part ``hooks``, by class of hook."""
+    """Seconds of MMEngine's hooks, by class of hook."""
     waits_s: Seconds = field(default_factory=_no_seconds)
-    """Wait for data of each iteration, first waits of epochs included."""
+    """Seconds that each iteration waited for data, first waits of epochs included."""
     steps_s: Seconds = field(default_factory=_no_seconds)
     iters_s: Seconds = field(default_factory=_no_seconds)
-    """Seconds of each iteration: wait, step, hooks and loop."""
+    """Seconds of each iteration: data wait, train step, hooks and loop."""
     firsts: list[int] = field(default_factory=list)
     """Positions of iterations that began with the first wait of an epoch."""
     wait_cpu_s: float = 0.0
-    """CPU inside the waits, first ones left out (:meth:`TimeLedger.add_wait_cpu`)."""
+    """CPU seconds inside waits for data, first waits of epochs left out.
+
+    See :meth:`TimeLedger.add_wait_cpu`.
+    """
 
 
 class TimeLedger:
-    """Seconds of wall clock by part, by hook and by iteration.
+    """Wall clock seconds of a training by part, by hook and by iteration.
 
     Args:
         clock: Monotonic seconds.
@@ -102,27 +111,33 @@ class TimeLedger:
     ) -> None:
         self.clock = clock
         self.stamps: list[Any] = []
-        """Timestamps, each followed by what ended then: a part, a hook itself, or
-        another name of hooks. Both come in one call, lest Ctrl-C parts them."""
+        """Timestamps, each followed by the part or the hook that ended at that time.
+
+        A hook itself may stand there, or another name of hooks. Both come in one call,
+        lest Ctrl-C parts them.
+        """
         self.running: list[Any] = [part]
         """Stack of the parts and hooks that run, the innermost last."""
         self._lap_of = lap_of
         self.totals = LedgerWindow()
-        """Sums over all windows taken."""
+        """Seconds by part and by hook, summed over all windows taken."""
         self.elapsed_s = 0.0
-        """Seconds from the start to the last :meth:`sum_up` or :meth:`take`."""
+        """Seconds from the ledger's start to the newest stamp that was summed up."""
         self._until = clock()
         self._step_hooks = step_hooks
         self._codes: dict[int, int] = {
             id(label): code for code, label in enumerate(_LABELS)
         }
-        """Codes by identity: hooks need not be hashable, and may be of one class."""
+        """Integer code of each part or hook, by ``id()``.
+
+        Hooks need not be hashable, and may be of one class.
+        """
         self._labels: list[Any] = [*_LABELS]
-        """Labels by code; kept, so that no other object gets the same identity."""
+        """Parts and hooks by integer code; kept, lest others get their ``id()``."""
         self._columns = [_COLUMNS.get(name, _OUTSIDE) for name in _LABELS]
         self._step_codes: list[int] = []
         self._sums = np.zeros(_FIRST_HOOK)
-        """Seconds of this window, by code."""
+        """Seconds since the last :meth:`take`, by integer code of part or hook."""
         self._laps: list[Any] = []
         self._open_lap: Any = np.zeros((1, _LAP_WIDTH))
         self._read_cpu_s: list[float] = []
@@ -132,7 +147,7 @@ class TimeLedger:
 
     @property
     def part(self) -> str:
-        """The part that runs."""
+        """The part of the training that is running."""
         innermost = self.running[-1]
         return innermost if is_part(innermost) else 'hooks'
 
@@ -144,14 +159,17 @@ class TimeLedger:
 
     @property
     def mean_lap_s(self) -> float | None:
-        """Mean iteration since the last :meth:`sum_up`; from any thread."""
+        """Mean seconds of an iteration since :meth:`sum_up`; from any thread."""
         stamps = self.stamps[:]
         laps = sum(ended is LAP for ended in stamps[1::2])
         return (stamps[-2] - stamps[0]) / laps if laps else None
 
     @property
     def mean_resume_s(self) -> float | None:
-        """Mean wait of batches skipped since :meth:`sum_up`; from any thread."""
+        """Mean seconds of waiting for a batch that a resume skips; from any thread.
+
+        It covers the waits since the last :meth:`sum_up`.
+        """
         stamps = self.stamps[:]
         ends = [place for place, ended in enumerate(stamps[1::2]) if ended is _RESUME]
         if not ends:
@@ -161,16 +179,16 @@ class TimeLedger:
         return float(stamps[2 * ends[-1]] - begun_s) / len(ends)
 
     def note(self, what: Any) -> None:
-        """Stamp the end of something."""
+        """Stamp the end of a part of the training, or of a hook's call."""
         self.stamps.extend((self.clock(), what))
 
     def push(self, part: Any) -> None:
-        """Begin a part, or a call of a hook, inside what runs."""
+        """Begin a part of the training, or a hook's call, inside what is running."""
         self.note(self.running[-1])
         self.running.append(part)
 
     def pop(self, part: Any) -> None:
-        """End a part and what is nested in it; what does not run is ignored.
+        """End a part, or a hook's call, with all nested in it; ignored if not running.
 
         So an error between two stamps cannot unbalance the ledger for good.
         """
@@ -180,7 +198,7 @@ class TimeLedger:
                 pass
 
     def add_wait_cpu(self, cpu_s: float) -> None:
-        """Note the CPU of one wait; the mean of some stands for all of a window's.
+        """Note the CPU seconds of one wait for data; the mean of some stands for all.
 
         It takes as much to take a batch that had to be waited for as one that stood
         ready.
@@ -189,16 +207,19 @@ class TimeLedger:
 
     @property
     def iterations(self) -> int:
-        """Iterations that ended since the last :meth:`take`, as of :meth:`sum_up`."""
+        """Iterations that ended between the last :meth:`take` and :meth:`sum_up`."""
         return sum(map(len, self._laps))
 
     @property
     def iterations_now(self) -> int:
-        """Iterations since the last :meth:`take`; from any thread at rest."""
+        """Iterations ended since the last :meth:`take`; from any thread at rest."""
         return self.iterations + sum(ended is LAP for ended in self.stamps[1::2])
 
     def sum_up(self) -> None:
-        """Sum up the stamps, some 15 an iteration."""
+        """Sum the stamps up into seconds by part, hook and iteration.
+
+        There are some 15 an iteration.
+        """
         times, ended = np.array([self._until, *self.stamps[::2]]), self.stamps[1::2]
         self.stamps.clear()
         count = len(ended)
@@ -247,14 +268,14 @@ class TimeLedger:
         codes[np.isin(codes, self._step_codes) & (codes[last] == _STEP)] = _STEP
 
     def read_parts(self) -> dict[str, float]:
-        """Seconds by part since the last :meth:`take`, as of :meth:`sum_up`."""
+        """Seconds by part of the training since :meth:`take`, as last summed up."""
         sums = self._sums.tolist()
         parts = dict(zip(_LABELS, sums))
         parts['hooks'] += parts.pop(LAP) + sum(sums[_FIRST_HOOK:])
         return parts
 
     def take(self) -> LedgerWindow:
-        """Take the window from the last call to the last stamp."""
+        """Return the times from the last call to the newest stamp, and begin anew."""
         self.sum_up()
         sums, self._sums = self._sums.tolist(), np.zeros(len(self._sums))
         laps, self._laps = np.concatenate([np.zeros((0, _LAP_WIDTH)), *self._laps]), []
@@ -293,7 +314,7 @@ class TimeLedger:
         return window
 
     def _startup_in(self, window: LedgerWindow) -> float:
-        """Seconds of the first waits of epochs beyond the median wait.
+        """Seconds by which the first waits of epochs exceed the median wait for data.
 
         All of a run's very first wait is start-up.
         """
@@ -310,7 +331,7 @@ class TimeLedger:
 
 
 def summarize_durations(seconds: Sequence[float] | Seconds) -> DurationStats:
-    """Summarise durations.
+    """Summarise durations: count, sum, mean, median and 95th percentile.
 
     Args:
         seconds: At least one duration, in any order.
@@ -328,7 +349,7 @@ def summarize_durations(seconds: Sequence[float] | Seconds) -> DurationStats:
 def summarize_some(
     seconds: Sequence[float] | Seconds, count: int, total_s: float
 ) -> DurationStats:
-    """Summarise durations of which some are known one by one.
+    """Summarise durations whose count and sum are known, and some of them singly.
 
     Args:
         seconds: Those that are known, at least one, in any order.
@@ -346,7 +367,10 @@ def summarize_some(
 
 
 def _read_between(ordered: Sequence[float], share: float) -> float:
-    """Interpolate a percentile; for 50 values in a quarter of np.interp's time."""
+    """Interpolate a percentile of sorted values.
+
+    For 50 values it takes a quarter of np.interp's time.
+    """
     below, rest = divmod(share * (len(ordered) - 1), 1)
     low, high = ordered[int(below)], ordered[math.ceil(below + rest)]
     return low + rest * (high - low)

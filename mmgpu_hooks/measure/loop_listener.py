@@ -1,4 +1,4 @@
-"""The one protocol by which a loop and its loader tell what they do as they run.
+"""Protocol by which a training loop and its DataLoader report events as they run.
 
 A class that wants to hear something inherits :class:`LoopListener`, overrides the
 methods that it needs, and is given to the constructors of those that tell it. The
@@ -23,7 +23,7 @@ from mmgpu_hooks.schema.recorded import SaveRecord, ValidationRecord
 
 
 class LoopListener:
-    """Hears what a loop does; each method does nothing unless it is overridden.
+    """Hears a training loop's events; each method does nothing unless overridden.
 
     No method may raise, but for the two that say so.
     """
@@ -50,21 +50,23 @@ class LoopListener:
         return False
 
     def on_last_wait(self, iterator: Any) -> None:
-        """Called before a wait to which no batch is owed: it may end the workers.
+        """Called before an epoch's last wait for data, which may end the workers.
+
+        No batch is owed to it.
 
         Args:
             iterator: The iterator that is waited for.
         """
 
     def on_skipped_wait(self, left: int) -> None:
-        """Called before a wait whose batch a resumed training throws away.
+        """Called before a wait for a batch that a resumed training throws away.
 
         Args:
             left: Batches that are still to be thrown away, this one included.
         """
 
     def on_iteration_end(self, batch_idx: int, batch: Any, outputs: Any) -> None:
-        """Called after an iteration of the train loop with which something is due.
+        """Called after a training iteration at which something is due (a log line).
 
         Args:
             batch_idx: Number of the iteration in its epoch.
@@ -100,4 +102,4 @@ class LoopListener:
 
 
 NO_LISTENER = LoopListener()
-"""Listener that hears nothing: the default where nobody listens."""
+"""Listener that ignores all events of the training loop: the default."""

@@ -14,12 +14,12 @@ _BY_GROUP = {
     'podman': re.compile(r'libpod'),
     'systemd': re.compile(r'\.(?:slice|scope|service)\b'),
 }
-"""Pattern of a control group's name for each manager, the likelier first."""
+"""Pattern of control group names for each manager (Docker, SLURM), likelier first."""
 _BY_FILE = {'docker': '.dockerenv', 'podman': 'run/.containerenv'}
 
 
 def find_manager(environ: Mapping[str, str], root: Path = Path('/')) -> str | None:
-    """Name what manages this process's limits.
+    """Name what manages this process's limits, such as ``docker`` or ``slurm``.
 
     Args:
         environ: Of the process.

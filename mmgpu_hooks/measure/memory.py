@@ -1,4 +1,4 @@
-"""Memory of the training: its workers, its control group, its dataset's objects."""
+"""Measures a training's memory: its workers, control group and dataset's objects."""
 
 from __future__ import annotations
 
@@ -22,24 +22,33 @@ _PROC = Path('/proc')
 
 
 PERIOD_S = 1.0
-"""Seconds between two readings of memory, at least; intervals between lack it."""
+"""Smallest number of seconds between two readings of the training's memory.
+
+Intervals between them lack it.
+"""
 
 COUNT_EVERY = 5
-"""Reads of memory for each count of threads and open files, which takes as long."""
+"""Number of memory readings for each count of threads and open files.
+
+A count takes as long as a reading.
+"""
 
 MOST_SHARE = 0.005
-"""Largest share of the time that reading it may take."""
+"""Largest share of the training's time that reading its memory may take."""
 
 
 class MemoryFigures(NamedTuple):
-    """Memory of the training and its workers, as an interval records it."""
+    """Memory of the training process, its workers and its control group."""
 
     process_rss_bytes: int | None
     process_own_bytes: int | None
     group_free_bytes: int | None
     worker_own_bytes: int | None
     worker_threads: int | None = None
-    """Threads of all workers; ``None``, as ``open_files``, where not counted now."""
+    """Threads of the worker that has most; ``None`` where they were not counted.
+
+    ``open_files`` is ``None`` then, too.
+    """
     open_files: int | None = None
 
 
@@ -48,7 +57,7 @@ class ResidentMemory(NamedTuple):
 
     all_bytes: int | None = None
     own_bytes: int | None = None
-    """Bytes without the pages of files and of shared memory."""
+    """Resident bytes without the pages of files and of shared memory."""
 
 
 def read_resident(proc: Path, pid: int | str = 'self') -> ResidentMemory:
@@ -68,7 +77,7 @@ def read_resident(proc: Path, pid: int | str = 'self') -> ResidentMemory:
 
 
 class MemoryMeter:
-    """Reads the memory of the training process, of its workers and of their group.
+    """Reads the memory of the training process, its workers and its control group.
 
     A read costs 10 us, and 20 us for each worker, whatever their size. What is hidden
     is ``None``.
@@ -88,7 +97,7 @@ class MemoryMeter:
         self._due_s = clock()
 
     def read(self, workers: Sequence[int]) -> MemoryFigures | None:
-        """Read the memory of the process and its workers.
+        """Read the memory of the training process and of its loader workers.
 
         Args:
             workers: Process ids of the loader's workers.
@@ -121,7 +130,7 @@ class MemoryMeter:
         return figures
 
     def _count(self, pid: int | str, what: str) -> int:
-        """Threads, or open files; 1 us each."""
+        """Count the threads, or the open files, of a process; 1 us each."""
         try:
             return len(os.listdir(f'{self._proc}/{pid}/{what}'))
         except OSError:
@@ -129,15 +138,17 @@ class MemoryMeter:
 
 
 class GroupUsage(NamedTuple):
-    """Memory of a control group, with all below it."""
+    """Memory that a control group uses, groups below it included."""
 
     used_bytes: int
-    """Bytes in use, page cache included."""
+    """Bytes that the control group uses, page cache included."""
     parts: Mapping[str, int]
-    """Bytes by their names in ``memory.stat``."""
+    """Bytes of the control group by kind of memory, as named in ``memory.stat``."""
 
     def part(self, name: str) -> int | None:
-        """Bytes of a part; version 1 has those of the whole under a name of their own::
+        """Bytes of one kind of memory, by its name in ``memory.stat``.
+
+        Version 1 has those of the whole under a name of their own::
 
             total_shmem 9625600
             total_inactive_file 1943220224
@@ -149,7 +160,7 @@ class GroupUsage(NamedTuple):
 
 
 def read_group_usage(folder: Path) -> GroupUsage | None:
-    """Read what a control group holds; ``None`` where it does not say.
+    """Read the memory that a control group uses; ``None`` where it does not say.
 
     Args:
         folder: Of the group, of either version.
@@ -182,7 +193,7 @@ def read_group_bytes(folder: Path) -> int | None:
 
 
 def read_groups_free_bytes(groups: Iterable[MemoryGroup]) -> int | None:
-    """Memory that the fullest of some control groups still has.
+    """Memory in bytes that the fullest of some control groups still has.
 
     Args:
         groups: Of :func:`~mmgpu_hooks.measure.cgroup.find_memory_groups`.
@@ -199,7 +210,9 @@ def read_groups_free_bytes(groups: Iterable[MemoryGroup]) -> int | None:
 
 
 def read_free_bytes(proc: Path = _PROC, sys: Path = Path('/sys')) -> int | None:
-    """Memory that a new process could have, of the host and of every control group.
+    """Memory in bytes that a new process could have on this host.
+
+    It is the least of the host's and that of every control group.
 
     Args:
         proc: Root of the proc file system.
@@ -218,21 +231,24 @@ def read_free_bytes(proc: Path = _PROC, sys: Path = Path('/sys')) -> int | None:
 
 
 class Objects(NamedTuple):
-    """Objects that a dataset, or a metric, keeps."""
+    """Size and number of the Python objects that a dataset, or a metric, keeps."""
 
     bytes: int
-    """Estimated from a sample of them."""
+    """Bytes of the Python objects, estimated from a sample of them."""
     entries: int
-    """Entries of the largest attribute."""
+    """Number of entries in the attribute with the most bytes."""
     name: str
-    """Name of that attribute, such as ``CocoDataset.data_list``."""
+    """Name of the attribute with the most bytes, such as ``CocoDataset.data_list``."""
 
 
 _MOST_VISITS = 20_000
 _SAMPLE = 64
 _DEEPEST = 8
 _DEEPEST_INSTANCE = 2
-"""A dataset may hold a reader of annotations; further on is everything there is."""
+"""Levels of nested instances whose attributes are weighed.
+
+A dataset may hold a reader of annotations; further on is everything there is.
+"""
 _DICTS = (dict, defaultdict, OrderedDict)
 _SETS = (set, frozenset)
 _PLAIN = (list, tuple, *_SETS, *_DICTS)
@@ -244,7 +260,7 @@ _LEAST_BYTES = 2**20
 
 
 def weigh_objects(dataset: Any) -> Objects | None:
-    """Estimate the Python objects in the attributes of a dataset; some 20 ms.
+    """Estimate the bytes of Python objects in a dataset's attributes; some 20 ms.
 
     A forked worker shares them until it reads them: reading changes their reference
     counts, and so every page that holds some is copied
@@ -270,7 +286,7 @@ def weigh_objects(dataset: Any) -> Objects | None:
 
 
 def weigh_results(metrics: Iterable[Any]) -> Objects | None:
-    """Estimate what MMEngine's metrics keep in ``results``; at most some 20 ms.
+    """Estimate the bytes that MMEngine's metrics keep in ``results``; up to some 20 ms.
 
     Arrays and tensors count here, in the memory of the host.
 
@@ -321,12 +337,15 @@ def _attributes(holder: Any) -> dict[str, Any]:
 
 
 def _is_one_of(kind: type, kinds: tuple[type, ...]) -> bool:
-    """True if an object is one of some; ``in`` would call a metaclass's equality."""
+    """True if a class is one of some classes, by identity.
+
+    ``in`` would call a metaclass's equality.
+    """
     return any(kind is known for known in kinds)
 
 
 class _Scale:
-    """Weighs objects, each once, until it has seen enough."""
+    """Estimates the bytes of Python objects, each once, with a limit of visits."""
 
     def __init__(self, *, has_arrays: bool = False) -> None:
         self._left = _MOST_VISITS
@@ -335,7 +354,7 @@ class _Scale:
         self._seen: set[int] = set()
 
     def weigh(self, value: Any, depth: int = 0) -> int:
-        """Bytes of an object with what it holds."""
+        """Estimate the bytes of an object with all that it holds."""
         if id(value) in self._seen:  # keys are shared by all dicts of a list
             return 0
         self._seen.add(id(value))

@@ -1,4 +1,4 @@
-"""File systems: which one holds a path, and whether it is on another host."""
+"""Finds the file system that holds a path, and if it is on another host."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ NETWORK = re.compile(
     r'wekafs|glusterfs|fuse\.(?!fuse-overlayfs|overlayfs|lxcfs|portal|'
     r'gvfsd-fuse|ntfs|exfat|mergerfs|unionfs).+'
 )
-"""Kinds of file system whose files are on another host.
+"""Pattern of the types of file system whose files are on another host.
 
 Of those in user space (FUSE) only a few are known to be local."""
 
 
 class Mount(NamedTuple):
-    """A file system where it is mounted."""
+    """A mounted file system: its mount point and its type."""
 
     point: str
     kind: str
-    """Kind of file system as the kernel names it, such as ``ext4``."""
+    """Type of the file system as the kernel names it, such as ``ext4``."""
 
     @property
     def is_network(self) -> bool:
-        """True if it is on another host."""
+        """True if the file system is on another host."""
         return NETWORK.fullmatch(self.kind) is not None
 
 
@@ -47,7 +47,7 @@ def read_mount(path: str, proc: Path = Path('/proc')) -> Mount | None:
 
 
 def parse_mounts(text: str, path: str) -> Mount | None:
-    """Choose the mount of a path out of ``/proc/self/mountinfo``.
+    """Find the mount that holds a path, in the text of ``/proc/self/mountinfo``.
 
     A line has the mount point as its fifth field and the kind behind a lone hyphen; of
     two at the same place the later one hides the earlier::

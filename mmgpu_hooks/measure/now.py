@@ -1,4 +1,4 @@
-"""The process that a run is, and what its host shows of it afterwards."""
+"""Identifies the process that trains, and reads what its host shows of it later."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _MOST_LINES, _RECORD_BYTES, _MOST_BYTES = 64, 8192, 2**18
 
 
 def read_host(evidence: RunEvidence) -> HostNow:
-    """Read what this host shows of a run; its stack alone where it ran on another."""
+    """Read if a run's process is alive or was killed for memory, and its last stack.
+
+    Of a run on another host only the stack is read.
+    """
     run = evidence.run
     stack = read_own_stack(Path(evidence.path).with_suffix(STACK_SUFFIX))
     began = run.process_start
@@ -39,7 +42,7 @@ def read_host(evidence: RunEvidence) -> HostNow:
 
 
 def read_oom_kills(folder: str | None, root: Path = _CGROUPS) -> int | None:
-    """Processes killed for memory in a control group, its children included.
+    """Number of processes killed for memory in a control group and those below it.
 
     Args:
         folder: Of the group. Evidence names it, which others may have written: outside
@@ -60,20 +63,20 @@ def read_oom_kills(folder: str | None, root: Path = _CGROUPS) -> int | None:
 
 
 class ProcessIdentity(NamedTuple):
-    """Names by which this process is found later, and its memory's control group."""
+    """Host, id, start and memory control group by which a process is found later."""
 
     hostname: str
     pid: int
     start_ticks: int | None
-    """Clock ticks after boot when it began; ``None`` where they are hidden."""
+    """Start of the process in clock ticks after boot; ``None`` where it is hidden."""
     memory_cgroup: str | None
-    """Folder of the control group; ``None`` where none is in sight."""
+    """Folder of the memory control group; ``None`` where none is in sight."""
     oom_kills: int | None
-    """Processes killed there for memory so far; ``None`` where it is not counted."""
+    """Processes of the group killed for memory so far; ``None`` if not counted."""
 
 
 def read_process_identity() -> ProcessIdentity:
-    """Read who this process is."""
+    """Read host name, process id, start and memory control group of this process."""
     groups = read_cgroup_folders('memory', _PROC, _SYS)
     folder = str(groups[0].folder) if groups else None
     start = read_start(os.getpid())
@@ -95,7 +98,7 @@ def read_start(pid: int) -> ProcessStart | None:
 
 
 def read_own_stack(stack_file: Path) -> tuple[str, ...]:
-    """Calls of the thread that trains, where C code holds Python's lock."""
+    """Read the training thread's stack, written while C code held Python's lock."""
     with contextlib.suppress(OSError):
         text = read_end(stack_file, _MOST_BYTES).decode('utf-8', 'replace')
         # it is the last one
@@ -104,7 +107,7 @@ def read_own_stack(stack_file: Path) -> tuple[str, ...]:
 
 
 def read_kernel_log(since_ticks: int, kmsg: Path = _KMSG) -> tuple[str, ...]:
-    """Lines about processes killed for memory and about lost cards, if it may be read.
+    """Read the kernel's lines about kills for memory and lost GPUs, if it may be read.
 
     A record has the time in microseconds after boot::
 

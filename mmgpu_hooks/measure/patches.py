@@ -1,4 +1,4 @@
-"""Every attribute that this project replaces: what, where and why, in one table.
+"""Replaces attributes of other libraries' objects: what, where and why in one table.
 
 Replaced attributes are set and taken back here alone. Inside worker processes PyTorch's
 ``fetch`` is replaced, too, for as long as they live. ``injected/sitecustomize.py`` must
@@ -87,14 +87,14 @@ _ABSENT = object()
 
 
 class _Patch(NamedTuple):
-    """An attribute that was replaced."""
+    """An attribute that was replaced, with its owner and its value before."""
 
     find_owner: Callable[[], Any]
-    """Function that gives the object; ``None`` once it is gone."""
+    """Function that returns the object with the attribute; ``None`` once it is gone."""
     name: str
     ours: Any
     before: Any
-    """Value that stood there before, or `_ABSENT`."""
+    """Value of the attribute before it was replaced, or `_ABSENT`."""
 
 
 class Patches:
@@ -107,7 +107,7 @@ class Patches:
         self._set: list[_Patch] = []
 
     def set(self, owner: Any, name: str, ours: Any) -> None:
-        """Put ``ours`` in the place of ``owner.name``, until :meth:`close`.
+        """Replace the attribute ``owner.name`` by ``ours``, until :meth:`close`.
 
         Args:
             owner: An object with attributes of its own; it is not kept alive.
@@ -130,7 +130,7 @@ class Patches:
             raise
 
     def close(self) -> None:
-        """Take everything back, newest first; a second call does nothing."""
+        """Restore all replaced attributes, newest first; a second call does nothing."""
         while self._set:
             patch = self._set[-1]
             owner = patch.find_owner()

@@ -30,11 +30,14 @@ class PeriodicThread:
             wait_s = self._call() or _AFTER_FAILURE_S
 
     def ask_to_end(self) -> None:
-        """Have it end soon, and do not wait for that: on a busy host it takes ms."""
+        """Ask the thread to end soon, without waiting for that.
+
+        On a busy host the wait takes ms.
+        """
         self._ended.set()
 
     def stop(self) -> None:
-        """End it; a call that lasts is left alone after a second."""
+        """End the periodic thread; a call that lasts is left alone after a second."""
         self._ended.set()
         # a call that fails may end its own thread
         if threading.current_thread() is not self._thread:

@@ -17,7 +17,7 @@ _FLAGS = os.O_RDONLY | getattr(os, 'O_CLOEXEC', 0)
 
 
 def read_begin(path: str, most_bytes: int) -> bytes:
-    """Read the first bytes of a file, which is opened for it.
+    """Open a file and read its first bytes.
 
     A third of what Python's own file object takes.
 
@@ -32,11 +32,11 @@ def read_begin(path: str, most_bytes: int) -> bytes:
 
 
 class SchedStat(NamedTuple):
-    """Times of a task by the scheduler, since it began."""
+    """Times of a process or thread by the kernel's scheduler, since it began."""
 
     on_core_s: float
     run_delay_s: float
-    """Seconds in which it was ready to run and waited for a core."""
+    """Seconds in which a task was ready to run and waited for a core."""
 
 
 def read_schedstat_s(path: str) -> SchedStat | None:
@@ -99,18 +99,18 @@ def read_thread_cpu_s(thread: threading.Thread | None) -> float | None:
 
 
 class ThreadUse(NamedTuple):
-    """Use of a core and of files by a thread since it began."""
+    """CPU seconds and bytes of I/O of a thread since it began."""
 
     cpu_s: float
     io_bytes: int
-    """Bytes read and written, by files, pipes and sockets alike."""
+    """Bytes that a thread read and wrote, by files, pipes and sockets alike."""
 
 
 _IO = re.compile(rb'^[rw]char: (\d+)$', re.MULTILINE)
 
 
 def read_thread_use(native_id: int) -> ThreadUse | None:
-    """Read what a thread of this process did; some 20 us.
+    """Read CPU seconds and bytes of I/O of a thread of this process; some 20 us.
 
     Returns:
         ``None`` where the kernel does not show it.
@@ -155,7 +155,7 @@ def read_affinity(pid: int = 0) -> frozenset[int] | None:
 
 
 def read_major_faults() -> int | None:
-    """Page faults of this process that had to wait for storage or swap; 1 us.
+    """Count page faults of this process that waited for storage or swap; 1 us.
 
     Returns:
         How many since it started, or ``None`` where the platform does not count them.

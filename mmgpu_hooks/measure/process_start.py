@@ -1,4 +1,4 @@
-"""State and start of a process, which tell it from a later one of the same number."""
+"""State and start of a process, which tell it from a later one of the same id."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class ProcessStart(NamedTuple):
     """State of a process, and when it started."""
 
     state: str
-    """State as in ``ps``: R, S, D, T or Z."""
+    """State of the process as in ``ps``: R, S, D, T or Z."""
     ticks: int
     """Start of the process, in clock ticks after boot."""
 

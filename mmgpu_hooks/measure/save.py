@@ -28,11 +28,11 @@ class ThreadTimes(NamedTuple):
     wall_s: float
     cpu_s: float
     run_delay_s: float | None
-    """Seconds of waiting for a core; ``None`` where the scheduler does not count it."""
+    """Seconds that the thread waited for a core; ``None`` where it is not counted."""
 
 
 def read_thread_times(proc: Path = _PROC) -> ThreadTimes:
-    """Read all three clocks of the calling thread: 10 us.
+    """Read wall clock, CPU time and run delay of the calling thread: 10 us.
 
     The CPU is the thread's own clock, because ``schedstat`` counts what runs only at
     the next tick; it is right about waits that are over.
@@ -69,23 +69,23 @@ def count_history_bytes(hub: Any) -> int | None:
 
 
 class PhaseStamp(NamedTuple):
-    """Start of a phase of a save."""
+    """Start of a phase of a checkpoint save, with the thread's clocks."""
 
     phase: str
-    """Name of the phase, out of :data:`SAVE_PHASES`."""
+    """Name of the phase of a checkpoint save, out of :data:`SAVE_PHASES`."""
     times: ThreadTimes
 
 
 class SaveSplit(NamedTuple):
-    """A save taken apart."""
+    """Times of a checkpoint save, as a whole and by phase."""
 
     whole: SavePhase
     phases: dict[str, SavePhase]
-    """Times of each phase, in the order of :data:`SAVE_PHASES`; they add up."""
+    """Times of each phase of a save, ordered as in :data:`SAVE_PHASES`; they add up."""
 
 
 def split_phases(stamps: Sequence[PhaseStamp], end: ThreadTimes) -> SaveSplit:
-    """Split a save into its phases.
+    """Split the times of a checkpoint save by its phases.
 
     ``blocked = wall - cpu - run_delay``: what was neither spent on a core nor in
     waiting for one. The three clocks are read one after the other, so it may come out
@@ -113,7 +113,7 @@ def split_phases(stamps: Sequence[PhaseStamp], end: ThreadTimes) -> SaveSplit:
 
 
 def _add(parts: Sequence[SavePhase]) -> SavePhase:
-    """Add up times; one that is unknown makes the sum unknown."""
+    """Add up the times of a save's phases; an unknown one makes the sum unknown."""
     sums: dict[str, Any] = {}
     for name in SavePhase.__struct_fields__:
         seconds = [getattr(part, name) for part in parts]
@@ -122,18 +122,18 @@ def _add(parts: Sequence[SavePhase]) -> SavePhase:
 
 
 class Meanwhile(NamedTuple):
-    """Load and memory of the host between two readings; ``None`` is unknown."""
+    """Load and memory pressure of the host between two readings; ``None``: unknown."""
 
     memory_pressure_pct: float | None
-    """Share of the time in which some task waited for memory."""
+    """Percent of the time in which some task of the host waited for memory."""
     major_faults: int | None
-    """Page faults of this process, from storage or swap."""
+    """Number of page faults of this process, from storage or swap."""
     other_cpu_s: float | None
-    """CPU of all processes but this one and the loader's workers."""
+    """CPU seconds of all processes but this one and the loader's workers."""
 
 
 class Surroundings(NamedTuple):
-    """Readings of the counters of this process and of the host."""
+    """Readings of CPU and memory counters of this process and of the host."""
 
     clock_s: float
     own_cpu_s: float
@@ -145,7 +145,7 @@ class Surroundings(NamedTuple):
 
     @classmethod
     def read(cls, proc: Path = _PROC) -> Surroundings:
-        """Read them all: 0.1 ms on 2 CPUs."""
+        """Read the CPU and memory counters of process and host: 0.1 ms on 2 CPUs."""
         waited_s = busy_s = None
         # a kernel may keep no pressure: page faults alone then prove a lack of memory
         with contextlib.suppress(OSError, RuntimeError, ValueError):
@@ -155,7 +155,7 @@ class Surroundings(NamedTuple):
         return cls(monotonic_s(), process_cpu_s(), waited_s, busy_s, faults)
 
     def since(self, before: Surroundings, workers_cpu_s: float | None) -> Meanwhile:
-        """Compare with an earlier reading.
+        """Compare the host's load and memory pressure with an earlier reading.
 
         Args:
             before: An earlier reading.

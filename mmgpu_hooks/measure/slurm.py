@@ -19,32 +19,35 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class SlurmTask:
-    """One process as SLURM started it; ``None`` is what SLURM does not say."""
+    """One process as SLURM started it; ``None`` where SLURM does not say."""
 
     requested_cpus: int | None = None
-    """``SLURM_CPUS_PER_TASK``."""
+    """Number of CPUs requested for the task: ``SLURM_CPUS_PER_TASK``."""
     bound_cpus: int | None = None
-    """CPUs in the mask that srun set for this task; ``None`` where it bound nothing."""
+    """Number of CPUs in the mask that srun set; ``None`` where it bound nothing."""
     node_cpus: int | None = None
-    """CPUs of the step, or of the job, on this node (``SLURM_CPUS_ON_NODE``)."""
+    """CPUs of the SLURM step, or of the job, on this node (``SLURM_CPUS_ON_NODE``)."""
     tasks: int | None = None
-    """Tasks of the step on all nodes; ``None`` outside of a step (a batch script)."""
+    """Tasks of the SLURM step on all nodes; ``None`` in a batch script (no step)."""
     node_tasks: int = 1
-    """Tasks of the step on this node."""
+    """Number of tasks of the SLURM step on this node."""
     memory_bytes: int | None = None
-    """Memory of the job on a node (``--mem``, ``--mem-per-cpu``); ``None`` is all."""
+    """Memory of the SLURM job on a node, in bytes; ``None`` is all of it.
+
+    From ``--mem`` or ``--mem-per-cpu``.
+    """
     is_rank: bool = True
-    """True if a task is a rank; a launcher such as torchrun holds several in one."""
+    """True if a SLURM task is one rank; a launcher (torchrun) holds several in one."""
 
     @property
     def given_cpus(self) -> int | None:
-        """The request, else this task's fair part of what its step has here."""
+        """CPUs requested for the task, else its fair share of the step's CPUs here."""
         if self.requested_cpus is not None or self.tasks is None:
             return self.requested_cpus
         return self.node_cpus and max(self.node_cpus // self.node_tasks, 1)
 
     def has_own_mask(self, affinity: int | None, ranks: int) -> bool:
-        """True if nobody but this task, or this batch script, runs on its CPUs.
+        """True if nobody but this SLURM task, or batch script, runs on its CPUs.
 
         Args:
             affinity: CPUs that the process may run on.
@@ -68,7 +71,7 @@ class SlurmTask:
         return (self.given_cpus or 0) > affinity
 
     def count_ranks(self, ranks: int) -> int:
-        """Ranks that share the CPUs of this task.
+        """Number of ranks that share the CPUs of this SLURM task.
 
         Args:
             ranks: On the host.
@@ -78,7 +81,7 @@ class SlurmTask:
         return 1 if self.is_rank else max(ranks // self.node_tasks, 1)
 
     def mend(self) -> SlurmTask:
-        """The task, had srun bound it to all CPUs that SLURM gave it."""
+        """Return the SLURM task as if srun had bound it to all CPUs it was given."""
         given = self.given_cpus or 0
         node_cpus = max(self.node_cpus or 0, given * self.node_tasks)
         return replace(self, bound_cpus=given, node_cpus=node_cpus)
@@ -98,13 +101,13 @@ def parse_slurm_task(environ: Mapping[str, str]) -> SlurmTask:
 
 
 def parse_job_id(environ: Mapping[str, str]) -> int | None:
-    """SLURM's job that this process runs in; of an array, the one of this task."""
+    """Id of the SLURM job that this process runs in; of an array, that of this task."""
     text = environ.get('SLURM_JOB_ID', '')
     return int(text) if re.fullmatch(r'\d{1,10}', text, re.ASCII) else None
 
 
 def _parse_memory_bytes(environ: Mapping[str, str]) -> int | None:
-    """The variables are in MiB."""
+    """Memory of the SLURM job on this node in bytes, from variables in MiB."""
     mib = _parse_count(environ, 'SLURM_MEM_PER_NODE')
     each = _parse_count(environ, 'SLURM_MEM_PER_CPU')
     cpus = _parse_count(environ, 'SLURM_CPUS_ON_NODE')
@@ -114,7 +117,7 @@ def _parse_memory_bytes(environ: Mapping[str, str]) -> int | None:
 
 
 def parse_bound_cpus(environ: Mapping[str, str]) -> int | None:
-    """CPUs in the mask that SLURM says it set for this task; ``None`` without one.
+    """Number of CPUs in the mask that srun set for this task; ``None`` without one.
 
     The masks are a list of hexadecimal numbers, one for each task of the node.
     """
@@ -130,7 +133,7 @@ def parse_bound_cpus(environ: Mapping[str, str]) -> int | None:
 
 
 def parse_most_tasks(text: str) -> int | None:
-    """The most tasks of any node in a list such as ``8(x3),4``."""
+    """Largest number of tasks of any node in a list of SLURM, such as ``8(x3),4``."""
     tasks = re.findall(r'(?<![x\d])\d{1,9}', text, re.ASCII)
     return max(map(int, tasks), default=0) or None
 
@@ -148,7 +151,7 @@ def parse_rank_is_task(environ: Mapping[str, str]) -> bool:
 
 
 def _parse_count(environ: Mapping[str, str], name: str) -> int | None:
-    """A variable that is set to a positive whole number."""
+    """Parse an environment variable as a positive whole number; else ``None``."""
     text = environ.get(name, '')
     is_count = re.fullmatch(r'\d{1,9}', text, re.ASCII)
     return int(text) or None if is_count else None

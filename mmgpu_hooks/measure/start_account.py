@@ -1,4 +1,4 @@
-"""The account of a training's start: each second of it is in exactly one part.
+"""Books each second of a training's start to exactly one part of the start.
 
 A hook is built after the model, so what came before is one number, of the process's
 age. The time ledger has all from the train loop on, and the record is written once,
@@ -13,7 +13,7 @@ from mmgpu_hooks.measure.clock import Clock
 
 
 class StartAccount:
-    """Seconds by part, however parts nest; inner ones are not in outer ones.
+    """Seconds of a training's start by part; nested ones do not count in outer ones.
 
     Args:
         clock: Monotonic seconds.
@@ -28,21 +28,21 @@ class StartAccount:
 
     @property
     def part(self) -> str:
-        """The part that runs; from any thread."""
+        """The part of the start that is running; readable from any thread."""
         return self._running[-1]
 
     @property
     def is_nested(self) -> bool:
-        """True if a part runs within another."""
+        """True if the running part of the start is nested in another."""
         return len(self._running) > 1
 
     def push(self, part: str) -> None:
-        """Begin a part inside what runs."""
+        """Begin a part of the start inside the one that is running."""
         self._book()
         self._running.append(part)
 
     def pop(self, part: str) -> float:
-        """End a part and what is nested in it; what does not run is ignored.
+        """End a part of the start with all nested in it; ignored if it does not run.
 
         Returns:
             Its seconds so far.
@@ -54,7 +54,7 @@ class StartAccount:
         return self._parts_s.get(part, 0.0)
 
     def follow(self, part: str) -> None:
-        """End what runs outermost, and begin another part in its place."""
+        """End the outermost part of the start, and begin another in its place."""
         self._book()
         self._running[0] = part
 
@@ -66,13 +66,13 @@ class StartAccount:
         self._until_s = now_s
 
     def read(self) -> dict[str, float]:
-        """Seconds by part until now."""
+        """Seconds of the training's start by part, until now."""
         self._book()
         return dict(self._parts_s)
 
 
 def join_parts(*accounts: Mapping[str, float]) -> dict[str, float]:
-    """Add up accounts of spans that follow each other."""
+    """Add up the seconds by part of several accounts of a start, one after another."""
     joined: dict[str, float] = {}
     for account in accounts:
         for part, seconds in account.items():

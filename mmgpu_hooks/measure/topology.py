@@ -1,4 +1,4 @@
-"""The place of a PCI device in the host: its NUMA node and the CPUs beside it."""
+"""The place of a PCI device in the host: its NUMA node and the CPUs near it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class DevicePlace(NamedTuple):
 
     numa_node: int | None = None
     cpus: tuple[int, ...] | None = None
-    """CPUs of that node."""
+    """CPUs of the PCI device's NUMA node."""
 
 
 def read_device_place(pci_bus_id: str, sys: Path = Path('/sys')) -> DevicePlace:
@@ -42,7 +42,7 @@ def read_device_place(pci_bus_id: str, sys: Path = Path('/sys')) -> DevicePlace:
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
-    """Parse the kernel's list of CPUs.
+    """Parse the kernel's list of CPUs, such as ``0-2,8``.
 
     Raises:
         ValueError: If it is none.

@@ -1,4 +1,4 @@
-"""A validation taken apart while it runs: a stack of calls, each with its own time.
+"""Times the parts of a validation while it runs, by a stack of nested calls.
 
 It knows no trainer. What runs is the innermost call; the seconds until the next call
 begins or ends belong to it, so the parts add up to the wall clock by construction.
@@ -18,12 +18,12 @@ from mmgpu_hooks.measure.clock import Clock, monotonic_s
 
 
 class PartCall(NamedTuple):
-    """Call that runs in a validation."""
+    """A timed call in a validation: its part, and the metric that it belongs to."""
 
     part: str
-    """Part, out of :data:`mmgpu_hooks.schema.recorded.VALIDATION_PARTS`."""
+    """Part of a validation, out of ``VALIDATION_PARTS`` of `schema.recorded`."""
     metric: str | None = None
-    """The metric that it is of, where there is one."""
+    """Metric that the timed call belongs to; ``None`` without one."""
 
 
 DATA_WAIT, FORWARD = PartCall('data_wait'), PartCall('forward')
@@ -31,20 +31,20 @@ RANK_WAIT, SAVE_CALL, REST = PartCall('rank_wait'), PartCall('save'), PartCall('
 
 
 class Standing(NamedTuple):
-    """Place of a validation at one moment."""
+    """State of a validation at one time: running call and seconds so far."""
 
     call: PartCall
-    """Call that runs."""
+    """Call that is running in the validation."""
     since_s: float
-    """Time at which the last call began or ended, by the clock."""
+    """Time at which a call of the validation last began or ended, by the clock."""
     elapsed_s: float
     """Seconds since the validation began."""
     parts_s: Mapping[str, float]
-    """Seconds so far by part, those of the call that runs included."""
+    """Seconds of a validation so far by part, the running call included."""
 
 
 class ValidationParts:
-    """Seconds of one validation, by the call that ran.
+    """Seconds of one validation by part: each goes to the innermost running call.
 
     Only the thread that makes it is timed. A call costs half a microsecond.
 
@@ -64,7 +64,7 @@ class ValidationParts:
         self._began_s = self._since_s = clock()
 
     def begin(self, call: PartCall) -> int | None:
-        """Begin a call inside of what runs.
+        """Begin a timed call in the validation, inside the one that is running.
 
         Returns:
             What :meth:`end` is to be given; ``None`` of another thread's call.
@@ -76,7 +76,7 @@ class ValidationParts:
         return len(self._running) - 1
 
     def end(self, depth: int | None) -> None:
-        """End a call with all that began in it; do nothing where it was not timed."""
+        """End a timed call with all that began in it; ``None`` ends nothing."""
         if depth is not None:
             self._stamp()
             # an error may have left something open inside of it
@@ -91,14 +91,14 @@ class ValidationParts:
         self._since_s = now_s
 
     def read(self) -> Standing:
-        """Read where the validation stands now; from any thread."""
+        """Read the running call and the seconds of the validation; from any thread."""
         now_s, since_s, call = self._clock(), self._since_s, self._running[-1]
         seconds = dict(self._seconds)
         seconds[call] = seconds.get(call, 0.0) + max(now_s - since_s, 0.0)
         return Standing(call, since_s, now_s - self._began_s, _sum_parts(seconds))
 
     def sum_up(self, wall_s: float) -> dict[str, float]:
-        """Seconds by part, once it is over.
+        """Seconds of a validation by part, once it is over.
 
         Args:
             wall_s: Of all of it: what is in no call is ``rest``.
@@ -109,7 +109,10 @@ class ValidationParts:
         return parts_s
 
     def sum_metrics(self, part: str) -> dict[str, float]:
-        """Seconds of a part by metric, as far as they are of one."""
+        """Seconds of one part of a validation, by metric.
+
+        Calls that are of no metric are left out.
+        """
         return {
             call.metric: seconds
             for call, seconds in self._seconds.items()
@@ -129,7 +132,7 @@ def _keep(function: Any) -> Any:
 
 
 class TimedCall:
-    """Stands in the place of a method or function while a validation lasts.
+    """Replaces a method or function while a validation lasts, and times its calls.
 
     A copy or a pickle has what it stands for in its place: a metric may send itself to
     processes of its own.

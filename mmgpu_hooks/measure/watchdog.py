@@ -1,4 +1,4 @@
-"""Notices that something has not ended for a long time. It ends nothing itself.
+"""Notices that a training has stood still for a long time; ends nothing itself.
 
 A thread checks now and then what is running and when that last went on. Time in which
 the thread itself did not run (the process was stopped, the host asleep) does not count,
@@ -27,24 +27,27 @@ from mmgpu_hooks.measure.validation_parts import PartCall
 WATCHDOG_THREAD = 'mmgpu-watchdog'
 
 USUAL_TIMES = 20
-"""A part is late from so many times its usual duration on."""
+"""Smallest multiple of its usual duration at which a part of training is late."""
 UNKNOWN_TIMES = 10
-"""The patience with a part that has not ended once, over the least patience."""
+"""Patience with a part of training not ended once, in units of ``stuck_after_s``."""
 AGAIN_S = (0.0, 600.0, 3600.0, math.inf)
-"""Seconds after the first alarm at which it is repeated, and then no more."""
+"""Seconds after a first alarm of a stuck training at which the alarm is repeated.
+
+After these there is none.
+"""
 
 _MOST_GAP = 3.0
-"""Times its period that the thread may be late; beyond, it did not run."""
+"""Largest gap between watchdog checks, in periods; beyond, the thread did not run."""
 _DEBUGGERS = re.compile(r'(?:pdb|bdb|pydevd)\.py:')
 
 
 _arming = threading.Lock()
 _armed: list[Any] = []
-"""The watchdog whose timer runs: a process has one."""
+"""The watchdog whose timer (``faulthandler``) runs: a process has one."""
 
 
 def _disarm() -> None:
-    """End the timer, and let nobody start it until `_arming` is released."""
+    """Cancel ``faulthandler``'s timer; nobody starts it until `_arming` is released."""
     _arming.acquire()
     if _armed:
         faulthandler.cancel_dump_traceback_later()
@@ -60,21 +63,23 @@ def _watch_forks() -> None:
 
 
 class Running(NamedTuple):
-    """Part of training, or hook, that runs."""
+    """Part of training, or hook, that is running, and its usual duration."""
 
     part: str
-    """Part of the time ledger, or class of the hook, that runs."""
+    """Part of the time ledger, or class of the hook, that is running."""
     beat: float
     """Value that changes whenever training goes on."""
     usual_s: float | None
-    """Usual seconds of the part; ``None`` until it has ended once."""
+    """Usual seconds of the running part; ``None`` until it has ended once."""
     inside: PartCall | None = None
-    """Call that runs in a validation; ``None`` outside of one."""
+    """Call that is running in a validation; ``None`` outside of one."""
 
 
 @dataclass
 class Watchdog:
-    """Watches the training of the thread that makes it.
+    """Calls back when the training has made no progress for too long.
+
+    It watches the thread that makes it.
 
     Args:
         stuck_after_s: The least time without progress that is too long.
@@ -110,13 +115,13 @@ class Watchdog:
         self._running: Running | None = None
         self._stands_s, self._alarms = 0.0, 0
         self._proof: bool | None = None
-        """Answer to the question for a proof; ``None`` until it was asked."""
+        """Answer of ``is_proven``, if training is stuck; ``None`` until asked."""
         self._alarmed_s = 0.0
-        """Seconds that it had stood still at the first alarm."""
+        """Seconds that the training had stood still at the first alarm."""
         self._checked_s = self.clock()
 
     def start(self) -> None:
-        """Begin."""
+        """Start the watchdog's thread."""
         self._checked_s = self.clock()
         if self.stack_path is not None:
             self._stack_file = self.stack_path.open('ab', buffering=0)
@@ -135,7 +140,7 @@ class Watchdog:
                 return
 
     def check(self) -> None:
-        """Check once; the thread does so each period."""
+        """Check once if training goes on; the watchdog's thread does so each period."""
         now_s = self.clock()
         passed_s, self._checked_s = now_s - self._checked_s, now_s
         if self._stack_file is not None:
@@ -166,7 +171,7 @@ class Watchdog:
             self.on_stuck(running, self._stands_s)
 
     def _patience_s(self, running: Running) -> float:
-        """Seconds that a part may take."""
+        """Seconds without progress that the running part may take before an alarm."""
         is_late = None
         if self._stands_s >= self.stuck_after_s:
             is_late = self.ask_others(running, self._stands_s)
@@ -183,7 +188,7 @@ class Watchdog:
         return format_stack(sys._current_frames().get(self._trainer))
 
     def stop(self) -> None:
-        """End the thread; a second call does nothing."""
+        """End the watchdog's thread; a second call does nothing."""
         self._ended.set()
         thread, self._thread = self._thread, None
         if thread is None or os.getpid() != self._pid:
@@ -199,7 +204,7 @@ class Watchdog:
 
 
 def format_stack(frame: FrameType | None) -> tuple[str, ...]:
-    """The calls of a thread, the innermost first."""
+    """Format a thread's calls as ``file:line in function``, the innermost first."""
     return (
         tuple(
             f'{call.f_code.co_filename}:{line} in {call.f_code.co_name}'

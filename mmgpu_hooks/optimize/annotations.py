@@ -48,9 +48,9 @@ _KNOWN_INITS = (
     ('mmengine.dataset.base_dataset', 'BaseDataset.full_init'),
     ('mmdet.datasets.base_det_dataset', 'BaseDetDataset.full_init'),
 )
-"""``full_init`` methods that only load, filter, cut and serialise."""
+"""``full_init`` methods of data sets that only load, filter, cut and serialise."""
 _PLAIN_METHODS = 'get_data_info', '_serialize_data', '__len__'
-"""Methods of `BaseDataset` with which samples are read."""
+"""Methods of `BaseDataset` that read samples; a data set with its own is refused."""
 _NOT_IN_KEY = {'pipeline', 'data_list', 'max_refetch', 'full_init'}
 _NOT_KEPT = _NOT_IN_KEY | {'data_bytes', 'data_address', '_fully_initialized'}
 _LIBRARIES = 'mmengine', 'mmdet', 'mmcv', 'numpy', 'pycocotools', 'lvis'
@@ -94,7 +94,7 @@ class AnnotationCache:
         )
 
     def close(self) -> None:
-        """Ends caching; mapped annotations stay so, and a second call does nothing."""
+        """Ends annotation caching; what is mapped stays, a second call does nothing."""
         folder, self._folder = self._folder, None
         if folder is not None:
             self._watch.initialise_by(None)
@@ -119,7 +119,7 @@ class AnnotationCache:
             )
 
     def _try(self, found: Initialisation, function: Callable[[], Any]) -> Any:
-        """Calls our code; a failure is logged, and the data set parses as usual."""
+        """Calls caching code; a failure is logged, and the data set parses as usual."""
         try:
             return function()
         except (RefusalError, CacheError) as reason:
@@ -285,7 +285,7 @@ def _name_class(kind: type) -> str:
 
 
 def _list_code(kind: type) -> dict[str, Any]:
-    """Path, size and time of the files with the classes that parse."""
+    """Path, size and time of the source files that define a data set's classes."""
     classes = [each for each in kind.__mro__ if each is not object]
     for each in list(classes):
         own = vars(each).values()
@@ -361,14 +361,14 @@ def _restore(dataset: Any, entry: ParsedAnnotations) -> bool:
 
 
 _PLAIN = (list, dict, set, frozenset, tuple, int, float, str, bytes, bool, complex)
-"""Plain types that are cached: values, and the types themselves (``defaultdict``)."""
+"""Plain types that the annotation cache takes, as values and as types themselves."""
 _TYPES: tuple[type, ...] = (OrderedDict, defaultdict, np.ndarray, np.dtype)
 _NUMPY_MODULES = ('numpy', 'numpy.core.multiarray', 'numpy._core.multiarray')
 _NUMPY_NAMES = ('_reconstruct', 'scalar', 'ndarray', 'dtype')
 
 
 class _StatePickler(pickle.Pickler):
-    """Pickler that takes plain data only."""
+    """Pickler of data sets' attributes that refuses all but plain data."""
 
     def reducer_override(self, value: Any) -> Any:
         kind = value if isinstance(value, type) else type(value)
@@ -380,7 +380,7 @@ class _StatePickler(pickle.Pickler):
 
 
 class _StateUnpickler(pickle.Unpickler):
-    """Unpickler that reads plain data only."""
+    """Unpickler of data sets' attributes that refuses all but plain data."""
 
     def find_class(self, module: str, name: str) -> Any:
         plain = {kind.__name__ for kind in _PLAIN}

@@ -1,4 +1,4 @@
-"""CocoMetric of MMDetection on a fast evaluator, without JSON files.
+"""Runs MMDetection's CocoMetric on a faster evaluator, without JSON files.
 
 Importing it asks MMEngine's registry for CocoMetric, which imports MMDetection.
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _LARGEST_ID = 2**53
-"""Largest whole number up to which float64 is exact."""
+"""Bound of COCO ids: up to here float64 holds every whole number exactly."""
 _CHUNK_BYTES = 2**26
 """Most bytes of masks copied at a time, on the device that holds them."""
 ARRAYS = ('precision', 'recall', 'scores')
@@ -49,31 +49,31 @@ class Backend:
     module: str
     distribution: str
     lowest: str
-    """Lowest version whose results were compared with pycocotools."""
+    """Lowest package version whose results were compared with pycocotools."""
 
 
 BACKENDS = (
     Backend('ultrafast_pycocotools', 'ultrafast-pycocotools', '0.1.14'),
     Backend('hotcoco', 'hotcoco', '1.3.0'),
 )
-"""Supported backends in order of preference."""
+"""Supported packages for COCO evaluation, in order of preference."""
 
 
 @dataclass(frozen=True)
 class OpenBackend:
-    """An imported backend with its version."""
+    """An imported package for COCO evaluation, with its name and version."""
 
     module: types.ModuleType
     title: str
-    """Name and version of the backend."""
+    """Name and version of the package for COCO evaluation."""
 
 
 class NoBackendError(Exception):
-    """Raised when no backend can be used; the message says why."""
+    """Raised when no package for COCO evaluation can be used; the message says why."""
 
 
 def open_backend(backends: Sequence[Backend]) -> OpenBackend:
-    """Imports the first backend that is installed.
+    """Imports the first package for COCO evaluation that is installed.
 
     Raises:
         NoBackendError: If none is installed, new enough and can be imported.
@@ -98,7 +98,7 @@ def open_backend(backends: Sequence[Backend]) -> OpenBackend:
 
 
 def find_coco_metric() -> Any:
-    """CocoMetric of MMDetection, from MMEngine's registry.
+    """Finds MMDetection's CocoMetric class in MMEngine's registry.
 
     Raises:
         RuntimeError: If MMDetection is not installed. MMEngine drops an ImportError
@@ -215,7 +215,7 @@ class FastCocoMetric(_CocoMetric):
         return figures
 
     def _compute_with_backend(self, results: list[Any]) -> dict[str, float]:
-        """Runs MMDetection's own code on tables and the backend's classes.
+        """Computes the metric with MMDetection's own code on a fast backend's classes.
 
         It runs on a copy of the metric, so nothing has to be put back.
         """
@@ -304,7 +304,7 @@ def _accumulate(evaluation: Any, backend: Any) -> None:
 
 
 def _can_rebind(function: Any) -> bool:
-    """True for a function that looks up ``load`` and ``COCOeval`` in its module."""
+    """True if a function looks ``load`` and ``COCOeval`` up in its module."""
     names = {'load', 'COCOeval', 'loadRes', 'results2json'}
     return isinstance(function, types.FunctionType) and (
         names <= {*function.__code__.co_names}
@@ -446,7 +446,7 @@ def list_masks(
 
 
 def _with_encoded_masks(sample: Any) -> Any:
-    """Returns a sample with encoded masks, or the sample itself if they are already."""
+    """Returns a sample with encoded masks, or the sample itself if nothing is to do."""
     found = sample.get('pred_instances') if isinstance(sample, dict) else None
     if not isinstance(found, dict) or 'masks' not in found:
         return sample

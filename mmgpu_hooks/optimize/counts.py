@@ -1,4 +1,4 @@
-"""Counts the host's work per step, once when training begins."""
+"""Counts the host's work per train step, once when training begins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mmgpu_hooks.schema.recorded import AveragedModel, StepOverhead
 
 
 def count_overhead(runner: Any) -> StepOverhead:
-    """Counts parameter groups, averaged tensors and other host work per step.
+    """Counts parameter groups, averaged tensors and other host work per train step.
 
     Args:
         runner: About to enter its train loop.

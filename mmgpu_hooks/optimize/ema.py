@@ -73,21 +73,21 @@ class ListedAverages(Several):
 
 
 class _Lists(NamedTuple):
-    """Tensors of an update, valid while the modules hold the same ones."""
+    """Tensor lists to update an averaged model, valid until a tensor is replaced."""
 
     model: Any
     """Model whose tensors are averaged."""
     dicts: list[dict[str, Any]]
-    """Dicts in which the modules of both models hold tensors and submodules."""
+    """Dicts of tensors and submodules in all modules of the model and its average."""
     held: list[Any]
-    """Contents of ``dicts`` when the lists were made."""
+    """Tensors and submodules that ``dicts`` had when the lists were made."""
     averaged: list[tuple[list[Any], list[Any]]]
-    """Averages with their sources; no two tensors of a list share a storage."""
+    """Averaged tensors with their sources; no two of a list share a storage."""
     copied: list[tuple[list[Any], list[Any]]]
     """Buffers with the buffers that they are copied from."""
 
     def is_current(self, model: Any) -> bool:
-        """True if no tensor or submodule was replaced since."""
+        """True if no tensor or submodule was replaced since the lists were made."""
         now = _list_held(self.dicts)
         is_same = model is self.model and len(now) == len(self.held)
         return is_same and all(map(is_, now, self.held))
@@ -132,7 +132,7 @@ class ListedAverage:
         return getattr, (self._ema, 'update_parameters')
 
     def _prove(self) -> None:
-        """Proves equal bits: averages a tensor of each type and device in both ways."""
+        """Proves that updates over lists give equal bits, for each type and device."""
         ema = self._ema
         for device, dtype in {
             (average.device, average.dtype)
@@ -153,7 +153,7 @@ class ListedAverage:
                 )
 
     def __call__(self, model: Any) -> None:
-        """Updates the averages with the tensors of ``model``."""
+        """Updates the averaged model with the tensors of ``model``."""
         ema, lists, began_s = self._ema, None, self._turns.begin()
         steps = int(ema.steps)
         if self._is_open and steps and steps % ema.interval == 0:
@@ -187,7 +187,7 @@ class ListedAverage:
         return self._turns.spared
 
     def close(self) -> None:
-        """Restores the method; if it was wrapped meanwhile, calls are passed on."""
+        """Restores ``update_parameters``; if it was wrapped, calls are passed on."""
         self._is_open = False
         self._lists = None
         self._patches.close()
@@ -198,7 +198,7 @@ def _list_held(dicts: Iterable[dict[str, Any]]) -> list[Any]:
 
 
 def _make_lists(ema: Any, model: Any) -> _Lists:
-    """Pairs the tensors of both models in lists.
+    """Pairs the tensors of an averaged model with the model's, in lists.
 
     Raises:
         RefusalError: If a tensor must be averaged by itself.
@@ -238,13 +238,13 @@ def _make_lists(ema: Any, model: Any) -> _Lists:
 
 
 class _Sorted:
-    """Pairs of tensors, sorted into lists that one kernel can take."""
+    """Pairs of averaged and source tensors, in lists that one kernel can take."""
 
     def __init__(self) -> None:
         self._lists: dict[Any, tuple[list[Any], list[Any]]] = {}
 
     def add(self, name: str, average: Any, source: Any, turn: int = 0) -> None:
-        """Adds an average and its source.
+        """Adds an averaged tensor and its source tensor to a list.
 
         Args:
             name: Of the tensor.
@@ -270,5 +270,5 @@ class _Sorted:
         sources.append(source)
 
     def in_turns(self) -> list[tuple[list[Any], list[Any]]]:
-        """Lists of averages and sources, in the order of their turns."""
+        """Lists of averaged tensors and their sources, in the order of their turns."""
         return [self._lists[key] for key in sorted(self._lists, key=lambda key: key[0])]

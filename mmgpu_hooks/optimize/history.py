@@ -1,4 +1,4 @@
-"""Histories of scalars whose arrays grow by doubling.
+"""Scalar histories for MMEngine's message hub whose arrays grow by doubling.
 
 MMEngine's ``HistoryBuffer`` copies its whole history for each value that is added, so
 that an iteration takes longer the older the training is.
@@ -18,11 +18,14 @@ from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema.recorded import SparedTime
 
 _LEAST_SPARE, _MOST_SPARE = 1024, 131_072
-"""Fewest and most spare places; between them, as many as there are values."""
+"""Fewest and most spare places that a full scalar history gets.
+
+Between them, as many as there are values.
+"""
 
 
 class GrowingHistories:
-    """Makes all histories of a Runner's message hub grow by doubling.
+    """Makes all scalar histories of a Runner's message hub grow by doubling.
 
     Args:
         runner: About to enter its train loop.
@@ -55,7 +58,7 @@ class GrowingHistories:
 
     @property
     def spared(self) -> SparedTime | None:
-        """CPU time of copying all histories, and of adding a value to each."""
+        """CPU time of copying all scalar histories, and of adding a value to each."""
         buffers = list(self._hub.log_scalars.values())
         copied = HistoryMeter(self._hub.log_scalars).read(
             max((len(buffer.data[0]) for buffer in buffers), default=0)
@@ -67,7 +70,7 @@ class GrowingHistories:
         )
 
     def close(self) -> None:
-        """Makes the histories MMEngine's plain ones again."""
+        """Makes the scalar histories MMEngine's plain ``HistoryBuffer`` again."""
         self._is_open = False
         self._patches.close()
         for buffer in self._hub.log_scalars.values():
@@ -83,7 +86,7 @@ class GrowingHistory(HistoryBuffer):
 
     @classmethod
     def adopt(cls, buffer: HistoryBuffer) -> None:
-        """Turns a plain buffer into a growing one, in place."""
+        """Turns a plain ``HistoryBuffer`` into a growing one, in place."""
         own = buffer.__dict__
         own.update(
             _log=_Grown(own['_log_history']), _counts=_Grown(own['_count_history'])
@@ -92,7 +95,7 @@ class GrowingHistory(HistoryBuffer):
         del own['_log_history'], own['_count_history']
 
     def release(self) -> None:
-        """Turns it into a plain ``HistoryBuffer`` again, in place."""
+        """Turns the history into a plain ``HistoryBuffer`` again, in place."""
         own = self.__dict__
         own.update(
             _log_history=self._log.values.copy(),
@@ -119,7 +122,7 @@ class GrowingHistory(HistoryBuffer):
         self._counts = _Grown(values)
 
     def update(self, log_val: int | float, count: int | float = 1) -> None:
-        """Adds a value, and drops the oldest ones beyond ``max_length``."""
+        """Adds a value to the history, and drops the oldest beyond ``max_length``."""
         log, counts = self._log, self._counts
         is_even = log.size == counts.size and self.max_length > 0
         if is_even and log.takes(log_val) and counts.takes(count):
@@ -142,7 +145,7 @@ class GrowingHistory(HistoryBuffer):
 
 
 class _Grown:
-    """An array with spare places at its end.
+    """A growing array: a NumPy array with spare places at its end.
 
     Args:
         values: What it begins with; it is not changed by what is added.
@@ -156,16 +159,16 @@ class _Grown:
 
     @property
     def values(self) -> Any:
-        """The array at this time; values added later do not change it."""
+        """The values of the growing array now; later ones do not change them."""
         return self._store[self._first : self._end]
 
     @property
     def size(self) -> int:
-        """Number of values."""
+        """Number of values in the growing array."""
         return self._end - self._first
 
     def takes(self, value: Any) -> bool:
-        """True if ``numpy.append`` would give an array of the same type."""
+        """True if ``numpy.append`` of the value would keep the array's type."""
         kind, store = type(value), self._store
         if store.ndim != 1:
             return False
@@ -175,7 +178,7 @@ class _Grown:
         return is_number and -(2**63) <= value < 2**63
 
     def append(self, value: float, most: int) -> None:
-        """Adds a value, and keeps at most ``most``.
+        """Adds a value to the growing array, and keeps the newest ``most`` values.
 
         Args:
             value: One that it :meth:`takes`.

@@ -40,7 +40,9 @@ class _Kept(FastCocoMetric):
 
 
 def check_metric(annotations: Path, results: Path, kind: str) -> MetricCheck:
-    """Evaluates results once with each metric; each takes as long as in a validation.
+    """Evaluates results with CocoMetric and FastCocoMetric, and compares the two.
+
+    Each takes as long as in a validation.
 
     Args:
         annotations: Ground truth.
@@ -91,7 +93,7 @@ def _keep_evaluations(function: Any, made: list[Any]) -> Any:
 def _list_results(
     rows: list[dict[str, Any]], categories: list[int], kind: str
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Results per image, in the form that ``CocoMetric.process`` stores."""
+    """Converts COCO results to what ``CocoMetric.process`` stores, by image."""
     by_image: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         by_image[row['image_id']].append(row)

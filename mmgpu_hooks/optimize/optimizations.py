@@ -22,17 +22,17 @@ _CLASSES = {
     'annotations': 'AnnotationCache',
     'resume': 'SampledResume',
 }
-"""Class of each optimisation by its name, which is its module's, too."""
+"""Class of each optimisation, by the optimisation's (and its module's) name."""
 
 
 class Optimization(Protocol):
-    """Interface of an active optimisation."""
+    """Interface of an active optimisation of a training."""
 
     changed: str
-    """Log text on what is done differently from now on."""
+    """Log text on what the optimisation changes in the training."""
 
     def close(self) -> None:
-        """Restores everything; a second call does nothing."""
+        """Ends the optimisation and restores everything; a second call does nothing."""
 
 
 class Optimizations:
@@ -67,7 +67,7 @@ class Optimizations:
         return {name: found for name, found in known.items() if found is not None}
 
     def begin_data_sets(self, watch: DatasetWatch) -> None:
-        """Starts optimisations of data sets, before any is built.
+        """Starts optimisations of data sets, before any data set is built.
 
         Args:
             watch: Sees them.
@@ -85,7 +85,7 @@ class Optimizations:
             )
 
     def begin_training(self, runner: Any) -> None:
-        """Starts the other optimisations, right before the train loop runs."""
+        """Starts all remaining optimisations, right before the train loop runs."""
         for name in self._names:
             if name == 'annotations':
                 if not self._has_data_sets:
@@ -96,7 +96,7 @@ class Optimizations:
                 self._begin_late(runner.train_loop)
 
     def begin_epoch(self, book: Callable[[Callable[[], int]], None]) -> None:
-        """Starts the part that comes before a resumed loop's first iteration.
+        """Starts skipping batches in a resumed loop, before its first iteration.
 
         Args:
             book: Calls what skips batches, and books its time; it returns how many are
@@ -111,7 +111,7 @@ class Optimizations:
             self._give_up('resume', error)
 
     def _begin_late(self, loop: Any) -> None:
-        """Starts loader optimisations if the hook did not see the loop being built."""
+        """Starts DataLoader optimisations if the hook saw no loop being built."""
         running = getattr(loop.dataloader, '_iterator', None)
         # iteration-based loops start workers in their constructor
         if running is not None or hasattr(loop, 'dataloader_iterator'):
@@ -182,7 +182,7 @@ class Optimizations:
             )
 
     def report(self) -> None:
-        """Logs the CPU time that each optimisation saved."""
+        """Logs the CPU time that each active optimisation saved."""
         for name, found in self.spared.items():
             said = phrase(
                 'GPUEfficiencyHook: optimize={name} gave {change} of CPU of the '

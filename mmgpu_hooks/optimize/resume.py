@@ -29,7 +29,10 @@ from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.schema.text import phrase
 
 Book = Callable[[Callable[[], int]], None]
-"""Callback that times the skipping, which returns the batches still to be loaded."""
+"""Callback that calls, and times, a function that skips batches.
+
+That function returns the number of batches still to be loaded.
+"""
 
 _NAMES = ('_sampler_iter', '_index_sampler', '_dataset_kind')
 _WORKER_NAMES = ('_send_idx', '_shutdown_workers')
@@ -75,7 +78,7 @@ class SampledResume:
         )
 
     def begin_epoch(self, book: Book) -> None:
-        """Replaces the loader's iterator until the loop has skipped.
+        """Replaces the loader's iterator until the resumed loop has skipped batches.
 
         Args:
             book: Calls what skips, and books its time.
@@ -86,7 +89,7 @@ class SampledResume:
             self._patches.set(self._wrapper, '_iterator', stand_in)
 
     def _skip(self) -> _Skipped:
-        """Skips batches; after a failure fewer than the loop throws away."""
+        """Skips batches in the sampler; after a failure fewer than the loop wants."""
         done = self._count
 
         def advance() -> int:
@@ -100,7 +103,7 @@ class SampledResume:
         return _Skipped(done, live, self._go_on)
 
     def _go_on(self, iterator: Any) -> None:
-        """Gives the loop its iterator back after it has skipped."""
+        """Gives the training loop its iterator back after batches were skipped."""
         self._wrapper._iterator = iterator
         # the patch keeps the old one, and the batches that it had loaded
         self._patches.close()
@@ -132,7 +135,7 @@ class SampledResume:
         return self._count
 
     def _draw(self, indices: Iterator[Any], count: int) -> Iterator[Any]:
-        """Draws index batches, across epoch ends as MMEngine's wrapper does."""
+        """Draws index batches of the sampler, across epoch ends as MMEngine does."""
         sampler = self._live._index_sampler
         for _ in range(count):
             try:
@@ -155,7 +158,10 @@ class SampledResume:
                 return
 
     def _start_workers(self, indices: Iterator[Any]) -> Any:
-        """Makes an iterator that continues with the indices; the old one lives on."""
+        """Makes an iterator with new workers that goes on with the given indices.
+
+        The old one lives on.
+        """
         loader, live, patches = self._loader, self._live, Patches()
         sampler = live._index_sampler
         name = 'batch_sampler' if loader._auto_collation else 'sampler'
@@ -178,25 +184,25 @@ class SampledResume:
         return fresh
 
     def close(self) -> None:
-        """Lets the loop load whatever it has not skipped yet."""
+        """Ends skipping: the training loop loads what it has not skipped yet."""
         self._patches.close()
         self._live = None
 
 
 @dataclass(frozen=True)
 class _Skipped:
-    """Result of skipping: the count, and how the loop continues."""
+    """Result of skipping batches: their count, and how the loop continues."""
 
     count: int
     """Number of batches that need not be loaded."""
     iterator: Any
-    """Iterator with the batches that follow."""
+    """DataLoader iterator with the batches that follow the skipped ones."""
     go_on: Callable[[Any], None]
     """Called with ``iterator`` after ``count`` empty batches."""
 
 
 class _Skipping:
-    """Replaces the loop's iterator, and gives ``None`` for each skipped batch.
+    """Replaces a DataLoader's iterator, and gives ``None`` for each skipped batch.
 
     Args:
         count: Batches that the loop is about to throw away.
@@ -237,14 +243,14 @@ class SeededInit:
     iteration: int
 
     def __call__(self, worker_id: int) -> None:
-        """Seeds the worker before it loads anything."""
+        """Calls the loader's ``worker_init_fn``, then seeds the worker by iteration."""
         if self.own_init is not None:
             self.own_init(worker_id)
         seed_anew(self.iteration)
 
 
 def seed_anew(iteration: int) -> None:
-    """Seeds this process from its seed and an iteration.
+    """Seeds this process's random generators from its seed and an iteration.
 
     So what is drawn from here on does not repeat what was drawn when training began.
     """
@@ -256,7 +262,7 @@ def seed_anew(iteration: int) -> None:
 
 
 def count_skipped(loop: Any) -> int:
-    """Number of batches that a resumed loop will throw away.
+    """Number of batches that a resumed training loop will throw away.
 
     Raises:
         RefusalError: If none, or not in the way of MMEngine's own loop.
@@ -279,7 +285,7 @@ def count_skipped(loop: Any) -> int:
 
 
 def check_iterator(iterator: Any, loader: Any) -> None:
-    """Checks that an iterator's sampler can be advanced.
+    """Checks that the sampler of a DataLoader's iterator can be advanced.
 
     Raises:
         RefusalError: If it cannot.

@@ -15,18 +15,21 @@ _WARM_UP, _BATCHES = 4, 24
 
 
 class SentBatch(NamedTuple):
-    """CPU seconds of one batch transfer."""
+    """CPU seconds of sending one batch from a worker to the training process."""
 
     received_s: float
-    """CPU of the training thread, median."""
+    """Median CPU seconds in which the training thread receives a batch."""
     sent_s: float
-    """CPU of the worker, mean, without the copy that stands for loading."""
+    """Mean CPU seconds in which a worker sends a batch.
+
+    The copy that stands for loading is not in it.
+    """
     received_error_s: float
     """Standard error of ``received_s``."""
 
 
 class SentBatches(NamedTuple):
-    """Transfer times of the same batch, plain and by value."""
+    """CPU times of sending a batch: plain, and with small tensors by value."""
 
     plain: SentBatch
     by_value: SentBatch
@@ -55,11 +58,11 @@ def _give(item: Any) -> Any:
 
 
 def _ignore(error: Exception) -> None:
-    """Failure callback that does nothing: a worker falls back to the plain way."""
+    """Failure callback that does nothing: a worker falls back to sending plainly."""
 
 
 def time_sending(batch: Any) -> SentBatches:
-    """Times repeated transfers of a batch from a worker, in both ways.
+    """Times sending a batch from a worker, plain and with small tensors by value.
 
     Args:
         batch: As a loader gives it, in memory of the host.

@@ -1,4 +1,4 @@
-"""One optimisation applied at several places: each optimizer, each average."""
+"""Applies one optimisation to several objects: optimizers, or averaged models."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ OnFailure = Callable[[Exception], None]
 
 
 class Part(Protocol):
-    """Interface of an optimisation at one place, until it is closed."""
+    """Interface of an active optimisation of one object, such as one optimizer."""
 
     changed: str
-    """Log text on what it changed."""
+    """Log text on what the optimisation changed."""
 
     @property
     def spared(self) -> SparedTime | None:
-        """CPU time of one call in both ways; ``None`` if unknown."""
+        """CPU time of a plain and of an optimised call; ``None`` if unknown."""
 
     def close(self) -> None:
-        """Restores the place as it was."""
+        """Ends the optimisation of one object, and restores the object."""
 
 
 class Opener(NamedTuple):
-    """Makes the optimisation of one place."""
+    """Function that starts the optimisation of one object, and its log prefix."""
 
     prefix: str
-    """Prefix of its log texts; empty for a single place."""
+    """Prefix of the optimisation's log texts; empty for a single object."""
     open: Callable[[], Part]
 
 
 class Several:
-    """The optimisations of all places where one could be opened.
+    """One optimisation of several objects, active on those where it could start.
 
     Args:
         openers: One for each place.
@@ -56,13 +56,13 @@ class Several:
                 self._parts.append(part)
                 said.append(f'{opener.prefix}{part.changed}')
         self.changed = '; '.join(said)
-        """Log text on what each part changed, or why it was refused."""
+        """Log text on what was optimised on each object, or why it was refused."""
         if not self._parts:
             raise RefusalError(self.changed)
 
     @property
     def spared(self) -> SparedTime | None:
-        """CPU time of one call of each part in both ways, added up."""
+        """CPU time of a plain and of an optimised call, summed over all objects."""
         known = [part.spared for part in self._parts if part.spared is not None]
         if not known:
             return None
@@ -73,6 +73,6 @@ class Several:
         )
 
     def close(self) -> None:
-        """Closes all parts."""
+        """Ends the optimisation of all objects."""
         for part in self._parts:
             part.close()

@@ -22,13 +22,16 @@ from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.optimize.refusal import RefusalError
 
 MOST_BYTES = SMALL_BYTES
-"""Largest tensor sent by value; a higher limit gained nothing."""
+"""Largest tensor that a worker sends by value, in bytes.
+
+A higher limit gained nothing.
+"""
 
 LEAST_BYTES = 65_536
-"""Smallest array sent through shared memory."""
+"""Smallest NumPy array that a worker sends through shared memory, in bytes."""
 
 SPARE_SHM_BYTES = 2**29
-"""Bytes of ``/dev/shm`` left free for tensors, which have no other way."""
+"""Bytes of ``/dev/shm`` left free for tensors, which cannot be sent otherwise."""
 
 _KINDS = {
     torch.float32,
@@ -41,7 +44,7 @@ _KINDS = {
     torch.int32,
     torch.int64,
 }
-"""Tensor types that are sent by value: those that NumPy has, too."""
+"""Tensor types that workers send by value: those that NumPy has, too."""
 _ARRAY_KINDS = {
     np.dtype(name)
     for name in (
@@ -56,7 +59,7 @@ _ARRAY_KINDS = {
         'int64',
     )
 }
-"""Array types that are sent as files, in native byte order."""
+"""NumPy array types that workers send as files, in native byte order."""
 
 # private: without it nothing is sent by value
 _count_uses: Callable[[int], int] | None = getattr(torch._C, '_storage_Use_Count', None)
@@ -89,19 +92,19 @@ class SmallTensors:
         )
 
     def close(self) -> None:
-        """Makes workers that start from now on send in the plain way."""
+        """Makes workers that start from now on send tensors in PyTorch's plain way."""
         self._patches.close()
 
 
 @dataclass
 class ByValueInit:
-    """A ``worker_init_fn`` that calls the user's, then switches the sending over."""
+    """A ``worker_init_fn`` that calls the user's, then sends small tensors by value."""
 
     user_init: Callable[[int], Any] | None
-    """The loader's own ``worker_init_fn``."""
+    """``worker_init_fn`` that the user's DataLoader had before."""
 
     def __call__(self, worker_id: int) -> None:
-        """Switches this worker over, right before its first task."""
+        """Makes this worker send small tensors by value, before its first task."""
         if self.user_init is not None:
             self.user_init(worker_id)
         reducers = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
@@ -112,7 +115,7 @@ class ByValueInit:
 
 
 def reduce_by_value(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Reducer of tensors: as bytes if that is indistinguishable, else as a file."""
+    """Pickles a tensor as bytes if that is indistinguishable, else as a shared file."""
     if _holds(_may_go_by_value, tensor):
         data = tensor.numpy().tobytes()
         return rebuild, (data, tensor.dtype, tuple(tensor.shape), tensor.stride())
@@ -137,7 +140,7 @@ def _holds(question: Callable[[Any], bool], value: Any) -> bool:
 
 
 def _may_go_by_value(tensor: torch.Tensor) -> bool:
-    """True for a small, plain tensor that shares its memory with no other."""
+    """True if a tensor is small and plain, and shares its memory with no other."""
     # a nested one has no size that could be asked for
     if tensor.is_nested or tensor.layout is not torch.strided:
         return False
@@ -165,19 +168,19 @@ def _is_count_known() -> bool:
 
 
 def reduce_array(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
-    """Reducer of arrays: as a file where that is worth it, else as bytes."""
+    """Pickles a NumPy array as a shared file where that is worth it, else as bytes."""
     if _holds(_may_go_as_file, array):
         return rebuild_array, (torch.from_numpy(array),)
     return array.__reduce_ex__(pickle.DEFAULT_PROTOCOL)  # type: ignore[return-value]
 
 
 def rebuild_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """Rebuilds an array in the memory of its file."""
+    """Rebuilds a NumPy array in the shared memory of its file."""
     return tensor.numpy()  # type: ignore[no-any-return]
 
 
 def _may_go_as_file(array: np.ndarray[Any, Any]) -> bool:
-    """True for a large, plain array that leaves room in shared memory."""
+    """True if an array is large and plain, and leaves room in shared memory."""
     is_large = array.nbytes >= LEAST_BYTES and array.dtype in _ARRAY_KINDS
     is_whole = array.flags.c_contiguous and array.flags.writeable
     if not is_large or not is_whole:

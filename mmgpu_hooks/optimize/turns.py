@@ -18,14 +18,14 @@ from mmgpu_hooks.schema.recorded import SparedTime
 
 
 class Turns:
-    """Alternates the first calls between both ways, and times the thread's CPU.
+    """Alternates first calls between the plain and the optimised way, and times both.
 
     Both ways compute the same bits, so it does not matter which goes first. After
     that every call is ours, and none is timed.
     """
 
     calls: ClassVar[int] = 8
-    """Number of timed calls of each way, after the first of each.
+    """Number of timed calls, plain and optimised each, after the first of each.
 
     0 takes no turns, for who compares whole iterations in a process of its own.
     """
@@ -36,7 +36,7 @@ class Turns:
 
     @property
     def is_plain_due(self) -> bool:
-        """True if the next call must go the plain way, to be timed."""
+        """True if the next call must go the plain way, so that it is timed."""
         wanted = self.calls and min(len(self._ours_s), self.calls + 1)
         return len(self._plain_s) < wanted
 
@@ -53,13 +53,13 @@ class Turns:
         return thread_cpu_s() if is_timed else None
 
     def end(self, began_s: float | None) -> None:
-        """Ends timing an optimised call begun by :meth:`begin`."""
+        """Ends timing an optimised call that :meth:`begin` started."""
         if began_s is not None:
             self._ours_s.append(thread_cpu_s() - began_s)
 
     @property
     def spared(self) -> SparedTime | None:
-        """Median CPU time of both ways, without the first call of each."""
+        """Median CPU time of a plain and an optimised call, the first ones left out."""
         count = min(len(self._plain_s), len(self._ours_s)) - 1
         if count < 2:
             return None

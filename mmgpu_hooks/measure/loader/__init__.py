@@ -1,1 +1,1 @@
-"""The train loader: its settings, its workers from inside and outside, its queue."""
+"""Measures the train DataLoader: settings, workers from inside and outside, queue."""

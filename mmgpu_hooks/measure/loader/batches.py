@@ -12,15 +12,15 @@ from typing import Any, Callable, NamedTuple, TypeVar
 from mmgpu_hooks.measure.absent import SourceError
 
 _ODD = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)
-"""Errors that an object of unknown make may raise."""
+"""Exceptions that examining a batch of unknown type may raise."""
 
 _T = TypeVar('_T')
 
 SMALL_BYTES = 4096
-"""Most bytes of a tensor that could as well be sent inside a worker's message."""
+"""Largest size of a tensor that a worker could send by value, in its message."""
 
 _MOST_PARTS = 20_000
-"""Parts that are examined at most, which takes 5 ms."""
+"""Most objects of a batch that are examined for its tensors, which takes 5 ms."""
 
 
 class Contents(NamedTuple):
@@ -31,34 +31,34 @@ class Contents(NamedTuple):
 
     images: int | None = None
     pixels: int | None = None
-    """Pixels of all images, padded."""
+    """Pixels of all images of the batch, padding included."""
     boxes: int | None = None
-    """Annotated boxes."""
+    """Number of annotated boxes in the batch."""
     height: int | None = None
-    """Height of each of its images, padded; ``None`` where branches differ."""
+    """Padded height of the batch's images; ``None`` where branches differ."""
     width: int | None = None
 
 
 class IntervalContents(NamedTuple):
-    """Images, pixels and boxes of the batches of an interval; ``None`` is unknown."""
+    """Images, pixels and boxes of a log interval's batches; ``None`` is unknown."""
 
     images: int | None = None
-    """Images of all batches."""
+    """Number of images in all batches of the interval."""
     pixels: int | None = None
-    """Pixels of the largest batch, as in :class:`Contents`."""
+    """Pixels of the interval's largest batch, padding included."""
     height: int | None = None
-    """Height of the images of that batch."""
+    """Padded height of the images in the interval's largest batch."""
     width: int | None = None
     boxes: int | None = None
-    """Boxes of the batch that had most."""
+    """Number of boxes in that batch of the interval which had most."""
     new_sizes: int | None = None
-    """Sizes in pixels that no batch before the interval had.
+    """Number of batch sizes, in pixels, that no batch before the interval had.
 
     A landscape batch and a portrait one of as many pixels have one size."""
 
 
 class _Padded(NamedTuple):
-    """Size of a batch's images, as in :class:`Contents`."""
+    """Padded size of a batch's images, in pixels."""
 
     pixels: int | None = None
     height: int | None = None
@@ -66,7 +66,7 @@ class _Padded(NamedTuple):
 
 
 class BatchWatch:
-    """Counts what batches hold.
+    """Counts images, padded pixels and boxes of batches.
 
     Pixels are those the model is given: the images of a batch are padded to the
     largest height and width among them, and those up to a multiple of the data
@@ -84,11 +84,11 @@ class BatchWatch:
 
     def __init__(self, pad_size_divisor: int = 1) -> None:
         self.unknown: dict[str, str] = {}
-        """Reasons why a figure is missing, by its name."""
+        """Reason why a count of images, pixels or boxes is missing, by its name."""
         self._divisor = max(1, pad_size_divisor)
 
     def examine(self, batch: Any) -> Contents:
-        """Examine one batch of MMEngine's data protocol; 5 us for 8 images.
+        """Count what a batch of MMEngine's data protocol holds; 5 us for 8 images.
 
         Args:
             batch: What the loader returned: usually ``dict(inputs=...,
@@ -177,7 +177,7 @@ def _find_images(batch: Any) -> Any:
 
 
 def find_stored_ratio(batch: Any) -> float | None:
-    """Pixels of a batch's images as stored, over those they are trained at.
+    """Ratio of the pixels of a batch's images as stored to the pixels trained on.
 
     MMDetection's data samples hold both: ``ori_shape`` and ``img_shape``.
     """
@@ -196,15 +196,15 @@ def _count_image_pixels(shape: Any) -> Any:
 
 
 class TensorCount(NamedTuple):
-    """Tensors that a batch carries."""
+    """Number and bytes of the tensors in a batch."""
 
     tensors: int
     bytes: int
-    """Bytes of all tensors."""
+    """Bytes of all tensors in the batch."""
     small: int
-    """Number of tensors of at most :data:`SMALL_BYTES`."""
+    """Number of tensors in the batch of at most :data:`SMALL_BYTES`."""
     small_bytes: int
-    """Bytes of these small tensors."""
+    """Bytes of the batch's tensors that have at most :data:`SMALL_BYTES`."""
 
 
 def count_tensors(batch: Any) -> TensorCount:

@@ -1,4 +1,4 @@
-"""Asks another process where it stands in its Python code.
+"""Asks another process for its Python stack, by a signal and ``faulthandler``.
 
 `faulthandler` prints the stack on a signal even where C code holds Python's lock. It
 prints into memory of the process's own, which the one who asks reads through ``/proc``.
@@ -18,11 +18,14 @@ _PROC = Path('/proc')
 _MOST_BYTES = 65_536
 _PATIENCE_S, _STEP_S = 0.5, 0.01
 _SIGNAL = getattr(signal, 'SIGRTMAX', 64) - 4
-"""The highest real-time signals are others' first; workers offer it if it is free."""
+"""Signal that asks a worker for its Python stack, offered if nobody else uses it.
+
+The highest real-time signals are others' first.
+"""
 
 
 def offer_stack() -> int:
-    """Have this process print its stack when it is asked.
+    """Have this process print its Python stack when a signal asks for it.
 
     Returns:
         The descriptor that it prints into; 0 where the signal is handled, ignored or
@@ -39,7 +42,7 @@ def offer_stack() -> int:
 
 
 def _read_masks(names: str, pid: int | str = 'self') -> list[bool]:
-    """Read which masks of a process have our signal; empty where they are hidden."""
+    """Read which signal masks of a process have `_SIGNAL`; empty where hidden."""
     try:
         text = (_PROC / str(pid) / 'status').read_text('ascii', 'replace')
     except OSError:
@@ -49,7 +52,7 @@ def _read_masks(names: str, pid: int | str = 'self') -> list[bool]:
 
 
 def ask_stack(pid: int, descriptor: int) -> tuple[str, ...]:
-    """The Python calls in which a process stands, the innermost first.
+    """Ask a process for the Python calls in which it stands, the innermost first.
 
     Args:
         pid: The process.
@@ -81,7 +84,7 @@ def ask_stack(pid: int, descriptor: int) -> tuple[str, ...]:
 
 
 def parse_stack(text: str) -> tuple[str, ...]:
-    """The lines of one stack as faulthandler prints it, in short."""
+    """Parse a stack as faulthandler prints it into ``file:line in function`` texts."""
     calls = []
     for line in text.splitlines():
         file, mark, rest = line.strip().partition('", line ')

@@ -21,7 +21,10 @@ from numpy.typing import NDArray
 from mmgpu_hooks.measure.loader.batches import Contents
 
 RING = 16_384
-"""Newest batches that are kept; an interval has 10,000 at most."""
+"""Number of newest batches that the workers' ring buffer keeps.
+
+An interval has 10,000 at most.
+"""
 
 BATCH = np.dtype(
     [
@@ -36,7 +39,7 @@ BATCH = np.dtype(
         *((name, np.float64) for name in Contents._fields),
     ]
 )
-"""A batch in the ring: what it took, and what it holds; an unknown figure is NaN."""
+"""Row of the ring buffer: a batch's times and contents; an unknown value is NaN."""
 
 WORKER = np.dtype(
     [
@@ -56,29 +59,29 @@ WORKER = np.dtype(
         ('sequence', np.float64),
     ]
 )
-"""Figures of a worker."""
+"""Row of shared memory with the counters and the progress of one worker."""
 
 _FILE_BYTES, _NOTES_BYTES = 512, 8192
 
 Rows = NDArray[np.void]
-"""Rows whose columns have names, such as ``rows['wall_s']``."""
+"""Structured array whose columns have names, such as ``rows['wall_s']``."""
 
 
 @dataclass(frozen=True)
 class WorkerNotes:
-    """Notes that a worker leaves beside its figures, since it began."""
+    """Notes that a DataLoader worker leaves next to its counters, since it began."""
 
     transforms_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds inside each transform, by class, over the timed samples."""
     timed_samples: int = 0
     opencv_threads: int | None = None
-    """Threads of OpenCV; ``None`` where it is not loaded."""
+    """Number of OpenCV's threads in the worker; ``None`` where it is not loaded."""
     failure: str | None = None
-    """Reason why nothing more is measured there; the other fields are void then."""
+    """Reason why measuring in the worker ended; the other fields are void then."""
 
 
 def join_rows(parts: Sequence[Rows]) -> Rows:
-    """Put batches that were read one after the other into one array."""
+    """Join the rows of batches that were read one after the other into one array."""
     if len(parts) == 1:
         return parts[0]
     # numpy compares types of rows name by name
@@ -87,7 +90,7 @@ def join_rows(parts: Sequence[Rows]) -> Rows:
 
 
 class Counters:
-    """The shared memory of one iterator's workers.
+    """Shared memory in which the workers of one iterator count and leave notes.
 
     Forked workers inherit it, without any file. For others it can be pickled while
     they are being started, and then holds one descriptor.
@@ -110,12 +113,12 @@ class Counters:
                 memory = multiprocessing.RawArray('b', size)
         self._memory = memory
         self.ring: Rows = np.frombuffer(memory, BATCH, RING)
-        """The newest batches, a :data:`BATCH` each."""
+        """Ring buffer of the newest batches, a :data:`BATCH` each."""
         # rows of numbers alone are copied twice as fast
         self._cells = self.ring.view(np.float64).reshape(len(self.ring), -1)
         end = self.ring.nbytes
         self.workers: Rows = np.frombuffer(memory, WORKER, workers, end)
-        """The workers' figures, a :data:`WORKER` each."""
+        """Counters of the DataLoader's workers, a :data:`WORKER` each."""
         end += self.workers.nbytes
         self._files = np.frombuffer(memory, f'S{_FILE_BYTES}', workers, end)
         end += self._files.nbytes
@@ -135,14 +138,14 @@ class Counters:
         fetch_cpu_s: float,
         held: Contents,
     ) -> None:
-        """Write what a batch took and holds, in the place of an older one."""
+        """Write a batch's times and contents over an older row of the ring buffer."""
         counts = [math.nan if count is None else count for count in held]
         # in one go, in the order of `BATCH`
         row = (number, wall_s, cpu_s, fetch_cpu_s, *counts)
         self.ring[number % len(self.ring)] = row
 
     def read_batches(self, first: int, stop: int) -> Rows:
-        """Read batches by their numbers, as far as they are in the ring.
+        """Read batches by their numbers, as far as the ring buffer still has them.
 
         Args:
             first: Number of the first one.
@@ -154,7 +157,7 @@ class Counters:
         return np.compress(rows['number'] == numbers, rows)
 
     def write_notes(self, worker: int, notes: WorkerNotes) -> None:
-        """Write what is no figure; too much of it is left out."""
+        """Write a worker's notes as text; notes that are too long are left out."""
         text = json.dumps(vars(notes)).encode()
         if len(text) <= _NOTES_BYTES:
             # odd while it is being written
@@ -163,7 +166,7 @@ class Counters:
             self._sequences[worker] += 1
 
     def read_notes(self) -> dict[int, WorkerNotes]:
-        """Read the notes that were written since the last call, by worker."""
+        """Read the workers' notes that were written since the last call, by worker."""
         found = {}
         for worker in np.flatnonzero(self._sequences != self._seen).tolist():
             sequence = self._sequences[worker]
@@ -175,7 +178,7 @@ class Counters:
         return found
 
     def write_file(self, worker: int, name: str) -> None:
-        """Leave the name of the file that is being loaded; empty: it is unknown."""
+        """Write the name of the file that a worker is loading; empty if unknown."""
         self._files[worker] = name.encode('utf-8', 'replace')[-_FILE_BYTES:]
 
     def read_file(self, worker: int) -> str | None:

@@ -19,15 +19,15 @@ from mmgpu_hooks.measure.process_start import parse_process_start
 _PROC = Path('/proc')
 _WATCH_S, _BUSY_SHARE = 0.2, 0.3
 _MOST_ASKED = 16
-"""Workers whose stacks are asked for."""
+"""Largest number of workers that are asked for their stacks."""
 
 _CALLS = {
     'x86_64': {0: 'read', 17: 'pread64', 2: 'open', 257: 'openat', 202: 'futex'},
     'aarch64': {63: 'read', 67: 'pread64', 56: 'openat', 98: 'futex'},
 }
-"""System calls by number."""
+"""Names of Linux system calls by number, for each machine type."""
 _ON_A_FILE = ('read', 'pread64')
-"""System calls whose first argument is a descriptor."""
+"""System calls whose first argument is a file descriptor."""
 
 
 @dataclass(frozen=True)
@@ -35,53 +35,55 @@ class ProcessState:
     """State of a process by the kernel's account; ``None`` is unknown."""
 
     state: str
-    """State as in ``ps``: R, S, D, T, Z, or X when it is gone."""
+    """State of the process as in ``ps``: R, S, D, T, Z, or X when it is gone."""
     call: str | None = None
-    """System call that it waits in.
+    """System call that the process waits in.
 
     In an uninterruptible sleep it is the kernel's function, where that is known."""
     path: str | None = None
-    """File that the call is about."""
+    """File that the system call of the process is about."""
     mount: str | None = None
-    """Type of the file system that holds the file."""
+    """Type of the file system that holds the file of the system call."""
 
 
 @dataclass(frozen=True)
 class LoadingSample:
-    """The sample that is being loaded."""
+    """The dataset sample that a worker is loading, and for how long."""
 
     index: int | None
-    """Index of the sample; ``None`` for one that is no number."""
+    """Index of the sample in the dataset; ``None`` for one that is no number."""
     seconds: float
-    """Seconds since it was begun."""
+    """Seconds since the worker began to load the sample."""
     image: str | None
     """File of the sample, once its annotation was read."""
     number: int | None = None
-    """Place in the batch, from 1; ``None`` where samples are not seen singly."""
+    """Place of the sample in its batch, from 1; ``None`` where that is unknown."""
     batch_samples: int | None = None
     batch_s: float | None = None
-    """Seconds since the batch was begun."""
+    """Seconds since the worker began the batch."""
 
 
 @dataclass(frozen=True)
 class OwedBatch:
-    """The worker that owes the loop its next batch, and what keeps it."""
+    """The worker that must deliver the training loop's next batch, and its state."""
 
     worker: int | None = None
-    """Worker; ``None`` where the process that trains loads, or none is known."""
+    """Id of the worker that owes the next batch; ``None`` if unknown, or without."""
     pid: int | None = None
     process: ProcessState | None = None
     """State of the worker's process; ``None`` without a worker."""
     stack: tuple[str, ...] = ()
-    """Calls of the worker, the innermost first; empty when it does not answer."""
+    """Python calls of the worker, the innermost first; empty without an answer."""
     alike: int = 0
-    """Workers that stand at the same line, itself included."""
+    """Number of workers that stand at the same line of code, itself included."""
     sample: LoadingSample | None = None
-    """Sample that it loads; ``None`` between samples, and where it is unknown."""
+    """Sample that the worker loads; ``None`` between samples, or if unknown."""
 
 
 def find_owed(iterator: Any, counters: Counters | None, clock: Clock) -> OwedBatch:
-    """Find who owes the next batch; 0.2 s and more, off the thread that trains.
+    """Find the worker that must deliver the next batch, and what blocks it.
+
+    It takes 0.2 s and more, off the thread that trains.
 
     Args:
         iterator: The loader's live iterator.
@@ -157,7 +159,7 @@ def _ask(pid: int, counters: Counters | None, worker: int) -> tuple[str, ...]:
 
 
 def read_state(pid: int, proc: Path = _PROC) -> ProcessState:
-    """Read what a process does by the kernel's account.
+    """Read a process's state, system call and file, by the kernel's account.
 
     Args:
         pid: The process.
@@ -191,7 +193,7 @@ def _read(path: Path) -> str:
 
 
 class _SystemCall(NamedTuple):
-    """A system call, and the descriptor that it is about."""
+    """A system call, and the file descriptor that it is about."""
 
     name: str | None = None
     descriptor: int | None = None

@@ -16,7 +16,7 @@ from mmgpu_hooks.measure.clock import Clock, monotonic_s
 from mmgpu_hooks.measure.patches import Patches
 
 _DATASETS = ('dataset', 'datasets', '_mmgpu_dataset')
-"""Attributes that hold an inner dataset; the last one is our own."""
+"""Attributes in which a dataset holds an inner one; the last is this package's."""
 _TRANSFORMS = (
     'pipeline',
     'transforms',
@@ -28,7 +28,7 @@ _MOST_OBJECTS = 512
 _MOST_ENTRIES = 64
 
 Costs = dict[str, float]
-"""Seconds by class, without the transforms that a transform itself calls."""
+"""Seconds inside transforms, by class, without transforms that they call."""
 
 
 def find_transforms(dataset: Any) -> list[Any]:
@@ -73,18 +73,18 @@ def _can_be_timed(kind: type) -> bool:
 
 
 class _Call:
-    """A transform that is being called."""
+    """A transform of a dataset's pipeline that is being called."""
 
     __slots__ = ('inner_s', 'transform')
 
     def __init__(self, transform: Any) -> None:
         self.transform = transform
         self.inner_s = 0.0
-        """Seconds of the transforms that it calls itself."""
+        """Seconds of the nested transforms that the transform itself calls."""
 
 
 class PipelineTimer:
-    """Times every transform between :meth:`start` and :meth:`stop`.
+    """Times every transform of a dataset between :meth:`start` and :meth:`stop`.
 
     For that time the transforms' *classes* get a timing ``__call__``, in this process.
     So each transform stays the object it is, with its type, attributes and identity.
@@ -104,7 +104,7 @@ class PipelineTimer:
         self._thread = 0
 
     def start(self, dataset: Any) -> None:
-        """Begin to time; with :meth:`stop` 30 us for eight transforms.
+        """Begin to time a dataset's transforms; 30 us for eight, :meth:`stop` included.
 
         Args:
             dataset: Its transforms are searched anew: hooks may have changed them.
@@ -124,7 +124,7 @@ class PipelineTimer:
                 self._patches.set(kind, '__call__', self._time(original))
 
     def stop(self) -> Costs:
-        """Give the classes their own ``__call__`` back.
+        """Stop timing: give the transforms' classes their own ``__call__`` back.
 
         Returns:
             Seconds of all that was timed so far, by class.

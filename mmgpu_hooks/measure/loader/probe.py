@@ -33,7 +33,7 @@ _MEMORY_PERIOD_S = 300.0
 
 
 class _IteratorMaker:
-    """Stands where a loader makes its iterators, as an attribute of the instance.
+    """Replaces ``_get_iterator`` of a DataLoader, so that new iterators are seen.
 
     ``DataLoader.__iter__`` makes them through ``_get_iterator``, in both train loops.
     A copy or a pickle of the loader has the loader's own method in its place.
@@ -52,11 +52,11 @@ class _IteratorMaker:
 
 
 class _Tally:
-    """Sums over the batches since the last record."""
+    """Sums over the batches and workers of a DataLoader since the last reading."""
 
     def __init__(self) -> None:
         self.rows: list[Rows] = []
-        """Rows of the ring: the batches that the loop took."""
+        """Rows of the workers' ring buffer: batches that the training loop took."""
         self.made = 0
         self.transforms_s: dict[str, float] = defaultdict(float)
         self.timed_samples = 0
@@ -64,7 +64,7 @@ class _Tally:
         self.uses: list[WorkersUse] = []
 
     def summarize(self, pss_bytes: int | None) -> WorkersWindow | None:
-        """Summarise the batches for a record; ``None`` where none was measured."""
+        """Summarise the DataLoader's batches and workers; ``None`` if not measured."""
         uses = self.uses or [WorkersUse()]
         cpus = [use.affinity_cpus for use in uses if use.affinity_cpus is not None]
         window = WorkersWindow(
@@ -94,7 +94,7 @@ class _Tally:
         )
 
     def add_notes(self, before: WorkerNotes, notes: WorkerNotes) -> None:
-        """Add what a worker noted since it wrote the notes ``before``."""
+        """Add the transform times that a worker noted since the notes ``before``."""
         for name, seconds in notes.transforms_s.items():
             self.transforms_s[name] += seconds - before.transforms_s.get(name, 0.0)
         self.timed_samples += notes.timed_samples - before.timed_samples
@@ -102,7 +102,7 @@ class _Tally:
 
 
 class _Followed:
-    """One iterator, and what makes its batches.
+    """One iterator of a DataLoader, with its workers and their counters.
 
     Args:
         iterator: The iterator; it is not kept alive.
@@ -117,7 +117,7 @@ class _Followed:
         self.iterator: Callable[[], Any] = weakref.ref(iterator)
         self.counters = counters
         self.local: FetchProbe | None = None
-        """Probe of an iterator that loads in this process; else ``None``."""
+        """Probe of an iterator that loads in this process; ``None`` with workers."""
         self.processes: WorkerProcesses | None = None
         workers = getattr(iterator, '_workers', None) or ()
         if workers:
@@ -128,17 +128,17 @@ class _Followed:
             self.local.follow(iterator._dataset_fetcher)
         self._taken = self._made = 0
         self._epoch: Any = None
-        """Object that the iterator makes anew whenever its numbers begin anew."""
+        """Object that PyTorch's iterator makes anew when its batch numbers restart."""
         self.notes: dict[int, WorkerNotes] = {}
-        """Newest notes of each worker."""
+        """Newest notes of each DataLoader worker, by worker id."""
 
     def living(self) -> Any:
-        """The iterator, or ``None`` when it is gone or has ended its workers."""
+        """Return the iterator; ``None`` if it is gone or has ended its workers."""
         iterator = self.iterator()
         return None if getattr(iterator, '_shutdown', False) else iterator
 
     def collect(self, tally: _Tally) -> str | None:
-        """Add what happened since the last call; return why a worker gave up."""
+        """Add batches and worker times since the last call; return a worker's error."""
         if self.processes is not None and self.living() is not None:
             tally.uses.append(self.processes.read())
         counters = self.counters
@@ -157,7 +157,7 @@ class _Followed:
         return failure
 
     def _take_rows(self, counters: Counters) -> Rows:
-        """The batches that the loop took since the last call."""
+        """Read the rows of batches that the training loop took since the last call."""
         iterator, taken = self.iterator(), self._taken
         if self.local is not None:
             taken = int(counters.workers['made'][0])
@@ -170,7 +170,7 @@ class _Followed:
 
 
 class LoaderProbe:
-    """Measures a loader: its iterators, its workers and the batches that they make.
+    """Measures a DataLoader: its iterators, its workers and the batches they make.
 
     Args:
         loader: That trains; anything that is no ``DataLoader`` is left alone.
@@ -192,18 +192,18 @@ class LoaderProbe:
         self.loader = loader
         self._listener = listener
         self.unsupported: dict[str, str] = {}
-        """Reasons of figures that this loader does not give, by figure."""
+        """Reasons why something of the DataLoader cannot be measured, by its name."""
         self.inside_failure: str | None = None
-        """Reason why nothing is measured inside any more; ``None`` while it is."""
+        """Reason why measuring inside the workers ended; ``None`` while it goes on."""
         self._run = run
         self._divisor = pad_size_divisor
         self._clock = clock
         self._followed: list[_Followed] = []
-        """The iterators that live, the newest last: a user's own may be among them."""
+        """Live iterators of the DataLoader, a user's own included, the newest last."""
         self._tally = _Tally()
         self._contents: Rows = np.empty(0, BATCH)
         self._sizes: set[float] = set()
-        """Sizes in pixels of all batches so far."""
+        """Sizes in pixels that the batches had so far."""
         self._memory_due_s = clock()
         self._pss_bytes: int | None = None
         self._patches = Patches()
@@ -222,7 +222,9 @@ class LoaderProbe:
             self._patches.set(loader, '_get_iterator', maker)
 
     def hand_over(self, listener: LoopListener) -> None:
-        """Tell somebody else from now on: the start hands the loader to the recording.
+        """Report new iterators to another listener from now on.
+
+        The start hands the loader to the recording.
 
         Args:
             listener: Hears of the iterators that the loader makes from now on.
@@ -230,7 +232,7 @@ class LoaderProbe:
         self._listener = listener
 
     def watch_running(self, iterator: Any) -> None:
-        """Follow an iterator, which may have been made before we came."""
+        """Follow an iterator of the DataLoader that may be older than the probe."""
         if all(known.iterator() is not iterator for known in self._followed):
             self._follow(iterator, None)
 
@@ -276,7 +278,7 @@ class LoaderProbe:
             )
 
     def before_wait(self, iterator: Any) -> None:
-        """Read the workers before a wait that may end them."""
+        """Read the workers before a wait for data that may end them."""
         # no batch is owed, and they are still there
         if getattr(iterator, '_task_info', None) == {}:
             self._run(self._collect)
@@ -288,7 +290,7 @@ class LoaderProbe:
                 self.inside_failure = f'measuring in a worker ended: {reason}'
 
     def read(self) -> WorkersWindow | None:
-        """Read what the loader did since the last call, or since its workers started.
+        """Read the DataLoader's batches and workers since the last call or their start.
 
         Figures per batch are over those that the loop took, counted are those that were
         made, by workers that have ended too. Where no worker can be read (``count`` is
@@ -305,7 +307,7 @@ class LoaderProbe:
         return tally.summarize(pss_bytes)
 
     def read_contents(self, iterations: int) -> IntervalContents:
-        """Sum up what the batches held that the loop took between the last two reads.
+        """Sum up images, pixels and boxes of batches between the last two reads.
 
         Args:
             iterations: How many it took; where others are known, nothing is.
@@ -334,17 +336,17 @@ class LoaderProbe:
 
     @property
     def processes(self) -> WorkerProcesses | None:
-        """The workers of the newest iterator, unless it has ended them."""
+        """Worker processes of the newest iterator; ``None`` once it has ended them."""
         newest = self._newest()
         return newest.processes if newest else None
 
     @property
     def is_watching(self) -> bool:
-        """True if the loader makes its iterators under our eyes."""
+        """True if the probe sees each new iterator of the DataLoader."""
         return self._is_open and 'loader workers' not in self.unsupported
 
     def list_living(self) -> list[Any]:
-        """The iterators of the loader that live, the newest last."""
+        """List the live iterators of the DataLoader, the newest last."""
         living = [known.living() for known in self._followed]
         return [iterator for iterator in living if iterator is not None]
 
@@ -353,7 +355,7 @@ class LoaderProbe:
         return newest if newest and newest.living() is not None else None
 
     def find_owed(self) -> OwedBatch:
-        """Find who owes the loop its next batch, as far as it is known."""
+        """Find the worker that must deliver the next batch, as far as it is known."""
         newest = self._newest()
         if newest is None:
             return OwedBatch()
@@ -361,11 +363,11 @@ class LoaderProbe:
 
     @property
     def is_memory_due(self) -> bool:
-        """True if :meth:`read_memory` would read it: at most every 5 minutes."""
+        """True if the workers' memory is to be read again: at most every 5 minutes."""
         return self.processes is not None and self._clock() >= self._memory_due_s
 
     def read_memory(self) -> None:
-        """Read the workers' memory if it is due; the next :meth:`read` has it.
+        """Read the workers' memory if it is due; the next :meth:`read` returns it.
 
         After a worker that took 20 ms, as those of some GiB do, none is read again. It
         may be called on any thread.
@@ -379,7 +381,7 @@ class LoaderProbe:
                 self._memory_due_s = math.inf
 
     def close(self) -> None:
-        """Leave the loader as it was; a second call does nothing."""
+        """Restore the DataLoader as it was; a second call does nothing."""
         self._is_open = False
         self._patches.close()
         for followed in self._followed:

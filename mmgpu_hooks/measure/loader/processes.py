@@ -25,26 +25,26 @@ _COSTLY_S = 0.02
 
 
 class WorkerTimes(NamedTuple):
-    """Times of a worker at one moment, since it began."""
+    """CPU time and run delay of a DataLoader worker since it began."""
 
     cpu_s: float | None
-    """CPU of all its threads; ``None`` where the platform does not show it."""
+    """CPU seconds of all threads of the worker; ``None`` where it is not shown."""
     run_delay_s: float | None = None
-    """Seconds that its main thread waited for a core; ``None`` where it is hidden."""
+    """Seconds that the worker's main thread waited for a core; ``None`` if hidden."""
     wanting_s: float | None = None
-    """Seconds that its main thread was on a core or waited for one; else ``None``."""
+    """Seconds the worker's main thread had or wanted a core; ``None`` if hidden."""
 
 
 WorkersMark = Mapping[int, WorkerTimes]
-"""The workers that are alive, by process id."""
+"""Times of the workers that are alive at one reading, by process id."""
 
 
 @dataclass(frozen=True)
 class WorkersMeanwhile:
-    """The workers between two marks; what one of them hides is ``None``."""
+    """Number and CPU of workers between two readings; ``None`` where one is hidden."""
 
     count: int | None
-    """Workers that were alive at both marks."""
+    """Number of workers that were alive at both readings."""
     busy: float | None
     """Mean number of workers that were on a core or waited for one."""
     cpu_s: float | None
@@ -53,7 +53,7 @@ class WorkersMeanwhile:
 def sum_workers_meanwhile(
     before: WorkersMark | None, after: WorkersMark | None, wall_s: float
 ) -> WorkersMeanwhile:
-    """Sum up what workers did between two marks.
+    """Sum up the CPU use of workers between two readings of their times.
 
     Those that started or ended in between are left out. A worker that waits for a
     core at a mark is credited with that wait only when it is over.
@@ -79,7 +79,7 @@ def sum_workers_meanwhile(
 def _list_grown(
     both: Sequence[tuple[WorkerTimes, WorkerTimes]], name: str
 ) -> list[float]:
-    """Growth of one of the times, for each worker whose time is known."""
+    """Growth of a time between two readings, for each worker where it is known."""
     grew = (grown(getattr(old, name), getattr(new, name)) for old, new in both)
     return [seconds for seconds in grew if seconds is not None]
 
@@ -119,22 +119,22 @@ class WorkersUse:
     """CPU and run delay of workers since they were read last."""
 
     count: int = 0
-    """Workers that were read at both ends."""
+    """Number of workers that were read at the start and at the end."""
     cpu_s: float = 0.0
     run_delay_s: float = 0.0
     thread_cpu_s: float = 0.0
-    """Part of ``cpu_s`` that other threads than the main ones used."""
+    """CPU seconds that workers used in other threads than their main ones."""
     affinity_cpus: int | None = None
-    """CPUs that the most confined of them may run on."""
+    """Number of CPUs that the most confined worker may run on."""
 
 
 class WorkersMemory(NamedTuple):
-    """Memory of the workers, and what reading it costs."""
+    """Memory of the workers, and if it was costly to read."""
 
     pss_bytes: int | None
-    """Bytes, shared pages counted in part; ``None`` when no worker shows them."""
+    """Memory of all workers, shared pages counted in part; ``None`` if hidden."""
     is_costly: bool
-    """True if one took so long that it should not be read again."""
+    """True if reading a worker's memory took too long to be done again."""
 
 
 class WorkerProcesses:
@@ -154,11 +154,11 @@ class WorkerProcesses:
 
     @property
     def is_hidden(self) -> bool:
-        """True if the kernel showed no worker's times the last time."""
+        """True if the kernel showed no worker's run delay at the last reading."""
         return all(times.run_delay_s is None for times in self._last.values())
 
     def mark(self) -> WorkersMark:
-        """Mark the times of the workers that live; no window ends by it."""
+        """Read the times of live workers now; no window of :meth:`read` ends by it."""
         mark = {}
         for pid in self.pids:
             cpu_s = read_process_cpu_s(pid)
@@ -174,7 +174,7 @@ class WorkerProcesses:
         return mark
 
     def read(self) -> WorkersUse:
-        """Read what workers did since the last call, or since they were first read."""
+        """Read the workers' CPU and run delay since the last call or first reading."""
         before, self._last = self._last, self.mark()
         both = [
             (before[pid], times)
@@ -195,7 +195,9 @@ class WorkerProcesses:
         )
 
     def read_pss_bytes(self, clock: Clock = monotonic_s) -> WorkersMemory:
-        """Memory of all workers, on any thread; about 1 ms for each of 4 at most.
+        """Estimate the memory of all workers from at most 4; about 1 ms for each.
+
+        It may be called on any thread.
 
         The kernel walks all pages of a worker for it. Workers that were not read are
         taken to be like the others.

@@ -11,7 +11,7 @@ _T = TypeVar('_T')
 
 
 def read_loader_settings(loader: Any) -> LoaderSettings:
-    """Read the live attributes of a loader.
+    """Read the settings of a live DataLoader from its attributes.
 
     Args:
         loader: A ``torch.utils.data.DataLoader`` or anything like it.
@@ -51,7 +51,7 @@ def _read(owner: Any, name: str, kind: type[_T]) -> _T | None:
 
 
 def read_length(sized: Any) -> int | None:
-    """Count the batches of a loader; ``None`` where that is not known beforehand."""
+    """Length of a DataLoader or dataset; ``None`` where it is not known beforehand."""
     try:
         return len(sized)
     except (TypeError, NotImplementedError):

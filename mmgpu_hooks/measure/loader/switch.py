@@ -32,7 +32,7 @@ from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema.recorded import TunedSettings
 
 _PREFETCH = 2
-"""PyTorch's own batches in flight per worker."""
+"""PyTorch's default of batches in flight per worker (``prefetch_factor``)."""
 
 _KNOWN_SAMPLERS = (
     'torch',
@@ -43,24 +43,26 @@ _KNOWN_SAMPLERS = (
     'mmseg',
     'mmyolo',
 )
-"""Packages whose samplers go on by themselves, whatever the training does."""
+"""Packages whose samplers draw indices whatever the training does."""
 
 _NEEDED = ('_get_iterator', '_index_sampler', '_auto_collation')
 _NEEDED_OF_ITERATOR = ('_sampler_iter', '_next_data', '_index_sampler')
 _NEEDED_OF_WORKERS = ('_task_info', '_try_put_index', '_shutdown_workers')
 
 _STOPPED = 'TtZXx'
-"""States of processes that will not go on by themselves."""
+"""States of processes, as in ``ps``, that will not go on by themselves."""
 
 BookTeardown = Callable[[], AbstractContextManager[Any]]
-"""Makes a context manager that books the time in which old workers end."""
+"""Callback that makes a context manager, which times the end of old workers."""
 
 _SEEDS, _MOST_SEED = 2**32, 2**63
-"""NumPy takes no seed beyond the first, PyTorch none beyond the second."""
+"""Bounds of random seeds: NumPy takes none from the first on, PyTorch the second."""
 
 
 class LoaderSwitch:
-    """Switches one loader; it holds neither the loader's iterators nor its workers.
+    """Switches one live DataLoader to other workers, without losing a sample.
+
+    It holds neither the loader's iterators nor its workers.
 
     Args:
         loader: The loader.
@@ -78,9 +80,9 @@ class LoaderSwitch:
         self._loader, self._ranks = loader, ranks
         self._book_teardown = book_teardown
         self._used_seeds = ranks * (getattr(loader, 'num_workers', 0) or 0)
-        """Seeds from the loader's own on that workers have had."""
+        """Number of seeds, from the DataLoader's own on, that workers have had."""
         self._before: Patches | None = None
-        """Takes back the last switch between two passes, until its iterator is made."""
+        """Restores the settings before the last switch, until an iterator is made."""
         self._own_init = self._init = getattr(loader, 'worker_init_fn', None)
         """``worker_init_fn`` that the loader was built with, and the one set last."""
         self._old_init = self._init
@@ -90,11 +92,11 @@ class LoaderSwitch:
             prefetch_factor=getattr(loader, 'prefetch_factor', None),
             persistent_workers=bool(getattr(loader, 'persistent_workers', None)),
         )
-        """Settings of the loader now."""
+        """Worker settings that the DataLoader has now."""
         self._old = self.settings
 
     def find_obstacle(self) -> str | None:
-        """Say in a clause why the loader cannot be switched; ``None`` if it can."""
+        """Say why the DataLoader cannot get other workers; ``None`` if it can."""
         from torch.utils.data import DataLoader, IterableDataset, MapDataPipe
 
         loader = self._loader
@@ -111,14 +113,14 @@ class LoaderSwitch:
         return None
 
     def find_obstacle_to(self, new: TunedSettings) -> str | None:
-        """Say why these settings cannot be had at all; ``None`` if they can."""
+        """Say why the DataLoader cannot have given settings; ``None`` if it can."""
         timeout_s: Any = getattr(self._loader, 'timeout', 0)
         if not new.num_workers and timeout_s:
             return 'its timeout needs workers'
         return None
 
     def find_obstacle_within(self, live: Any, new: TunedSettings) -> str | None:
-        """Say why the loader cannot be switched within a pass; ``None`` if it can.
+        """Say why no switch is possible amid a pass over the data; ``None`` if it is.
 
         Args:
             live: The iterator that the loop takes its batches of.
@@ -174,12 +176,12 @@ class LoaderSwitch:
         return f'its workers are started by {method}, which takes seconds'
 
     def is_passed_on(self, iterator: Any) -> bool:
-        """True if an iterator has nothing of its own any more: a newer one goes on."""
+        """True if an iterator has given all its batches, and a newer one goes on."""
         relay = vars(iterator).get('_next_data')
         return isinstance(relay, _Relay) and relay.is_over
 
     def take_salt(self, iteration: int) -> int:
-        """Choose what is added to the seeds of the next workers.
+        """Choose the number that is added to the seeds of the next workers.
 
         Args:
             iteration: Iterations done.
@@ -187,7 +189,9 @@ class LoaderSwitch:
         return self._used_seeds + iteration
 
     def switch_between(self, new: TunedSettings, salt: int) -> None:
-        """Switch before the next pass begins; its iterator is not made here.
+        """Switch to other workers before the next pass over the data begins.
+
+        Its iterator is not made here.
 
         Args:
             new: The settings to switch to.
@@ -209,7 +213,7 @@ class LoaderSwitch:
         self._before = None
 
     def take_back(self, error: Exception) -> bool:
-        """Undo :meth:`switch_between`, where its first iterator could not be made.
+        """Undo :meth:`switch_between`, if no iterator could be made after it.
 
         Args:
             error: What it raised.
@@ -234,7 +238,7 @@ class LoaderSwitch:
         is_drained_first: bool = False,
         on_failure: Callable[[Exception], None] = lambda error: None,
     ) -> None:
-        """Switch between two batches of a pass.
+        """Switch to other workers between two batches of a pass over the data.
 
         The loop goes on with ``live``, which gives what its workers owe and then what
         a new iterator makes.
@@ -270,7 +274,7 @@ class LoaderSwitch:
     def _try_heir(
         self, make: Callable[[], Any], on_failure: Callable[[Exception], None]
     ) -> Any:
-        """Make the new iterator, or one with the old settings where that fails."""
+        """Make a DataLoader iterator with new settings; if that fails, with the old."""
         old = self.settings
         try:
             return make()
@@ -280,7 +284,7 @@ class LoaderSwitch:
         return self._make_heir(_Rest(rest.whole), old, self.take_salt(0))
 
     def _make_heir(self, rest: _Rest, new: TunedSettings, salt: int) -> Any:
-        """Make an iterator that goes on with what a sampler has left."""
+        """Make a DataLoader iterator that goes on with what a sampler has left."""
         import torch
 
         loader, moment = self._loader, Patches()
@@ -308,7 +312,7 @@ class LoaderSwitch:
         return heir
 
     def _set(self, new: TunedSettings, salt: int) -> Patches:
-        """Set the settings; what is returned takes them back."""
+        """Set worker settings of the DataLoader; the returned patches undo it."""
         loader, patches = self._loader, Patches()
         workers, old = new.num_workers, self.settings
         self._old_init = self._init
@@ -333,7 +337,7 @@ class LoaderSwitch:
 
 
 class _Rest:
-    """Rest of a sampler: it stands in for the sampler for one iterator.
+    """Indices that a sampler has left: replaces the sampler for one iterator.
 
     What was drawn of it can be put back as long as no worker has it.
     """
@@ -352,12 +356,12 @@ class _Rest:
 
     @property
     def whole(self) -> Iterator[Any]:
-        """Indices from the beginning, those that were drawn included."""
+        """All indices that the sampler had left, those drawn since included."""
         return itertools.chain(self._drawn, self.indices)
 
 
 class _Relay:
-    """Stands where an iterator makes its batches: its own first, then its heir's.
+    """Replaces an iterator's ``_next_data``: its own batches, then a newer iterator's.
 
     Args:
         old: The iterator; it is not kept alive.
@@ -414,12 +418,12 @@ class TunedInit:
     user_init: Callable[[int], Any] | None
     """``worker_init_fn`` of the loader itself."""
     opencv_num_threads: int | None
-    """Threads of OpenCV; ``None`` leaves them alone."""
+    """Number of OpenCV's threads to set in the worker; ``None`` leaves it alone."""
     nice: int | None
-    """Nice value of the workers; ``None`` leaves it alone."""
+    """Nice value to set for the worker; ``None`` leaves it alone."""
 
     def __call__(self, worker_id: int) -> None:
-        """Run in the worker, before it takes its first task."""
+        """Initialise a DataLoader worker, before it takes its first task."""
         if self.user_init is not None:
             self.user_init(worker_id)
         # a worker must not end for what makes it faster
@@ -435,7 +439,7 @@ class TunedInit:
 def make_init(
     init: Callable[[int], Any] | None, new: TunedSettings, salt: int, ranks: int
 ) -> Callable[[int], Any] | None:
-    """Make the ``worker_init_fn`` of a new pool.
+    """Make the ``worker_init_fn`` of a new pool of DataLoader workers.
 
     Args:
         init: The loader's, with seeds of the number of workers that it was made for.
@@ -450,7 +454,7 @@ def make_init(
 
 
 def _reseed(init: Any, workers: int, salt: int, ranks: int) -> Any:
-    """Adapt MMEngine's own function to another number of workers; keep any other.
+    """Adapt MMEngine's ``worker_init_fn`` to another number of workers; keep others.
 
     It seeds a worker with ``seed + rank * num_workers + worker_id``, and the number is
     frozen when the loader is built: left as it is, ranks would share seeds.

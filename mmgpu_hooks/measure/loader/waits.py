@@ -1,4 +1,4 @@
-"""Times the waits for a loader's batches.
+"""Times the training loop's waits for the DataLoader's batches.
 
 What lies between two hook points holds more than a wait: freeing the last batch,
 ``model.train()``, the fork of workers and their end. The live iterator's own
@@ -20,13 +20,13 @@ from mmgpu_hooks.measure.loop_listener import NO_LISTENER, LoopListener
 from mmgpu_hooks.measure.patches import Patches
 
 CPU_EVERY = 8
-"""Mean number of waits from one whose CPU is read to the next, where workers load.
+"""Mean number of waits for a batch per reading of their CPU, where workers load.
 
 Two reads are 30 us of the kernel's on cold caches, most of what an iteration costs."""
 
 
 class WaitTimer:
-    """Stamps the waits of one loader's iterators on a ledger.
+    """Stamps the waits for a DataLoader's batches on the time ledger.
 
     Args:
         ledger: Gets the waits.
@@ -54,21 +54,21 @@ class WaitTimer:
         # the first of all, lest a short run's CPU is unknown
         self._until_cpu = 1
         self.skipped = skipped
-        """Waits to come whose batches are thrown away."""
+        """Number of coming waits whose batches a resumed training throws away."""
         self._listener = listener
         self._patches = Patches()
         self._is_open = True
 
     def read_cpu_by(self, cpu_clock: Callable[[], float], cpu_every: int) -> None:
-        """Read the CPU of the next iterators' waits by this clock, so often."""
+        """Set which clock reads the CPU of the next iterators' waits, and how often."""
         self._cpu_clock, self._cpu_every = cpu_clock, cpu_every
 
     def expect_skipped(self, count: int) -> None:
-        """Book so many of the next waits as `resume`: their batches are thrown away."""
+        """Book the next ``count`` waits as `resume`: their batches are thrown away."""
         self.skipped = count
 
     def follow(self, iterator: Any) -> None:
-        """Time the waits of an iterator from now on.
+        """Time the waits for the batches of a DataLoader iterator from now on.
 
         Raises:
             AttributeError: If it is no iterator of a PyTorch ``DataLoader``.
@@ -115,9 +115,12 @@ class WaitTimer:
         self._patches.set(iterator, '_next_data', timed)
 
     def stop(self) -> None:
-        """Only pass calls on from here on: somebody may have wrapped ours."""
+        """Stop timing waits for batches, and only pass calls on from here on.
+
+        Somebody may have wrapped what was put in the place of ``_next_data``.
+        """
         self._is_open = False
 
     def close(self) -> None:
-        """Leave every iterator as it was; a second call does nothing."""
+        """Restore every followed iterator; a second call does nothing."""
         self._patches.close()

@@ -1,4 +1,4 @@
-"""Measures fetches inside the process that loads: a worker, or this one.
+"""Measures fetches of batches inside the process that loads them, such as a worker.
 
 Batches are examined where they are made: that costs 15 us between two steps, and in a
 worker it costs the training thread nothing. Inside a worker process PyTorch's fetch
@@ -44,7 +44,7 @@ _TIMING_PERIOD_S = 1.0
 
 
 class WatchedDataset:
-    """Stands before a dataset in a loader's fetcher, and nowhere else.
+    """Wraps a dataset in a DataLoader's fetcher, and reports when a sample begins.
 
     Args:
         dataset: The user's map-style dataset.
@@ -65,7 +65,7 @@ class WatchedDataset:
 
 
 class FetchProbe:
-    """Writes to shared counters what each fetch took and what its batch holds.
+    """Writes the time of each fetch and its batch's contents to shared counters.
 
     The second batch is timed transform by transform, and after it one a second.
 
@@ -117,16 +117,16 @@ class FetchProbe:
         self._fetcher: Callable[[], Any] = lambda: None
         self._fetch, self._patches = Patches(), Patches()
         self.is_off = False
-        """True if the probe failed, or was closed."""
+        """True if the probe of fetches failed, or was closed."""
 
     def follow(self, fetcher: Any) -> None:
-        """Measure a fetcher of this process, until :meth:`close`."""
+        """Measure the fetches of a DataLoader's fetcher, until :meth:`close`."""
         fetch = self.wrap(type(fetcher).fetch)
         find_fetcher = weakref.ref(fetcher)  # a plain reference would be a cycle
         self._fetch.set(fetcher, 'fetch', lambda index: fetch(find_fetcher(), index))
 
     def wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Make a measured ``fetch`` of a fetcher's own.
+        """Wrap a fetcher's ``fetch`` method so that each call is measured.
 
         Args:
             original: Called with the fetcher and what to fetch.
@@ -147,7 +147,7 @@ class FetchProbe:
         return fetch
 
     def _guard(self, function: Callable[..., None], *args: Any) -> None:
-        """Call it unless the probe is off, which a failure makes it."""
+        """Call a function unless the probe is off; a failure switches the probe off."""
         if self.is_off:
             return
         try:
@@ -182,7 +182,7 @@ class FetchProbe:
         self._batch_begun[self._worker] = 0
 
     def _read_sending_s(self) -> float | None:
-        """CPU of the threads that send this worker's batches, beside its fetches."""
+        """CPU seconds of the threads that send this worker's batches."""
         if not self._is_worker:
             return 0.0
         senders = self._queue, getattr(resource_sharer, '_resource_sharer', None)
@@ -262,7 +262,7 @@ class FetchProbe:
         self._counters.write_notes(self._worker, notes)
 
     def close(self) -> None:
-        """Measure no more, and leave the fetcher as it was."""
+        """Stop measuring fetches, and leave the fetcher as it was."""
         self.is_off = True
         self._stop_timing()
         self._release()
@@ -287,7 +287,7 @@ def _count_opencv_threads() -> int | None:
 
 @dataclass(eq=False)
 class WorkerInit:
-    """A ``worker_init_fn`` that calls the user's and then sets a probe.
+    """A ``worker_init_fn`` that calls the user's, then measures the worker's fetches.
 
     It can be pickled while workers are being started, as far as the user's can.
     """
@@ -295,7 +295,7 @@ class WorkerInit:
     user_init: Callable[[int], Any] | None
     """``worker_init_fn`` of the loader itself."""
     counters: Counters
-    """Counters that the workers write to."""
+    """Shared-memory counters that the workers write to."""
     pad_size_divisor: int
     """Divisor of padded images' sides, as the model's data preprocessor has it."""
     patches: Patches = field(default_factory=Patches)
@@ -304,7 +304,7 @@ class WorkerInit:
         return WorkerInit, (self.user_init, self.counters, self.pad_size_divisor)
 
     def __call__(self, worker_id: int) -> None:
-        """Run in the worker, right before it takes its first task."""
+        """Initialise a DataLoader worker, right before it takes its first task."""
         if self.user_init is not None:
             self.user_init(worker_id)
         try:
@@ -314,7 +314,7 @@ class WorkerInit:
             self.counters.write_notes(worker_id, WorkerNotes(failure=reason))
 
     def leave(self, iterator: Any) -> None:
-        """Give loader and iterator the user's function back."""
+        """Give DataLoader and iterator the user's ``worker_init_fn`` back."""
         self.patches.close()
         # it took what it found on the loader
         if getattr(iterator, '_worker_init_fn', None) is self:
@@ -322,7 +322,7 @@ class WorkerInit:
 
 
 def enter_workers(loader: Any, pad_size_divisor: int = 1) -> WorkerInit | None:
-    """Stand in for the loader's ``worker_init_fn`` until :meth:`WorkerInit.leave`.
+    """Replace a DataLoader's ``worker_init_fn`` until :meth:`WorkerInit.leave`.
 
     Args:
         loader: The loader.
