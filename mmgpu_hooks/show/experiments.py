@@ -523,27 +523,6 @@ _HOST_PARTS: dict[str, Text] = {
 def describe_profile(profile: Profile) -> list[Section]:
     """Sections of a profile: its verdict, the step's parts, modules, flags."""
     whole_s = sum(profile.parts.values())
-
-    tables = [
-        Table(
-            [head, phrase('time'), phrase('of the step')],
-            [
-                (
-                    name or phrase('(the model itself)'),
-                    format_seconds(seconds),
-                    format_pct(100 * seconds / profile.step_s),
-                )
-                for name, seconds in spent.items()
-            ],
-        )
-        for head, spent in (
-            (
-                phrase('part'),
-                {_STEP_PARTS.get(part, part): s for part, s in profile.parts.items()},
-            ),
-            (phrase('module'), profile.modules),
-        )
-    ]
     title, more = _BOUNDS.get(profile.bound or '') or (
         phrase('Launch-bound or kernel-bound: unknown, as {bound_reason}.', profile),
         phrase('Idle is where no operator of torch ran: Python and other libraries.'),
@@ -601,11 +580,29 @@ def describe_profile(profile: Profile) -> list[Section]:
     ]
     return [
         Section(title, sentences=[more, took]),
-        *(Section(table=table) for table in tables),
+        *(Section(table=table) for table in _tabulate_parts(profile)),
         *_describe_host_parts(profile),
         Section(facts=facts),
         *listing(phrase('Notes'), notes),
     ]
+
+
+def _tabulate_parts(profile: Profile) -> Iterator[Table]:
+    """Tables of a profiled train step: seconds by part, and by module."""
+    parts = {_STEP_PARTS.get(part, part): s for part, s in profile.parts.items()}
+    modules = {
+        name or phrase('(the model itself)'): s for name, s in profile.modules.items()
+    }
+    for head, spent in ((phrase('part'), parts), (phrase('module'), modules)):
+        rows = [
+            (
+                name,
+                format_seconds(seconds),
+                format_pct(100 * seconds / profile.step_s),
+            )
+            for name, seconds in spent.items()
+        ]
+        yield Table([head, phrase('time'), phrase('of the step')], rows)
 
 
 def _describe_host_parts(profile: Profile) -> list[Section]:
