@@ -45,7 +45,7 @@ _LEAST_FETCHING, _MOST_FETCHING = 0.25, 4.0
 """Range of the cost of fetching a ready batch, relative to the usual cost."""
 
 _TURNS_ERROR = 0.4
-"""Relative standard error of `Workload.turns_s`, where it was measured."""
+"""Relative standard error of `Workload.turns_s`, where a run measured it."""
 _SPIN_S = 0.005
 """Seconds that an idle thread of OpenMP (libgomp) spins.
 

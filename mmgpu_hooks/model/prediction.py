@@ -178,7 +178,10 @@ _TRANSFERRED = 0.5
 """Relative error of the time that sending adds to a batch; no run measures it."""
 
 _TURNS = 0.5
-"""Relative error of `Workload.turns_s`: the number of operations is not known."""
+"""Relative error of the extra time of loading without workers on a busy host.
+
+That is `Workload.turns_s`: the number of operations is not known.
+"""
 
 _POWER = 0.5
 """Relative error assumed for the part of `Workload.step_power` above 1.
@@ -215,7 +218,7 @@ def model_error(
 
 
 def perturb(workload: Workload, *, alone: bool) -> Iterator[Workload]:
-    """Yield copies of a workload, each with one cost a standard error off.
+    """Yield copies of a run's costs, each with one cost a standard error off.
 
     Args:
         workload: What the run says.

@@ -144,11 +144,17 @@ class Workload:
     iter_time: Cost
     """Length of an iteration as it was measured, waits included."""
     batch_time: Cost
-    """Time of a worker from one batch to the next, S in the bounds."""
+    """Time that a worker takes for a batch, from one batch to the next.
+
+    It is S in the bounds."""
     batch_cpu: Cost
-    """CPU part of ``batch_time``, P in the bounds."""
+    """CPU time of a worker for one batch, a part of ``batch_time``.
+
+    It is P in the bounds."""
     step: Cost
-    """Time of the train step and its hooks once data is at hand, G in the bounds."""
+    """Time of the train step and its hooks, once data is at hand.
+
+    It is G in the bounds."""
     step_cpu_s: float
     """CPU of the training process per iteration, waits for data left out, s.
 
@@ -161,7 +167,9 @@ class Workload:
     fetch_busy_s: float
     """Extra seconds of fetching a ready batch when no core is free."""
     usable_cores: float
-    """Cores that this rank may use, C in the bounds."""
+    """Number of cores that this rank may use.
+
+    It is C in the bounds."""
     host_cores: float
     """Logical CPUs of the host."""
     other_tasks: float = 0.0
@@ -306,7 +314,7 @@ class Workload:
 
 
 def at_batch_size(workload: Workload, batch_size: int | None) -> Workload:
-    """Scale the costs of a workload to another batch size.
+    """Scale the costs of a run's loader and loop to another batch size.
 
     Raises:
         NoPredictionError: If no run shows the step against batch size.
@@ -358,7 +366,7 @@ MOST_DOUBLINGS = 5
 
 
 def with_one_thread(workload: Workload, saved: float) -> Workload:
-    """Copy a workload with one OpenCV thread per worker in the place of several.
+    """Copy a run's costs with one OpenCV thread per worker in the place of several.
 
     Args:
         workload: What the run says.
@@ -373,7 +381,7 @@ def with_one_thread(workload: Workload, saved: float) -> Workload:
 def with_spared_host(
     workload: Workload, *, step_s: float, received_s: float, sent_s: float
 ) -> Workload:
-    """Copy a workload with CPU taken off its step, and off receiving and sending.
+    """Copy a run's costs with CPU taken off the step, and off receiving and sending.
 
     Args:
         workload: What the run says.

@@ -52,7 +52,9 @@ class Answer:
     next_job: NextJob | None = None
     """CPUs to ask SLURM for in the next job; ``None`` if the run was no SLURM job."""
     ending: TrainingEnd | None = None
-    """Forecast of the end of a run that did not come to it.
+    """Forecast of the end of a run that has not completed.
+
+    ``None`` where it has, or that is unknown.
 
     ``None`` where it did, or that is unknown."""
     last_sign: datetime | None = None

@@ -67,7 +67,9 @@ class Setting:
     resting: ClassVar[Any] = ...
     """Value that PyTorch demands without workers; ``...`` where any will do."""
     near: ClassVar[float] = SAME_SPEED
-    """Relative difference from the fastest below which candidates count as equal.
+    """Relative difference from the fastest below which values count as equally fast.
+
+    The first one wins.
 
     The first one wins."""
     is_nested: ClassVar[bool] = False
@@ -118,7 +120,7 @@ class Setting:
         return at[self.name]
 
     def assume(self, job: Job, at: Choice) -> Any:
-        """Return the value that candidates of another setting are compared with.
+        """Return the value to assume while the values of another setting are compared.
 
         It is given back where it gains nothing itself.
         """
@@ -144,7 +146,7 @@ class Setting:
         return None
 
     def score_s(self, then: Prospect) -> float:
-        """Return the seconds by which candidates for the setting are compared."""
+        """Return the seconds by which values of the setting are compared."""
         return then.image_s
 
     def handicap(self, job: Job, new: Any) -> float:
@@ -305,13 +307,13 @@ class Job:
         return then
 
     def settle(self, choice: Choice) -> Choice:
-        """Complete a choice of values with those that follow from others."""
+        """Complete a choice of setting values with those that follow from others."""
         for setting in self.settings:
             choice = {**choice, setting.name: setting.settle(self, choice)}
         return choice
 
     def rest(self, choice: Choice) -> Choice:
-        """Take values that only workers can have out of a choice without workers."""
+        """Take values that need workers out of a choice of settings without workers."""
         if self.at(choice).loader.num_workers:
             return choice
         resting = {
@@ -322,13 +324,13 @@ class Job:
         return {**choice, **resting}
 
     def assume(self, choice: Choice) -> Choice:
-        """Complete a choice of values with those that candidates are compared with."""
+        """Complete setting values with those that candidates are compared with."""
         for setting in self.settings:
             choice = {**choice, setting.name: setting.assume(self, choice)}
         return choice
 
     def cap(self, choice: Choice) -> WorkerCap:
-        """Find the most workers that the host carries beside a choice of values."""
+        """Find the most workers that the host carries with a choice of settings."""
         then, size = self.at(choice), self.base.workload.batch_size
         larger = (then.workload.batch_size or 1) / (size or 1)
         ahead = max(then.loader.prefetch_factor, DEFAULT_PREFETCH)

@@ -43,7 +43,9 @@ class Limits:
     """Limits of a run's host on its workers, as the hook recorded them."""
 
     run: Run
-    """Run on that host; its usable cores must be known.
+    """Run whose host limits the workers; its usable cores must be known.
+
+    Without them no number of workers is known to be safe.
 
     Without them no number of workers is known to be safe.
 

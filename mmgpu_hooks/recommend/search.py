@@ -100,7 +100,7 @@ def _pick(
     options: dict[Any, Choice],
     rejected: dict[str, Rejection],
 ) -> Choice:
-    """Pick the first candidate that is nearly the fastest, if it is worth a change."""
+    """Pick the first value that is nearly the fastest, if it is worth a change."""
     own = at[setting.name]
     stays = options.get(own, at)
     assumed = {value: job.assume(then) for value, then in options.items()}
@@ -149,7 +149,7 @@ def _find_doubt_alone(
 
 
 def predict_gain(job: Job, before: Choice, after: Choice) -> Gain:
-    """Predict the share of the time that one choice of values saves over another.
+    """Predict the share of the time that a choice of settings saves over another.
 
     Both see the same errors of the costs.
     """

@@ -181,7 +181,7 @@ def _read_now(run: Run) -> TunedSettings:
 
 
 def _as_settings(run: Run, choice: Choice, old: TunedSettings) -> TunedSettings:
-    """Convert a choice to loader settings, with niceness if saves need it."""
+    """Convert a choice of values to loader settings, with niceness if saves need it."""
     workers = choice['num_workers']
     threads = choice['opencv_num_threads']
     if threads == BY_NAME['opencv_num_threads'].read(run):

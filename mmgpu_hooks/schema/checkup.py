@@ -171,7 +171,9 @@ class ConfigCheck:
     hooks: Tuple[str, ...] = ()
     """Places in the config that hold GPUEfficiencyHook."""
     unregistered: Optional[str] = None
-    """Place in ``hooks`` whose hook MMEngine will not find by its name."""
+    """Place in the config of a hook that MMEngine will not find by its name.
+
+    One of ``hooks``."""
     lost: Tuple[LostHook, ...] = ()
     lost_reason: Optional[str] = None
     """Reason why it is unknown if ``custom_hooks`` replaced hooks of a base config."""

@@ -34,7 +34,10 @@ class SaveJudgement:
     gross_delay_s: Optional[float]
     """Seconds that training stood still beyond ``uncontended_s``."""
     net_delay_s: Optional[float]
-    """Seconds that the job lost by the delay of the checkpoint save.
+    """Seconds that the training lost by the delay of the checkpoint save.
+
+    The gross delay, less what the loader's workers won back by loading meanwhile;
+    ``None`` while the iterations after it are unknown.
 
     The gross delay, less what the loader's workers won back by loading meanwhile;
     ``None`` while the iterations after it are unknown."""
@@ -326,13 +329,15 @@ class MendedStart:
     command: str
     """Command to write in the place of ``srun``."""
     cores: float
-    """Usable cores of a rank on the mended start of the training."""
+    """Usable cores of a rank whose SLURM task gets all of its CPUs."""
     changes: Tuple[Change, ...] = ()
-    """Changed settings for the mended start of the training; no file has them."""
+    """Changed settings for a start with all CPUs of the task; no file has them."""
     no_change_reason: Optional[Text] = None
     """Reason why no setting is changed; ``None`` when there is a change."""
     predicted_iter_s: Optional[float] = None
-    """Predicted iteration time on the mended start, with the changes, s.
+    """Predicted iteration time with all CPUs of the task, and the changes, s.
+
+    ``None`` is no claim.
 
     ``None`` is no claim."""
 

@@ -62,7 +62,9 @@ class RunFiles:
 
     They may not exist."""
     newer_attempt: Attempt | None = None
-    """Newest training without evidence, where it is newer than this run.
+    """Newest training without evidence, if newer than this run.
+
+    It has ended before its first iteration, or is still starting.
 
     It has ended before its first iteration, or is still starting."""
 

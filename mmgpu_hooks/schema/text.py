@@ -38,7 +38,9 @@ _NO_FACTS: Mapping[str, Any] = {}
 _LISTED = '{listed}'
 """Template of a list of names; it has no words of its own."""
 _PARTS = 'parts'
-"""Key of the only fact of a text that is several sentences in a row.
+"""Key, among the values of a `Text`, of the sentences that the text joins.
+
+It is the only value of such a text, which has no template.
 
 Such a text has no template.
 """
@@ -305,7 +307,7 @@ class Wording:
         self._before, self._after = marks
 
     def say(self, said: object) -> str:
-        """Word a text in this language; anything else is returned as a plain string."""
+        """Word a text in the catalog's language; return anything else as a string."""
         if not isinstance(said, Text):
             return str(said)
         if not said.template and _PARTS in said.facts:
@@ -318,7 +320,7 @@ class Wording:
         return self._mark(self.fill(self._catalog.gettext(said.template), said.facts))
 
     def fill(self, template: str, facts: Mapping[str, Any]) -> str:
-        """Fill a template of this language with named values.
+        """Fill a template in the catalog's language with named values.
 
         Raises:
             KeyError: If a fact that is named in it is missing.

@@ -25,7 +25,7 @@ class SweepRecipe(NamedTuple):
 
 @dataclass(frozen=True)
 class SweepSetting:
-    """Settings of one trial of a sweep; ``None`` keeps the config's own."""
+    """Settings of one trial of a sweep; ``None`` keeps the config's value."""
 
     num_workers: int
     batch_size: Optional[int] = None
@@ -48,7 +48,7 @@ class SweepSetting:
 
     @classmethod
     def of(cls, values: Mapping[str, Any], **more: Any) -> SweepSetting:
-        """Make a setting from values by name; ``None`` keeps the config's own.
+        """Make a setting from values by name; ``None`` keeps the config's value.
 
         Args:
             values: Of any settings.
@@ -300,25 +300,31 @@ class SaveBenchRow:
     other_cores: Optional[float] = None
     """Cores of the host that other processes used during the saves."""
     slow: int = 0
-    """Number of checkpoint saves judged slow, by themselves and their own run."""
+    """Number of checkpoint saves of the trial that were judged slow.
+
+    By themselves and their own run."""
     cause: Optional[str] = None
     """Most frequent proven cause of the slow saves, out of :data:`SAVE_CAUSES`."""
     gross_s: Optional[float] = None
-    """Extra seconds of a save compared with the reference row; negative if shorter."""
+    """Extra seconds of a save over those of the reference trial; may be negative."""
     net_s: Optional[float] = None
-    """Seconds of ``gross_s`` that the job lost.
+    """Seconds of ``gross_s`` that the training lost.
+
+    Less what the workers won back meanwhile.
 
     Less what the workers won back meanwhile."""
     is_harmful: Optional[bool] = None
-    """True if saves take longer than in the reference row, beyond noise.
+    """True if saves take longer than in the reference trial, beyond noise.
+
+    By enough to matter, too; ``None`` for the reference, and when that is unknown.
 
     By enough to matter, too; ``None`` for the reference, and when that is unknown."""
     remark: Optional[Text] = None
-    """Remark on the row, such as why the effect on saves is unknown."""
+    """Remark on the trial, such as why the effect on saves is unknown."""
 
     @property
     def name(self) -> Text:
-        """Name of the row for users: ``1 worker`` or ``8 workers``."""
+        """Name of the trial for users: ``1 worker`` or ``8 workers``."""
         return phrase('{workers}', workers=self.num_workers)
 
 
@@ -329,7 +335,7 @@ class SaveBench:
     rows: Tuple[SaveBenchRow, ...]
     """Measured saves, in order of the number of workers."""
     reference: Optional[int] = None
-    """Number of workers of the reference row: the fewest whose saves were measured."""
+    """Workers of the reference trial: the fewest whose saves were measured."""
     harmful_workers: Optional[int] = None
     """Smallest number of workers from which on checkpoint saves are harmed.
 
@@ -393,7 +399,7 @@ class TrialBlock(msgspec.Struct, frozen=True, tag_field='event', tag='block'):
     epoch: Optional[int] = None
     """Number of iterations in an epoch."""
     is_loss_finite: bool = True
-    """True if every logged loss up to the end of the block was a number."""
+    """True if every logged loss up to the end of the iterations was a number."""
     model_bytes: Optional[ModelBytes] = None
     """Memory of the model itself; reported with the first block of iterations."""
 
@@ -428,7 +434,7 @@ class TrialRole:
     side: str
     """Side that was trained, out of :data:`SIDES`."""
     is_held: bool
-    """True if the other side's training is paused meanwhile, False if it has ended."""
+    """True if the training of the other side is paused, False if it has ended."""
     is_warm_up: bool
     """True if the trial only warms up: its times are not compared."""
 
@@ -441,14 +447,14 @@ class BlockFigures:
     """
 
     steady_s: float
-    """Mean length of a steady iteration of the block, s."""
+    """Mean length of a steady iteration in a block of iterations, s."""
     batch_size: Optional[int]
     epoch: Optional[int]
     """Number of iterations in an epoch."""
     starts_s: List[float]
     """Extra seconds of the iterations that began an epoch."""
     late_s: float
-    """Mean iteration of the second half of the block, s."""
+    """Mean iteration of the second half of a block of iterations, s."""
     left: Optional[int]
     """Iterations that the training still has."""
 
@@ -485,9 +491,11 @@ class HostPart:
     """CPU of the training thread that one part of an iteration takes, in seconds."""
 
     plain_s: float
-    """Mean CPU of the part in an iteration without optimisations, s."""
+    """Mean CPU of a part of an iteration, without optimisations, s."""
     optimized_s: Optional[float] = None
-    """Mean CPU of the part with optimisations that leave all bits as they are, s.
+    """Mean CPU of a part of an iteration, with bit-identical optimisations, s.
+
+    ``None`` where none of them could be used.
 
     ``None`` where none of them could be used."""
     error_s: float = 0.0

@@ -76,7 +76,7 @@ class PersistentWorkers(Setting):
         return _why_keep(run)
 
     def cite(self, decision: Decision) -> tuple[str, ...]:
-        """Return the rules on worker starts; none where there are no workers."""
+        """Return the codes of the rules on worker starts; none without workers."""
         return self.rules if decision.new[self.name] else ()
 
 

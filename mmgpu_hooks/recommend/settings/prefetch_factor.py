@@ -71,5 +71,5 @@ class PrefetchFactor(Setting):
         )
 
     def cite(self, decision: Decision) -> tuple[str, ...]:
-        """Return the rules on late batches; none where there are no workers."""
+        """Return the codes of the rules on late batches; none without workers."""
         return self.rules if decision.new['num_workers'] else ()
