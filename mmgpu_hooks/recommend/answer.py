@@ -54,9 +54,7 @@ class Answer:
     ending: TrainingEnd | None = None
     """Forecast of the end of a run that has not completed.
 
-    ``None`` where it has, or that is unknown.
-
-    ``None`` where it did, or that is unknown."""
+    ``None`` where it has, or that is unknown."""
     last_sign: datetime | None = None
     """Local time of the newest record of a run that still trains, else ``None``."""
     job_end: JobEnd | None = None

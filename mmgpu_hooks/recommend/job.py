@@ -69,8 +69,6 @@ class Setting:
     near: ClassVar[float] = SAME_SPEED
     """Relative difference from the fastest below which values count as equally fast.
 
-    The first one wins.
-
     The first one wins."""
     is_nested: ClassVar[bool] = False
     """True if the setting changes the work of a batch.

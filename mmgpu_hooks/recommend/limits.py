@@ -45,10 +45,6 @@ class Limits:
     run: Run
     """Run whose host limits the workers; its usable cores must be known.
 
-    Without them no number of workers is known to be safe.
-
-    Without them no number of workers is known to be safe.
-
     Without them no number of workers is known to be safe."""
     beside: LiveLoader | None = None
     """Other loader whose workers live on while this one is used."""

@@ -37,9 +37,6 @@ class SaveJudgement:
     """Seconds that the training lost by the delay of the checkpoint save.
 
     The gross delay, less what the loader's workers won back by loading meanwhile;
-    ``None`` while the iterations after it are unknown.
-
-    The gross delay, less what the loader's workers won back by loading meanwhile;
     ``None`` while the iterations after it are unknown."""
     sentence: Text
     """Paragraph for the user on the checkpoint save, with numbers and what to do."""
@@ -60,7 +57,7 @@ class Finding:
     detail: Text
     """Sentence of the finding, with measured values, units and sample counts."""
     share: Optional[float] = None
-    """Share of training time at stake, 0 to 1."""
+    """Share of the training time at stake in the finding, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -337,8 +334,6 @@ class MendedStart:
     predicted_iter_s: Optional[float] = None
     """Predicted iteration time with all CPUs of the task, and the changes, s.
 
-    ``None`` is no claim.
-
     ``None`` is no claim."""
 
 
@@ -511,7 +506,7 @@ class Verification:
     """Config that the first side of the comparison trained."""
     after_config: str = ''
     other_work: Tuple[str, ...] = ()
-    """Differences by which an iteration of the second config is other work.
+    """Differences that make an iteration of the second config other work.
 
     ``model``, ``data set``, ``batch size``, ``pipeline``, ``sampler``."""
     untrained: Tuple[str, ...] = ()

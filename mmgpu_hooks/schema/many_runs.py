@@ -72,7 +72,7 @@ class ManyRuns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The answer of ``mmgpu runs``."""
 
     version: int = 1
-    """Version of the JSON answer, raised when a key changes its meaning or goes."""
+    """Version of the JSON answer, raised when a key changes meaning or goes away."""
     found: int
     """Number of training runs that were found, before filters."""
     unreadable: int

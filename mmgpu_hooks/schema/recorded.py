@@ -956,7 +956,7 @@ class ValidationProgressRecord(
     """Number of batches that the validation had taken."""
     batches_in_all: Optional[Count] = None
     part: str
-    """Part of the validation that was running, out of :data:`VALIDATION_PARTS`."""
+    """Part of the validation that was running, as in ``parts_s`` of ``validation``."""
     metric: Optional[str] = None
     """Metric of the validation that was running, if any."""
     call_s: Number

@@ -58,8 +58,6 @@ class RunEvidence:
     start: Optional[recorded.StartRecord] = None
     """Time of the training's start by part.
 
-    ``None`` of a run that did not end its first iteration, and of older evidence.
-
     ``None`` of a run that did not end its first iteration, and of older evidence."""
     notes: Tuple[Text, ...] = ()
     """Sentences for the user about what was odd in the evidence file."""

@@ -64,8 +64,6 @@ class RunFiles:
     newer_attempt: Attempt | None = None
     """Newest training without evidence, if newer than this run.
 
-    It has ended before its first iteration, or is still starting.
-
     It has ended before its first iteration, or is still starting."""
 
     @property

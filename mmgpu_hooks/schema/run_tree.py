@@ -17,8 +17,6 @@ _DATA_FOLDER = 'vis_data'
 """Name of the folder that holds MMEngine's data of a run.
 
 Images that a visualiser drew lie below it, by the thousand.
-
-Images that a visualiser drew lie below it, by the thousand.
 """
 
 

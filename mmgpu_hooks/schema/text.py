@@ -41,8 +41,6 @@ _PARTS = 'parts'
 """Key, among the values of a `Text`, of the sentences that the text joins.
 
 It is the only value of such a text, which has no template.
-
-Such a text has no template.
 """
 
 

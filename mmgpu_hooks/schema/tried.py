@@ -310,13 +310,9 @@ class SaveBenchRow:
     net_s: Optional[float] = None
     """Seconds of ``gross_s`` that the training lost.
 
-    Less what the workers won back meanwhile.
-
     Less what the workers won back meanwhile."""
     is_harmful: Optional[bool] = None
     """True if saves take longer than in the reference trial, beyond noise.
-
-    By enough to matter, too; ``None`` for the reference, and when that is unknown.
 
     By enough to matter, too; ``None`` for the reference, and when that is unknown."""
     remark: Optional[Text] = None
@@ -345,7 +341,7 @@ class SaveBench:
     asked: int = 0
     """Number of settings that were to be trained.
 
-    There are fewer rows when it was stopped."""
+    There are fewer rows when the bench was stopped."""
 
 
 @dataclass(frozen=True)
@@ -495,8 +491,6 @@ class HostPart:
     optimized_s: Optional[float] = None
     """Mean CPU of a part of an iteration, with bit-identical optimisations, s.
 
-    ``None`` where none of them could be used.
-
     ``None`` where none of them could be used."""
     error_s: float = 0.0
     """Standard error of the CPU that the optimisations take off, s."""
@@ -518,7 +512,7 @@ class Profile:
 
     Kernels of each, without CUDA operators of torch; ``idle`` is when none ran."""
     modules: Mapping[str, float]
-    """Seconds of the five modules that take most, by dotted name.
+    """Seconds of the five modules that take most time, by dotted name.
 
     Forward and backward. The name is empty for the model itself; no module contains
     another."""

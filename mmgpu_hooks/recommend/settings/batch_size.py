@@ -23,8 +23,6 @@ KNEE_SHARE = 0.03
 """Relative difference from the fastest below which a batch size counts as fastest.
 
 Less memory, and a smaller change of the learning rate.
-
-Less memory, and a smaller change of the learning rate.
 """
 
 FARTHEST = 2
