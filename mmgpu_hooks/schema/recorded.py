@@ -813,7 +813,7 @@ class SaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='save'):
 
 
 class AfterSaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='after_save'):
-    """Waits for data just after a checkpoint save, while batches loaded in it last.
+    """Waits for data just after a checkpoint save, while batches loaded during it last.
 
     The workers go on while the loop stands in a save, and the next iterations find what
     they made.
@@ -832,7 +832,8 @@ class AfterSaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='after_save')
     usual_wait_s: Optional[Number] = None
     """Mean wait for data before the save, iterations just after earlier saves left out.
 
-    ``None`` when those were fewer than the workers, whose batches come in bursts."""
+    ``None`` when the iterations were fewer than the workers, whose batches come in
+    bursts."""
 
 
 VALIDATION_PARTS = (
