@@ -203,7 +203,7 @@ class Workload:
     fetch_error: float = 0.0
     """Relative standard error of ``fetch_s`` and ``fetch_busy_s``."""
     is_transfer_known: bool = True
-    """True if the run had workers, so that sending batches was measured."""
+    """True if workers that sent batches to the training process were measured."""
     is_batch_time_known: bool = True
     """True if the batch time was measured, and not just bounded."""
     turns_s: float = 0.0

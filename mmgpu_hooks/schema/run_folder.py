@@ -113,7 +113,7 @@ def _rank_of(path: Path) -> int:
 def unused_path(path: Path) -> Path:
     """Return the path, or a numbered path where a file of that name exists.
 
-    So is it where this Runner trained before.
+    Such a file is there when this Runner trained before.
     """
     number = 1
     unused = path
