@@ -10,7 +10,7 @@ from mmgpu_hooks.schema.recorded import VerdictRecord
 from mmgpu_hooks.show.comment import COMMENT_START, phrase_comment
 
 _LIMIT_S = 5.0
-"""Time limit for all calls of SLURM: a busy controller may take minutes."""
+"""Time limit for all calls of SLURM, s: a busy controller may take minutes."""
 
 _NO_COMMENT = ('', '(null)')
 

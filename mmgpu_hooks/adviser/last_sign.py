@@ -1,4 +1,4 @@
-"""Finds when a running training last recorded, and when its job ends."""
+"""Finds the newest record of a running training, and the end of its SLURM job."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from mmgpu_hooks.measure.clock import local_time, seconds_until
 from mmgpu_hooks.schema.judged import JobEnd, TrainingEnd
 
 _FRESH_S = 3600.0
-"""Age of the newest evidence below which a run counts as still running."""
+"""Largest age of the newest evidence, s, at which a run counts as still running."""
 
 
 def find_last_sign(run: Run, ending: TrainingEnd | None) -> datetime | None:
-    """Time of the newest interval of a running training, by this host's clock.
+    """Returns the local time of the newest log interval of a running training.
 
     Args:
         run: One rank's.
@@ -31,7 +31,7 @@ def find_last_sign(run: Run, ending: TrainingEnd | None) -> datetime | None:
 
 
 def find_job_end(run: Run, ending: TrainingEnd | None) -> JobEnd | None:
-    """Time at which SLURM ends the run's job, if the run recorded that.
+    """Returns the time at which SLURM ends a run's job, if the run recorded that.
 
     Args:
         run: One rank's.
@@ -51,5 +51,5 @@ def find_job_end(run: Run, ending: TrainingEnd | None) -> JobEnd | None:
 
 
 def _find_last_unix_s(run: Run, ending: TrainingEnd) -> float:
-    """Time of the newest interval, by the clock of the run's host."""
+    """Returns the Unix time of the newest log interval, by the run's host's clock."""
     return run.meta.started_unix_s + 3600 * (ending.whole_hours - ending.hours_left)

@@ -31,9 +31,9 @@ from mmgpu_hooks.schema.text import phrase
 OpenExecutor = Callable[[], AbstractContextManager[Executor]]
 
 _MOST_AHEAD = 256
-"""Most runs submitted at a time: enough for the workers of a cluster."""
+"""Most runs submitted for judging at one time: enough for a cluster's workers."""
 _MOST_ATTEMPTS = 3
-"""Executors in a row that may break before they finish a run."""
+"""Most executors in a row that may break before any run is judged."""
 _NICE = 10
 """Niceness of the judging processes: a login host has many users."""
 
@@ -44,11 +44,11 @@ class Judged(NamedTuple):
     evidence: str
     verdict: VerdictRecord | None
     reason: str | None = None
-    """Reason as a sentence; ``None`` with a verdict."""
+    """Reason why the run could not be judged: a sentence; ``None`` with a verdict."""
 
 
 def judge_evidence(evidence: str) -> VerdictRecord:
-    """Judges one run as the hook would have at its end.
+    """Judges one run by its evidence file, as the hook would have at its end.
 
     Args:
         evidence: File of rank 0; other ranks' lie beside it.
@@ -69,7 +69,7 @@ def judge_evidence(evidence: str) -> VerdictRecord:
 
 
 def judge_all(evidence: Sequence[str], open_executor: OpenExecutor) -> Iterator[Judged]:
-    """Judges runs, and yields each as it is ready.
+    """Judges runs with an executor, and yields each verdict as it is ready.
 
     A process that is killed, for memory as a rule, takes its pool with it. Which run it
     was is unknown: all that were on their way are judged again at the end, one by one,
@@ -148,7 +148,7 @@ def _take(future: Future[VerdictRecord], evidence: str) -> Judged:
 
 
 def open_processes(count: int) -> ProcessPoolExecutor:
-    """A pool of processes on this host that judge runs.
+    """Opens a pool of processes on this host that judge runs.
 
     Args:
         count: How many at one time.

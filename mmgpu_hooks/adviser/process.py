@@ -41,18 +41,21 @@ from mmgpu_hooks.schema.text import decode_text, phrase, quoted
 from mmgpu_hooks.schema.tuning import TuneAnswer, TuneQuestion
 
 _LIMIT_S = 10.0
-"""Seconds after which the child at the end of training is killed."""
+"""Seconds after which the process that judges at the end of training is killed."""
 HOURLY_LIMIT_S = 120
-"""Seconds after which the kernel ends an hourly child, which runs on spare CPU."""
+"""Seconds after which the kernel ends the process that judges each hour.
+
+It runs on spare CPU.
+"""
 _GONE_WITHIN_S = 1.0
-"""Longest wait for a killed child to be gone, in seconds."""
+"""Longest wait for a killed child process to be gone, in seconds."""
 _MEMORY_FACTOR = 5
-"""Bytes of memory that a child takes per byte of evidence.
+"""Bytes of memory that a judging child process takes per byte of evidence.
 
 1.2 GiB for five days in intervals of a second.
 """
 LEAST_FREE_BYTES = 2**30
-"""Memory that must stay free beside a child, or none is started.
+"""Memory that must stay free for a judging child process to be started.
 
 No training is to be killed for the memory of its advice.
 """
@@ -69,7 +72,7 @@ _ADVISE = (
     'main(sys.argv[1], int(sys.argv[2])); '
     f'{_END}'
 )
-"""Program of the child that judges a run at its end.
+"""Program of the child process that judges a run at its end.
 
 Its module path is set before any import and is the parent's: a script's own folder is
 in it, and the current one, which Python adds, may not be. Collecting garbage would take
@@ -98,9 +101,15 @@ _TUNE = (
     f'{_END}'
 )
 TUNER_NICE = 5
-"""Niceness of the child that tunes: its answer is worth more than the core it takes."""
+"""Niceness of the child process that tunes the loader.
+
+Its answer is worth more than the core it takes.
+"""
 ANSWER_LIMIT_S = 120.0
-"""Seconds for one answer of the tuner; the first includes all imports."""
+"""Seconds for one answer of the child process that tunes.
+
+The first includes all imports.
+"""
 
 
 def ask_adviser(evidence: Path, limit_s: float = _LIMIT_S) -> RunAdvice:
@@ -174,11 +183,11 @@ class HourlyAdviser:
 
     @property
     def is_over(self) -> bool:
-        """True if the child has ended (takes a microsecond)."""
+        """True if the child process has ended (takes a microsecond)."""
         return self._child.poll() is not None
 
     def read(self) -> VerdictRecord:
-        """Reads the verdict of a child that has ended.
+        """Reads the verdict of a child process that has ended.
 
         Raises:
             SourceError: If it gave none.
@@ -197,7 +206,7 @@ class HourlyAdviser:
             raise SourceError(said) from None
 
     def end(self) -> None:
-        """Ends the child if it still runs."""
+        """Ends the child process if it still runs."""
         if not self.is_over:
             end_child(self._child, _GONE_WITHIN_S)
         if self._child.stdout is not None:
@@ -235,11 +244,11 @@ class TuningAdviser:
 
     @property
     def is_free(self) -> bool:
-        """True if no question waits for its answer."""
+        """True if no question to the child process waits for an answer."""
         return self._asked_s is None
 
     def ask(self, question: TuneQuestion) -> None:
-        """Sends a question; :meth:`read` has the answer some time later.
+        """Sends a question to the process; :meth:`read` has the answer some time later.
 
         Raises:
             SourceError: If the child has ended.
@@ -254,7 +263,7 @@ class TuningAdviser:
         self._asked_s = self._clock()
 
     def read(self) -> TuneAnswer | None:
-        """Reads the answer; ``None`` while there is none.
+        """Reads the answer of the child process; ``None`` while there is none.
 
         Raises:
             SourceError: If the child has ended, or takes too long.
@@ -284,11 +293,11 @@ class TuningAdviser:
         )
 
     def dismiss(self) -> None:
-        """Tells the child to end without waiting; :meth:`end` is still due."""
+        """Tells the child process to end without waiting; :meth:`end` is still due."""
         self._child.terminate()
 
     def end(self) -> None:
-        """Ends the child; a second call does nothing."""
+        """Ends the child process; a second call does nothing."""
         if self._child.poll() is None:
             end_child(self._child, _GONE_WITHIN_S)
         for stream in (self._child.stdin, self._child.stdout):
@@ -299,7 +308,7 @@ class TuningAdviser:
 def _start(
     program: str, evidence: Path, stdin: int = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
-    """Starts a child, if enough memory is free.
+    """Starts a child process that judges, if enough memory is free.
 
     Raises:
         SourceError: If there is not, or it cannot be started.

@@ -16,7 +16,9 @@ _MOST_BYTES = 64 * 2**20
 
 
 def choose_rank(evidence: Path, first: Run) -> JudgedRank:
-    """Chooses the rank to judge, as :func:`mmgpu_hooks.judge.ranks.choose_judged` does.
+    """Chooses the rank of a run to judge, by the evidence of all of its ranks.
+
+    As :func:`mmgpu_hooks.judge.ranks.choose_judged` does.
 
     Args:
         evidence: Of rank 0.

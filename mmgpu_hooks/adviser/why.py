@@ -1,4 +1,4 @@
-"""Judges why ranks ended or hang, by their evidence and their host's state.
+"""Judges why a run's ranks ended or hang, by their evidence and their host's state.
 
 For ``mmgpu why`` and for the watchdog of a training.
 """
@@ -22,7 +22,9 @@ from mmgpu_hooks.schema.text import phrase
 
 
 def judge_ranks(logs: Sequence[NamedLog], ranks: Sequence[RunEvidence]) -> Why:
-    """Judges why a run failed or hangs, as `judge_end` does.
+    """Judges why a run failed or hangs, by its logs and the evidence of its ranks.
+
+    As `judge_end` does.
 
     Args:
         logs: What was read of console, MMEngine's log and kernel.
@@ -32,7 +34,7 @@ def judge_ranks(logs: Sequence[NamedLog], ranks: Sequence[RunEvidence]) -> Why:
 
 
 def judge_run(logs: Sequence[NamedLog], ranks: Sequence[RunEvidence]) -> Why:
-    """Judges as `judge_ranks` does, with the dumps of NCCL's flight recorder."""
+    """Judges why a run failed or hangs, with the dumps of NCCL's flight recorder."""
     return _add_dumps(judge_ranks(logs, ranks), ranks)
 
 

@@ -1,4 +1,4 @@
-"""Counts the bytes that a real step on the CPU saves for its backward pass.
+"""Counts the bytes that a real train step on the CPU saves for its backward pass.
 
 torch calls a hook for each tensor that it saves for the backward pass, and another when
 it wants it back. What is saved is put into a holder; the holders that are alive
@@ -33,7 +33,7 @@ _PROBE_HEIGHTS = (256, 384, 512)
 _STRIDE = 128
 """Stride of a detector's coarsest features: multiples of it scale without rounding."""
 _MOST_PROBE_PIXELS = 640 * 640
-"""Most pixels of an image that is run on the CPU."""
+"""Most pixels of an image with which a model is run on the CPU."""
 
 
 class Gradient(NamedTuple):
@@ -41,16 +41,16 @@ class Gradient(NamedTuple):
 
     numbers: int
     number_bytes: int
-    """Bytes per number."""
+    """Bytes per number of the gradient."""
 
     @classmethod
     def of(cls, tensor: Any) -> Gradient:
-        """Size of a parameter, or of its gradient."""
+        """Reads the size of a parameter, or of its gradient."""
         return cls(int(tensor.nelement()), int(tensor.element_size()))
 
 
 class ModelProbe(NamedTuple):
-    """Saved bytes of a model at small batches and image sizes."""
+    """Activation bytes of a model at small batches and image sizes, and gradients."""
 
     points: list[ActivationPoint]
     gradients: list[Gradient]
@@ -58,7 +58,7 @@ class ModelProbe(NamedTuple):
 
 
 class StepCount(NamedTuple):
-    """Saved bytes and gradients of one step."""
+    """Bytes saved for the backward pass, and gradients, of one train step."""
 
     saved_bytes: int
     """Bytes saved for the backward pass, without parameters and buffers.
@@ -66,11 +66,11 @@ class StepCount(NamedTuple):
     Shared storage counts once.
     """
     gradients: list[Gradient]
-    """Sizes of the gradients that the step gave, which are dropped again."""
+    """Sizes of the gradients that the train step gave, which are dropped again."""
 
 
 class _Plan(NamedTuple):
-    """Image sizes to run, at one batch size."""
+    """Image sizes to run a model with, at one batch size."""
 
     sizes: list[ImageSize]
     batch: int
@@ -79,7 +79,9 @@ class _Plan(NamedTuple):
 def probe_model(
     built: ConfigModel, mixed: bool, target: ImageSize | None
 ) -> ModelProbe:
-    """Counts saved bytes at several small sizes, and runs one backward pass.
+    """Counts a model's activation bytes at several small image sizes.
+
+    It runs one backward pass.
 
     Args:
         built: The model.
@@ -193,7 +195,7 @@ def _place(tensor: Any) -> int:
 def count_state(
     optimizer: Mapping[str, Any], gradients: Sequence[Gradient]
 ) -> int | None:
-    """Bytes of an optimizer's state after one step, on tensors without memory.
+    """Counts the bytes of an optimizer's state after one step, on meta tensors.
 
     Args:
         optimizer: Its class and arguments, as in a config.
@@ -294,7 +296,7 @@ class _StandIn(NamedTuple):
     module: str
     function: str
     replace: Callable[[Any, Callable[..., Any]], Any]
-    """Makes one operation of the chain, from its module and function."""
+    """Function that makes one operation of the chain, from its module and function."""
 
 
 _STAND_INS = (
@@ -310,7 +312,7 @@ _STAND_INS = (
 
 
 def choose_probe_sizes(target: ImageSize | None) -> list[ImageSize]:
-    """Image sizes to run: small ones of the target's shape, and a small target itself.
+    """Chooses image sizes to run: small ones of the target's shape, and a small target.
 
     Examples:
         >>> choose_probe_sizes(ImageSize(320, 320))

@@ -175,7 +175,7 @@ def shorten_error(error: BaseException) -> str:
 
 
 def find_progress(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Values that MMEngine's ``RuntimeInfoHook`` sets in the last epoch.
+    """Returns the values that ``RuntimeInfoHook`` of MMEngine sets in the last epoch.
 
     What a config leaves open is as in a training of one epoch, of one iteration.
 
@@ -203,7 +203,7 @@ class CannotRunError(Exception):
 
 
 def _raw(number: int, height: int, width: int) -> dict[str, Any]:
-    """An artificial sample, as it is after its image was loaded."""
+    """Makes an artificial sample, as it is after its image was loaded."""
     import numpy as np
 
     pixels = np.random.default_rng(number).integers(0, 256, (height, width, 3))
@@ -223,7 +223,10 @@ def _raw(number: int, height: int, width: int) -> dict[str, Any]:
 
 
 def _instance(number: int, height: int, width: int) -> dict[str, Any]:
-    """An artificial object: a box of 8 to 40 % of the image, its outline as mask."""
+    """Makes an artificial object: a box of 8 to 40 % of the image, with its mask.
+
+    The mask is the outline of the box.
+    """
     share = 0.08 * 1.5 ** (number % 5)
     # multiples of the golden ratio and its square, which spread evenly
     middle_x = width * (0.2 + 0.6 * (0.618 * number % 1))

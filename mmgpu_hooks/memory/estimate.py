@@ -119,7 +119,7 @@ def estimate_memory(
 def fit_card(
     estimate: MemoryEstimate, card_bytes: int, measured: MeasuredPeak | None = None
 ) -> MemoryEstimate:
-    """Adds the largest batch sizes that fit a card to an estimate.
+    """Adds the largest batch sizes that fit a GPU to a memory estimate.
 
     Args:
         estimate: Of the training.
@@ -147,18 +147,18 @@ def fit_card(
 
 
 class _SafeEstimate(NamedTuple):
-    """The estimate whose real peak would just fill a card."""
+    """Memory estimate whose real peak would just fill a GPU."""
 
     factor: float
-    """Ratio of the peak to its estimate."""
+    """Ratio of the memory peak to its estimate."""
     room_bytes: float
-    """Estimated bytes that may be used."""
+    """Bytes that an estimate may reach for its real peak to fit the GPU."""
 
 
 def _correct(
     estimate: MemoryEstimate, room: int, measured: MeasuredPeak
 ) -> _SafeEstimate:
-    """Corrects the estimate by the measured peak of a run."""
+    """Corrects a memory estimate by the measured peak of a run."""
     peak_bytes = measured.peak_bytes
     static = estimate.static.total_bytes
     activations = _activations(estimate.fit, estimate.image_size, measured.batch_size)
@@ -193,7 +193,7 @@ def _activations(
 
 
 def _largest_batch(estimate: MemoryEstimate, room_bytes: float) -> int | None:
-    """Largest batch size that fits, or 0; ``None`` if the estimate is unknown."""
+    """Returns the largest batch size that fits, or 0; ``None`` without an estimate."""
     static = estimate.static.total_bytes
     fixed = _activations(estimate.fit, estimate.image_size, 0)
     first = _activations(estimate.fit, estimate.image_size, 1)
@@ -253,14 +253,14 @@ _GOOD_PCT = 0.5
 _MEGAPIXEL = 1e6
 
 _FIXED, _PER_IMAGE, _PER_PIXEL, _PER_PIXEL_PAIR = range(4)
-"""Terms of a growth law of the saved bytes."""
+"""Terms of a growth law of activation memory."""
 
 
 class _Law(NamedTuple):
-    """A growth law of the saved bytes: the terms it has."""
+    """A growth law of activation memory: the terms that it has."""
 
     sizes: int
-    """Number of image sizes needed to fit the law."""
+    """Number of image sizes needed to fit the growth law."""
     terms: list[int]
 
 
@@ -274,11 +274,11 @@ _LAWS = (
     _Law(2, [_PER_IMAGE, _PER_PIXEL, _PER_PIXEL_PAIR]),
     _Law(3, [_FIXED, _PER_IMAGE, _PER_PIXEL, _PER_PIXEL_PAIR]),
 )
-"""Growth laws of the saved bytes, the simplest first."""
+"""Growth laws of activation memory, the simplest first."""
 
 
 def fit_activations(points: Sequence[ActivationPoint]) -> ActivationFit:
-    """Fits how the saved bytes grow with the batch and the padded pixels.
+    """Fits how activation memory grows with the batch and the padded pixels.
 
     Least squares on relative distances, of the simplest law that is within 0.5 % of
     all points: per pixel; and per batch or image; and per pair of pixels. No

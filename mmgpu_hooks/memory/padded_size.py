@@ -14,16 +14,16 @@ class PaddedSize(NamedTuple):
     """Padded size of a config's largest image, and its source."""
 
     size: ImageSize | None
-    """Height and width; ``None`` if the config does not determine it."""
+    """Padded height and width; ``None`` if the config does not determine them."""
     source: str
-    """Names of the transforms that set the size, or why it is unknown."""
+    """Names of the transforms that set the padded size, or why it is unknown."""
 
 
 _Transform = Mapping[str, Any]
 
 
 def locate_padded_size(config: Mapping[str, Any]) -> PaddedSize:
-    """Follows the train pipeline and the data preprocessor to the padded size.
+    """Finds the padded image size that train pipeline and data preprocessor make.
 
     Where images keep their ratio, a landscape image that fills the scale is taken, and
     a portrait one beside it where they are not grouped (``AspectRatioBatchSampler``) or
@@ -70,7 +70,7 @@ def each_transform(config: Mapping[str, Any]) -> Iterator[_Transform]:
 
 
 def type_name(part: Mapping[str, Any]) -> str:
-    """Bare class name of a config part, however it is spelled."""
+    """Returns the bare class name of a config part, however it is spelled."""
     return bare_name(part.get('type'))
 
 
@@ -101,7 +101,10 @@ def _mixes_ratios(transforms: Iterable[_Transform], mixes: bool) -> bool:
 
 
 def _branches(transform: _Transform) -> Iterator[Sequence[_Transform]]:
-    """Pipelines of which a transform applies one; for ``RandomApply`` none or all."""
+    """Yields the pipelines of which a transform applies one.
+
+    For ``RandomApply`` none or all of it.
+    """
     inner = transform.get('transforms') or ()
     if type_name(transform) == 'RandomApply':
         inner = [(), inner]
@@ -137,7 +140,10 @@ def _join(transform: _Transform, size: ImageSize | None) -> ImageSize | None:
 def _transform_affine(
     transform: _Transform, size: ImageSize | None
 ) -> ImageSize | None:
-    """Size after RandomAffine, whose border cuts a mosaic of four to one image."""
+    """Returns the size after RandomAffine, whose border cuts a mosaic to one image.
+
+    A mosaic of four images, that is.
+    """
     across, down = transform.get('border', (0, 0))
     return size and ImageSize(size.height + 2 * down, size.width + 2 * across)
 
@@ -200,13 +206,16 @@ _RULES: dict[str, Callable[[_Transform, ImageSize | None], ImageSize | None]] = 
     'RandomCrop': _crop,
     'Pad': _pad,
 }
-"""Size after each known transform, by its name."""
+"""Functions that give the image size after a known transform, by its name."""
 _RESIZES = re.compile('Resize|Crop|Pad|Mosaic|Scale|Expand')
-"""Pattern of transform names after which the size is unknown."""
+"""Pattern of transform names after which the image size is unknown."""
 
 
 def _scale(scale: Any, transform: _Transform | None = None) -> ImageSize:
-    """Height and width; MMCV writes width first, or two limits in any order."""
+    """Converts a scale of MMCV to height and width.
+
+    MMCV writes width first, or two limits in any order.
+    """
     if isinstance(scale, (int, float)):
         return ImageSize(int(scale), int(scale))
     width, height = int(scale[0]), int(scale[1])

@@ -1,1 +1,1 @@
-"""Pure arithmetic: what a loader setting gives, from measured figures alone."""
+"""Pure arithmetic: predicts a training with other loader settings from measurements."""

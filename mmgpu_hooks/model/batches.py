@@ -27,21 +27,20 @@ from mmgpu_hooks.schema.text import Text, phrase
 _NOTHING = Text('')
 
 USUAL_ERROR = 0.02
-"""Standard error of a step, and of a peak, as a share of it from one training to the
-next."""
+"""Relative standard error of a train step, and of a memory peak, between trainings."""
 
 _BATCHES = np.arange(1.0, MOST_BATCH + 1)
 
 
 class StepPoint(NamedTuple):
-    """Step time that a run with one batch size measured."""
+    """Train step time that a run with one batch size measured."""
 
     batch_size: int
     step: Cost
 
 
 def fit_step_line(points: Sequence[StepPoint]) -> BatchLine:
-    """Fit ``step = constant + image x batch``.
+    """Fit the train step against batch size: ``step = constant + image x batch``.
 
     A GPU that is not full takes as long for one image as for a few: the line is an
     average of that and of what comes after, so it holds between the points and not
@@ -88,16 +87,16 @@ def fit_step_line(points: Sequence[StepPoint]) -> BatchLine:
 
 
 class _FittedLine(NamedTuple):
-    """A line by weighted least squares."""
+    """A line fitted by weighted least squares."""
 
     slope: float
     constant: float
     covariance: FloatArray
-    """Covariance of slope and constant, the slope first."""
+    """Covariance matrix of the line's slope and constant, the slope first."""
 
     @property
     def slope_error(self) -> float:
-        """Standard error of the slope."""
+        """Standard error of the line's slope."""
         return math.sqrt(self.covariance[0, 0])
 
 
@@ -110,7 +109,7 @@ def _fit_line(
 
 
 class PeakPrediction(NamedTuple):
-    """Predicted peak memory of a batch size."""
+    """Predicted peak of the GPU memory with a batch size."""
 
     peak_bytes: int
     low_bytes: int
@@ -119,7 +118,7 @@ class PeakPrediction(NamedTuple):
 
 
 class _PeakBand(NamedTuple):
-    """Peaks in bytes of one batch size, or of an array of them."""
+    """Peak memory in bytes with its interval, for a batch size or an array of them."""
 
     peak: Any
     low: Any
@@ -128,21 +127,21 @@ class _PeakBand(NamedTuple):
 
 @dataclass(frozen=True)
 class MemoryFit:
-    """``peak = fixed + image x batch``, of the CUDA allocator."""
+    """Line of the CUDA allocator's peak: ``peak = fixed + image x batch``."""
 
     fixed_bytes: float
-    """Memory that any batch takes."""
+    """Memory that any batch takes, whatever its size."""
     image_bytes: float
-    """Growth of the peak per image."""
+    """Growth of the memory peak per image of a batch."""
     relative_error: float
-    """Relative standard error of a training's peak."""
+    """Relative standard error of the memory peak of a training."""
     covariance: FloatArray
-    """Covariance of both parts of the line, the growth first."""
+    """Covariance matrix of the line's growth and fixed part, the growth first."""
     batch_sizes: tuple[int, ...]
     """Batch sizes that the line was fitted to, ascending."""
 
     def band(self, batch: Any) -> _PeakBand:
-        """Compute the peak and its interval for one batch size or an array of them."""
+        """Compute the memory peak with its interval for one batch size, or an array."""
         peak = self.fixed_bytes + self.image_bytes * batch
         (of_image, of_both), (_, of_fixed) = self.covariance
         line = of_fixed + 2.0 * batch * of_both + batch**2 * of_image
@@ -152,7 +151,7 @@ class MemoryFit:
 
 
 def fit_batch_memory(points: Sequence[MeasuredPeak]) -> MemoryFit:
-    """Fit the line through measured peaks, each weighed by its own size.
+    """Fit a line of memory against batch size to peaks, each weighed by its own size.
 
     Args:
         points: With two batch sizes at least.
@@ -197,21 +196,21 @@ def fit_batch_memory(points: Sequence[MeasuredPeak]) -> MemoryFit:
 
 
 class CardMemory(NamedTuple):
-    """Memory of the card against batch size."""
+    """Memory of the GPU against batch size, or the reason why it is unknown."""
 
     fit: MemoryFit | None
     why_unknown: Text = _NOTHING
-    """Sentence that says why there is no fit."""
+    """Sentence that says why memory could not be fitted to batch size."""
 
 
 def predict_peak(fit: MemoryFit, batch_size: int) -> PeakPrediction:
-    """Predict the peak of a training with another batch size."""
+    """Predict the memory peak of a training with another batch size."""
     band = fit.band(batch_size)
     return PeakPrediction(int(band.peak), int(band.low), int(band.high))
 
 
 def find_largest_batch(fit: MemoryFit, free_bytes: float) -> int:
-    """Find the largest batch size that fits with its peak at the upper end; or 0."""
+    """Find the largest batch size whose predicted peak fits at its upper end; or 0."""
     return int((fit.band(_BATCHES).high <= free_bytes).sum())
 
 

@@ -1,9 +1,9 @@
-"""Largest settings that anything is computed for; options of commands refuse more."""
+"""Upper limits on batch size, workers and prefetching; commands refuse more."""
 
 from __future__ import annotations
 
 MOST_BATCH = 2**16
-"""Most images in a batch; a larger one is a slip of a hand."""
+"""Most images in a batch; a larger number is taken for a slip of the hand."""
 
 MOST_WORKERS, MOST_PREFETCH = 512, 1024
-"""Largest settings that are no slip of the finger."""
+"""Most workers, and most batches ahead per worker, that are no slip of the finger."""

@@ -1,4 +1,4 @@
-"""Takes the waiting for cores out of the costs that one run measured.
+"""Takes the waiting for CPU cores out of the costs that one run measured.
 
 A run on few cores measures its step and its batches longer than they are, because the
 workers, the step and other processes share the cores. A prediction simulates that
@@ -21,35 +21,45 @@ from mmgpu_hooks.model.simulation import WAKE_S, Trace, make_loop, settle, simul
 from mmgpu_hooks.model.workload import Workload
 
 USUAL_POWER = 2.7
-"""Value of `Workload.step_power` where no run shows it. Two threads and a worker that
-share two cores have two thirds of a core each, and one of the three pairs that may run
-is both threads: a third of the time, and 2/3 to this power is a third."""
+"""Value of `Workload.step_power` where no run shows it.
+
+Two threads and a worker that share two cores have two thirds of a core each, and one of
+the three pairs that may run is both threads: a third of the time, and 2/3 to this power
+is a third.
+"""
 
 _POWERS = 1.0, 4.0
 _SEEN_FROM = 0.02
-"""Share of the step that workers must cost in the simulation to show a power."""
+"""Smallest simulated share of the step lost to workers that shows `step_power`."""
 _LEAST_SHARE = 0.25
-"""Least share that is left of a measured step, however delayed its threads were."""
+"""Least share of a measured train step that is left when delays are taken out.
+
+However delayed its threads were.
+"""
 _DELAY_ERROR = 0.1
-"""Relative standard error of what is taken out of the step."""
+"""Relative standard error of the delays that are taken out of the train step."""
 
 _ROUNDS, _DRAWS = 12, 512
 
 _LEAST_FETCHING, _MOST_FETCHING = 0.25, 4.0
-"""Range of the fetching of a ready batch, over the usual."""
+"""Range of the cost of fetching a ready batch, relative to the usual cost."""
 
 _TURNS_ERROR = 0.4
-"""Relative standard error of `Workload.turns_s`, where it was measured."""
+"""Relative standard error of `Workload.turns_s`, where a run measured it."""
 _SPIN_S = 0.005
-"""Seconds that a thread of OpenMP (libgomp) spins once it has nothing to do: after the
-step, while the training process loads."""
+"""Seconds that an idle thread of OpenMP (libgomp) spins.
+
+After the step, while the training process loads.
+"""
 _THREAD_BYTES = 4 * 32768
 """Bytes of 32-bit numbers for which PyTorch uses one thread more: ``GRAIN_SIZE``."""
 
 _BUSY_FROM, _BUSY_ALL = 0.6, 0.9
-"""Shares of the cores in use: from the first on, a worker's waits for cores make its
-loading longer, from the second on all of them do. Other waits are between two batches,
-or the scheduler's although a core is free."""
+"""Shares of the cores in use from which waits for cores lengthen a worker's loading.
+
+From the first on some of the waits do, from the second on all of them. Other waits are
+between two batches, or the scheduler's although a core is free.
+"""
 
 
 def calibrate(
@@ -59,7 +69,7 @@ def calibrate(
     main_delay_s: float = 0.0,
     batch_bytes: int | None = None,
 ) -> Workload:
-    """Correct a workload so that its simulation measures what the run did.
+    """Correct measured costs so that their simulation reproduces the run.
 
     Args:
         workload: With the costs as they were measured, and the usual fetching.
@@ -103,7 +113,7 @@ def calibrate(
 
 
 def _step_waits_s(measured: Workload, main_delay_s: float) -> float:
-    """Return the main thread's waits for a core that fall into the step."""
+    """Return the main thread's waits for a core that fall into the train step, s."""
     step_s, iter_s = measured.step.mean_s, measured.iter_time.mean_s
     if iter_s <= 0.0:
         return 0.0
@@ -114,9 +124,9 @@ def _step_waits_s(measured: Workload, main_delay_s: float) -> float:
 def _correct_step(
     measured: Workload, workload: Workload, simulated_s: float
 ) -> Workload:
-    """Correct the step, or how it suffers, so that it comes out as it was measured.
+    """Correct the step's time or power so that simulating gives the measured step.
 
-    How it suffers shows only where the simulated cores are crowded.
+    The power (`Workload.step_power`) shows only where the simulated cores are crowded.
     """
     measured_s, alone_s = measured.step.mean_s, workload.step.mean_s
     lost_s, simulated_lost_s = measured_s - alone_s, simulated_s - alone_s
@@ -133,7 +143,7 @@ def _correct_step(
 
 
 def _without_delay(measured: Workload, workload: Workload, delay_s: float) -> Workload:
-    """Take out of the loading what the real scheduler added beyond the simulated one.
+    """Take out of the loading time what the real scheduler added to the simulated time.
 
     A loop that does not starve does not show how long loading takes, nor does one whose
     workers take up all cores: a wrong figure would not show at the run's own setting.
@@ -148,7 +158,7 @@ def _without_delay(measured: Workload, workload: Workload, delay_s: float) -> Wo
 
 
 def _fetch_correction(measured: Workload, trace: Trace) -> float:
-    """Find the factor of the fetching that makes the iteration come out right.
+    """Find the factor of the fetching cost with which the iteration comes out right.
 
     A loop that waits for its workers anyway does not show it.
     """
@@ -161,7 +171,7 @@ def _fetch_correction(measured: Workload, trace: Trace) -> float:
 
 
 def _correct_other_tasks(workload: Workload, other_cores: float, trace: Trace) -> float:
-    """Correct the other tasks to use as much simulated CPU as the real ones."""
+    """Correct the number of other tasks to use as much simulated CPU as measured."""
     used = trace.others_cpu_s / trace.seconds
     if used <= 0.0:
         return other_cores
@@ -213,7 +223,7 @@ def _calibrate_alone(
 
 
 def _take_out_delays(workload: Workload, main_delay_s: float) -> Workload:
-    """Take out of a step on several threads what its threads waited for cores.
+    """Take waits for cores out of the time of a train step on several threads.
 
     Only the main thread's waiting is measured; that of the others is taken to be alike.
     As many threads wait at a time as there are tasks beyond the cores, so that the step
@@ -243,7 +253,7 @@ def _take_out_delays(workload: Workload, main_delay_s: float) -> Workload:
 
 
 def _with_step_cpu(workload: Workload, measured: Workload) -> Workload:
-    """Set the step's CPU, less what its threads spun while they waited for others."""
+    """Set the train step's CPU, less what its threads spun while waiting for others."""
     threads, cpu_s = measured.step_threads, measured.step_cpu_s
     if measured.spin_s <= 0.0:
         step_s = workload.step.mean_s if threads > 1 else measured.step.mean_s

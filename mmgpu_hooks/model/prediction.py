@@ -20,14 +20,17 @@ LIMITS = ('step', 'workers', 'cores')
 """Limits that can keep an iteration from being faster."""
 
 COVERAGE = 1.9
-"""Standard errors on either side: 9 in 10 and a little more, as tails are heavy."""
+"""Standard errors on either side of a prediction in its interval.
+
+9 in 10 and a little more, as tails are heavy.
+"""
 
 _MANY_DRAWS = 1024
 _FEW_DRAWS = 256
-"""Number of draws that show how an error in the costs changes a rate."""
+"""Number of simulated batches that show how an error in the costs changes a rate."""
 _NEAR = 0.03
 _FULL = 0.9
-"""Share of the cores in use, from which more workers give next to nothing."""
+"""Smallest share of the cores in use from which more workers give next to nothing."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Rate:
 
     iter_s: float
     wait_s: float
-    """Wait for data, fetching it included, s."""
+    """Wait for data in an iteration, fetching the batch included, s."""
     cpu_share: float
     """Share of the cores that is in use by any process."""
 
@@ -44,7 +47,7 @@ class Rate:
 # a grid asks for the same settings again and again
 @functools.lru_cache(maxsize=512)
 def rate_of(workload: Workload, num_workers: int, prefetch: int, draws: int) -> Rate:
-    """Simulate a steady iteration over ``draws`` different batches and steps."""
+    """Simulate a steady iteration's rate over ``draws`` different batches and steps."""
     if num_workers == 0:
         rate = _rate_alone(workload)
     else:
@@ -56,7 +59,7 @@ def rate_of(workload: Workload, num_workers: int, prefetch: int, draws: int) -> 
 
 
 def _rate_alone(workload: Workload) -> Rate:
-    """Compute the rate without workers, where only other processes take cores."""
+    """Compute the rate of training without workers, which only other load slows."""
     cpu_s, loading_s = workload.local_loading
     wait_s = cpu_s / workload.core_share(1) + loading_s - cpu_s + workload.turns_s
     whole_s = wait_s + workload.local_step_s
@@ -103,7 +106,10 @@ def predict_setting(
 
 
 def estimate_iter_s(workload: Workload, num_workers: int, prefetch: int) -> float:
-    """Estimate ``iter_time_s`` of :func:`predict_setting` without its interval, s."""
+    """Estimate the length of a steady iteration, s, without its interval.
+
+    It is ``iter_time_s`` of :func:`predict_setting`.
+    """
     return rate_of(workload, num_workers, prefetch, _MANY_DRAWS).iter_s
 
 
@@ -118,7 +124,7 @@ def _name_limit(workload: Workload, rate: Rate, num_workers: int) -> str:
 def _relative_error(
     workload: Workload, num_workers: int, prefetch: int, cpu_share: float
 ) -> float:
-    """Estimate the relative standard error of a prediction.
+    """Estimate the relative standard error of a predicted iteration time.
 
     What each cost's own error does to it, and what the simulation does not know.
     """
@@ -132,45 +138,62 @@ def _relative_error(
 
 
 _SAME = 0.025
-"""Relative error of a setting from run to run on a quiet machine: 0.015 on a virtual
-machine of one maker's processors, 0.03 (70 settings, each trained twice) on one of
-another's."""
+"""Relative error of an iteration time from run to run on a quiet machine.
+
+0.015 on a virtual machine of one maker's processors, 0.03 (70 settings, each trained
+twice) on one of another's.
+"""
 
 _OTHER = 0.035
-"""Error added for another number of workers: caches, memory bandwidth and the
-scheduler's ways are not simulated."""
+"""Relative error of a prediction, added for another number of workers.
+
+Caches, memory bandwidth and the scheduler's ways are not simulated.
+"""
 
 _ALONE = 0.06
-"""Error added between no workers and some: two busy CPUs that are threads of one core
-are slower than one alone, and so is what shares a cache. The same loading took 1 to
-1.14 times the CPU beside a worker."""
+"""Relative error of a prediction, added between no workers and some.
+
+Two busy CPUs that are threads of one core are slower than one alone, and so is what
+shares a cache. The same loading took 1 to 1.14 times the CPU beside a worker.
+"""
 
 _TRANSFER = 0.06
-"""Error added where the run had no workers and the predicted one has."""
+"""Relative error of a prediction, added if it has workers and the run had none."""
 
 _CROWDED = 0.06
-"""Error added where all cores are in use, in the run or in the prediction; less where
-fewer are: the real scheduler does not share cores equally."""
+"""Relative error of a prediction, added where all cores are in use.
+
+In the run or in the prediction; less where fewer are: the real scheduler does not share
+cores equally.
+"""
 
 _RESIZED = 0.03
-"""Error added for each doubling or halving of the nearest batch size that was measured:
-loading is taken to grow with the images, and the step along its line."""
+"""Relative error of a prediction, added per doubling or halving of the batch size.
+
+Counted from the nearest batch size that was measured: loading is taken to grow with the
+images, and the step along its line.
+"""
 
 _TRANSFERRED = 0.5
-"""Relative error of the time that a transfer adds to a batch; no run measures it."""
+"""Relative error of the time that sending adds to a batch; no run measures it."""
 
 _TURNS = 0.5
-"""Relative error of `Workload.turns_s`: the number of operations is not known."""
+"""Relative error of the extra time of loading without workers on a busy host.
+
+That is `Workload.turns_s`: the number of operations is not known.
+"""
 
 _POWER = 0.5
-"""Relative error assumed for the part of `Workload.step_power` above 1, where no run
-showed it."""
+"""Relative error assumed for the part of `Workload.step_power` above 1.
+
+Where no run showed it.
+"""
 
 
 def model_error(
     workload: Workload, num_workers: int, run_cpu_share: float, cpu_share: float
 ) -> float:
-    """Estimate the relative standard error of what the simulation does not know.
+    """Estimate the relative standard error of effects that are not simulated.
 
     Args:
         workload: What the run says.
@@ -195,7 +218,7 @@ def model_error(
 
 
 def perturb(workload: Workload, *, alone: bool) -> Iterator[Workload]:
-    """Yield the workload with one cost at a time a standard error off.
+    """Yield copies of a run's costs, each with one cost a standard error off.
 
     Args:
         workload: What the run says.
@@ -246,22 +269,24 @@ def perturb(workload: Workload, *, alone: bool) -> Iterator[Workload]:
 
 
 START_ERROR = 0.3
-"""Relative standard error of what the start of an epoch adds."""
+"""Relative standard error of the time that the start of an epoch adds."""
 
 _FEWEST, _SHIFTS = 64, 8
 
 _LONG = 20
-"""Multiple of the simulated start beyond which an epoch is long: in an epoch so long,
-which batches come first makes 0.4 % at most, with costs that vary by twice their
-mean."""
+"""Multiple of the simulated start beyond which an epoch is long.
+
+In an epoch so long, which batches come first makes 0.4 % at most, with costs that vary
+by twice their mean.
+"""
 
 
 @dataclass(frozen=True)
 class LoaderSetting:
-    """The settings of the loader that are chosen together."""
+    """DataLoader settings that are chosen together: workers, prefetch, persistence."""
 
     num_workers: int
-    """Number of workers; 0 loads in the loop."""
+    """Number of workers; 0 loads in the training loop."""
     prefetch_factor: int
     """Batches in flight per worker."""
     persistent_workers: bool
@@ -273,17 +298,18 @@ class JobPlan:
     """Length of a training from first to last iteration."""
 
     iterations: int
-    """Iterations of one epoch."""
+    """Number of iterations in one epoch."""
     epochs: int = 1
     saves_s: float = 0.0
-    """Seconds in all of the training's checkpoint saves, with any setting of the
-    loader."""
+    """Seconds in all checkpoint saves of the training.
+
+    They are the same with any setting of the loader."""
 
 
 # a choice asks for the same settings again and again
 @functools.lru_cache(maxsize=512)
 def estimate_job_s(workload: Workload, setting: LoaderSetting, plan: JobPlan) -> float:
-    """Estimate the seconds of a whole job: iterations, epochs' starts, saves.
+    """Estimate the seconds of a whole training: iterations, epochs' starts, saves.
 
     Every epoch begins with no batch made; without persistent workers they are started
     first.
@@ -326,7 +352,7 @@ def _epoch_s(epoch: Loop, count: int, turns: int) -> float:
 
 
 def first_batch_s(workload: Workload) -> float:
-    """Compute the excess of an epoch's first wait over a usual one in the run itself.
+    """Compute the excess of an epoch's first wait over a usual wait, in the run itself.
 
     Without the start of workers.
     """

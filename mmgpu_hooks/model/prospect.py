@@ -18,7 +18,7 @@ from mmgpu_hooks.schema.judged import Prediction
 
 @dataclass(frozen=True)
 class Prospect:
-    """Facts that the model needs to predict the length of a training."""
+    """Costs, loader settings and length of a training, to predict its time from."""
 
     workload: Workload
     loader: LoaderSetting
@@ -26,14 +26,14 @@ class Prospect:
 
     @property
     def total_s(self) -> float:
-        """Seconds of the whole training."""
+        """Predicted seconds of the whole training."""
         return estimate_job_s(self.workload, self.loader, self.plan)
 
     @property
     def image_s(self) -> float:
-        """Seconds of the whole training over its images.
+        """Predicted seconds of the whole training per image.
 
-        Over its iterations, where the batch size is unknown.
+        Per iteration, where the batch size is unknown.
         """
         # whole batches: an epoch of another size may see a few images more
         size = self.workload.batch_size or 1
@@ -41,7 +41,7 @@ class Prospect:
 
     @property
     def iter_s(self) -> float:
-        """Seconds of a steady iteration."""
+        """Predicted seconds of a steady iteration."""
         loader = self.loader
         return estimate_iter_s(
             self.workload, loader.num_workers, loader.prefetch_factor
@@ -64,7 +64,7 @@ class Prospect:
 
     @property
     def most_gain(self) -> float:
-        """Most that any other setting of the loader saves, as a share of the time.
+        """Largest share of the time that any other setting of the loader can save.
 
         Without workers nothing is fetched and no worker is started, which can be less
         than the bound.
@@ -80,12 +80,12 @@ class Prospect:
 
     @property
     def without_other_load(self) -> Prospect:
-        """Copy of the prospect on a host that other programs leave alone."""
+        """Copy of the prediction's input for a host that other programs leave alone."""
         alone = replace(self.workload, other_tasks=0.0, turns_s=0.0)
         return replace(self, workload=alone)
 
     def is_steady_alike(self, other: Prospect) -> bool:
-        """Return True if only the starts of epochs differ."""
+        """Return True if two predictions' inputs differ only in starts of epochs."""
         persistent = other.loader.persistent_workers
         kept = replace(self.loader, persistent_workers=persistent)
         return replace(self, loader=kept) == other

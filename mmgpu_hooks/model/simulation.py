@@ -31,51 +31,54 @@ from mmgpu_hooks.model.workload import Cost, Workload
 
 @dataclass(frozen=True)
 class Loop:
-    """Input of a simulation, in seconds; sequences are gone through over and over."""
+    """Input of a loader simulation, in seconds; sequences are repeated without end."""
 
     workers: int
     """Number of workers, at least one."""
     prefetch_factor: int
     cores: float
-    """Cores that the loop and its workers may use together."""
+    """Cores that the training loop and its workers may use together."""
     host_cores: float
     """Cores that the loop, its workers and other processes share."""
     other_tasks: float
     batch_cpu_s: Sequence[float]
     batch_wait_s: Sequence[float]
-    """Waits of a worker for each batch, beside its CPU; as many as ``batch_cpu_s``."""
+    """Seconds that a worker waits for each batch, beside its CPU.
+
+    As many as ``batch_cpu_s``."""
     fetch_s: float
     """CPU of fetching a ready batch, of the loop and of the worker in turn."""
     fetch_busy_s: float
     """Extra seconds of fetching a ready batch when no core is free."""
     step_cpu_s: float
-    """CPU of the step, spinning left out, over its threads."""
+    """CPU of the train step over all of its threads, spinning left out, s."""
     step_threads: int
     step_spin_s: float
     step_wait_s: float
     wake_s: float = 0.0
-    """Wait for a core of a worker that gets a batch to make when none is free:
-    it has to wait for a turn."""
+    """Seconds that a worker with a batch to make waits for a core when none is free.
+
+    It has to wait for a turn."""
     step_factors: Sequence[float] = (1.0,)
     step_power: float = 1.0
-    """See `Workload.step_power`."""
+    """Exponent of the step's slow-down on crowded cores: see `Workload.step_power`."""
     start_s: float = 0.0
     """CPU of the training process to start one worker, before the first batch."""
     batches: int | None = None
-    """Batches of the epoch; ``None`` for one without end."""
+    """Number of batches of the epoch; ``None`` for an epoch without end."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Result of a simulation; the sums are over the iterations that were asked for."""
+    """Result of a loader simulation; sums are over the iterations asked for."""
 
     ends_s: Sequence[float]
-    """End of each iteration, s, the first ones included."""
+    """End of each simulated iteration, s, the first iterations included."""
     iterations: int
     """Number of iterations that the sums are over."""
     seconds: float
     wait_s: float
-    """Seconds in which the loop had no batch."""
+    """Seconds in which the training loop had no batch."""
     step_s: float
     fetch_s: float
     busy_s: float
@@ -90,7 +93,7 @@ _NORMAL = NormalDist()
 # settings are compared under the same costs
 @functools.lru_cache(maxsize=64)
 def draw_costs(cost: Cost, count: int, stream: int) -> tuple[float, ...]:
-    """Draw a stratified sample of a duration, s; its mean is the cost's own.
+    """Draw a stratified sample of a duration, s, whose mean is exactly the cost's.
 
     Log-normal, and the rare ones of the cost on top, each as long as their mean.
 
@@ -120,12 +123,14 @@ def draw_costs(cost: Cost, count: int, stream: int) -> tuple[float, ...]:
 
 _MAIN = -1
 _SUMS = ('start_s', 'wait_s', 'fetch_s', 'step_s', 'busy_s', 'others_cpu_s')
-"""Names of a `Trace`'s sums, but for the first; the first four are of the training
-process."""
+"""Names of the sums of seconds that a simulation keeps.
+
+All but the first are in a `Trace`; the first four are of the training process.
+"""
 
 
 def simulate_loop(loop: Loop, iterations: int, skip: int = 0) -> Trace:
-    """Simulate the loop from its start.
+    """Simulate the training loop and its workers from their start.
 
     Args:
         loop: With at least one worker.
@@ -144,7 +149,7 @@ def simulate_loop(loop: Loop, iterations: int, skip: int = 0) -> Trace:
 
 
 class _Simulation:
-    """The training process and its workers, a generator each, on shared cores.
+    """Simulates the training process and its workers, a generator each, sharing cores.
 
     A generator asks for a core or a time and yields until it has had it.
     """
@@ -173,7 +178,7 @@ class _Simulation:
         next(self._tasks[_MAIN])
 
     def run_until(self, iterations: int) -> dict[str, float]:
-        """Run until so many iterations are done; return the sums until then."""
+        """Simulate until so many iterations are done; return the sums of seconds."""
         while len(self.ends_s) < iterations:
             next(self._tasks[self._advance()])
             if self._is_starving and len(self.ends_s) in self._made:
@@ -181,7 +186,7 @@ class _Simulation:
         return {**self._sums_s, 'seconds': self._now_s}
 
     def _advance(self) -> int:
-        """Advance to the next time at which a task is done with something."""
+        """Advance the clock until a task has had its CPU or slept; return the task."""
         timed, running, rate = self._timed, self._running, self._rate
         seconds = math.inf
         if running:
@@ -200,7 +205,7 @@ class _Simulation:
         return task
 
     def _compute(self, task: int, seconds: float) -> Iterator[None]:
-        """Use a core for so long."""
+        """Use a simulated core for so many seconds of CPU."""
         self._want(1)
         heapq.heappush(self._running, (self._served_s + seconds, task))
         yield
@@ -211,7 +216,7 @@ class _Simulation:
         yield
 
     def _want(self, tasks: int) -> None:
-        """Add so many tasks that want a core, or take them away."""
+        """Add tasks that want a core, or take them away, and update the rate of all."""
         loop = self._loop
         self._wanting = wanting = self._wanting + tasks
         rate = 1.0
@@ -225,7 +230,7 @@ class _Simulation:
             self._rate = rate
 
     def _stretch_step(self, change: float) -> None:
-        """Keep what is left of the step true when cores get more or less crowded."""
+        """Rescale what is left of the step when cores get more or less crowded."""
         running, served_s = self._running, self._served_s
         for index, (end_s, task) in enumerate(running):
             if task == _MAIN:
@@ -253,7 +258,7 @@ class _Simulation:
             next(self._tasks[worker])
 
     def _make(self, worker: int) -> Iterator[None]:
-        """Simulate a worker."""
+        """Simulate one worker of the loader."""
         loop, queue = self._loop, self._queues[worker]
         cpus, waits = loop.batch_cpu_s, loop.batch_wait_s
         while True:
@@ -295,7 +300,7 @@ class _Simulation:
             self.ends_s.append(self._now_s)
 
     def _step(self, factor: float) -> Iterator[None]:
-        """Simulate a step on its threads, which delay each other."""
+        """Simulate a train step on its threads, which delay each other."""
         loop = self._loop
         self._want(loop.step_threads)
         seconds = factor * loop.step_cpu_s / loop.step_threads
@@ -313,10 +318,10 @@ class _Simulation:
 
 
 WAKE_S = 0.0025
-"""Wait for a turn of Linux's scheduler, and a little: see `Loop.wake_s`."""
+"""Seconds that a woken worker waits for a turn of Linux's scheduler: `Loop.wake_s`."""
 
 _MOST_IN_FLIGHT = 2048
-"""Most batches made ahead: with more, a loop never comes to feel it."""
+"""Most batches that a simulated loader makes ahead; with more nothing changes."""
 
 _LOADING, _STEPS = 0, 1  # streams of random numbers
 
@@ -324,7 +329,7 @@ _LOADING, _STEPS = 0, 1  # streams of random numbers
 def make_loop(
     workload: Workload, num_workers: int, prefetch_factor: int, draws: int
 ) -> Loop:
-    """Make the loop for a setting.
+    """Make the input of a simulation for a number of workers and of batches ahead.
 
     Args:
         workload: Costs without waiting for cores.
@@ -365,5 +370,8 @@ def make_loop(
 
 
 def settle(workers: int, prefetch: int, draws: int) -> int:
-    """Return the iterations until a loop is steady: all workers start at once."""
+    """Return the number of iterations until a simulated loop is steady.
+
+    All workers start at once.
+    """
     return min(3 * workers * prefetch, draws) + 16

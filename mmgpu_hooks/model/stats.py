@@ -1,5 +1,6 @@
-"""Statistics of short, noisy series: Student's t, AR(1) errors, ranks, change points,
-steady growth.
+"""Statistics of short, noisy series: Student's t, AR(1) errors, change points.
+
+Rank sums and steady growth, too.
 
 Intervals of one training are not independent: a program that compiles for a minute is
 in several of them. Taken for independent they would seem to say more than they do, and
@@ -25,7 +26,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def student_t(share: float, degrees: float) -> float:
-    """Quantile of Student's t.
+    """Return a quantile of Student's t distribution.
 
     Args:
         share: Probability below the quantile.
@@ -38,7 +39,7 @@ def student_t(share: float, degrees: float) -> float:
 
 
 def paired_gain(before_s: Sequence[float], after_s: Sequence[float]) -> Estimate | None:
-    """Gain of the second setting, from pairs measured one after the other.
+    """Estimate the gain of a second setting from pairs measured one after the other.
 
     Each pair shares what the machine was like then, so the logarithms of their ratios
     are averaged, and their spread is that of the noise alone: a t interval on them.
@@ -61,27 +62,35 @@ def paired_gain(before_s: Sequence[float], after_s: Sequence[float]) -> Estimate
 
 
 LEAST_VALUES = 6
-"""Least values that show how neighbours resemble each other."""
+"""Least number of values that show how neighbouring values resemble each other."""
 
 _EDGES = np.array([*np.linspace(0.0, 0.96, 25), 0.98, 0.99, 0.995, 0.998, 1.0])
 _CORRELATIONS: FloatArray = (_EDGES[:-1] + _EDGES[1:]) / 2
-"""Correlations of neighbouring values that are considered possible. A negative one
-counts as none: nothing in a training causes it, and it would shorten intervals."""
+"""Correlations of neighbouring values that are considered possible.
+
+A negative one counts as none: nothing in a training causes it, and it would shorten
+intervals.
+"""
 
 _TAPER = 0.08
 _TAPER_PER_VALUE = 0.0025
-"""Width of the prior's taper. The prior of the correlation is uniform, but falls
-linearly to 0 over the last part before 1, which is a drift without end. That part is
-the smaller one of these two: short series show little of their correlation themselves,
-and with the longer part their intervals would hold the truth too seldom where it is
-high (``make bench-drift``)."""
+"""Width of the taper of the correlation's prior, per value of the series.
+
+The prior of the correlation is uniform, but falls linearly to 0 over the last part
+before 1, which is a drift without end. That part is the smaller one of :data:`_TAPER`
+and this width times the values: short series show little of their correlation
+themselves, and with the longer part their intervals would hold the truth too seldom
+where it is high (``make bench-drift``).
+"""
 
 _NEGLIGIBLE = 1e-6
-"""Probability of a correlation that changes no figure."""
+"""Relative probability below which a correlation changes no result."""
 
 _MOST_LAGS = 10_000
-"""Most lags that are summed up: values further apart are independent at every
-correlation."""
+"""Most lags of a series that are summed up.
+
+Values further apart are independent at every correlation.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,11 +102,11 @@ class SeriesMean:
 
     value: float
     errors: FloatArray
-    """Standard error of each component."""
+    """Standard error of the mean in each component of the mixture."""
     shares: FloatArray
-    """Probability of each component; they add up to 1."""
+    """Probability of each component of the mixture; they add up to 1."""
     degrees: float
-    """Degrees of freedom of each component."""
+    """Degrees of freedom of each component of the mixture."""
     count: int
 
 
@@ -150,9 +159,9 @@ class _Residuals(NamedTuple):
     """Generalised least squares fits of a constant, one for each correlation."""
 
     squares: FloatArray
-    """Sum of squares of the residuals."""
+    """Sum of squares of the residuals, for each correlation."""
     information: FloatArray
-    """Information on the constant."""
+    """Information on the fitted constant, for each correlation."""
 
 
 def _fit_correlations(away: FloatArray, correlation: FloatArray) -> _Residuals:
@@ -231,7 +240,7 @@ def _half_width(
 
 
 def estimate_mean(series: SeriesMean) -> Estimate:
-    """Estimate the mean with its interval."""
+    """Estimate the mean of a series with its interval."""
     half = _half_width(series.errors, series.shares, series.degrees)
     return Estimate(
         series.value, series.value - half, series.value + half, series.count
@@ -239,10 +248,10 @@ def estimate_mean(series: SeriesMean) -> Estimate:
 
 
 def estimate_difference(before: SeriesMean, after: SeriesMean) -> Estimate:
-    """Estimate ``after - before`` with its interval, by Welch's test.
+    """Estimate ``after - before`` of two series' means with its interval.
 
-    By Welch's test for each pair of components: the two runs' correlations are
-    unknown independently of each other.
+    By Welch's test for each pair of components: the two runs' correlations are unknown
+    independently of each other.
     """
     old, new = before.errors[:, None], after.errors
     errors = np.hypot(old, new)
@@ -256,7 +265,9 @@ def estimate_difference(before: SeriesMean, after: SeriesMean) -> Estimate:
 
 
 def rank_sum_chance(low: Sequence[float], high: Sequence[float]) -> float:
-    """Return the chance of values as high as ``high`` without a difference.
+    """Return the p-value of the exact rank sum test for ``high`` above ``low``.
+
+    It is the chance of values as high as ``high`` without a difference.
 
     The exact rank sum test (Mann and Whitney 1947); a tie counts as half a pair,
     rounded down.
@@ -278,11 +289,11 @@ def rank_sum_chance(low: Sequence[float], high: Sequence[float]) -> float:
 
 
 _LEAST = 3
-"""Least values on either side of a change."""
+"""Least number of values on either side of a change of level."""
 
 
 def find_last_change(values: Sequence[float], least_change: float = 0.1) -> int | None:
-    """Find where the last level of a series begins.
+    """Find the last change point of a series: where its last level begins.
 
     The series is cut in two where the halves' medians differ most against their
     scatter, and its last part again, until no cut stands out.
@@ -318,24 +329,34 @@ def _find_cut(values: FloatArray, least_change: float) -> int | None:
 
 
 WARM_UP = 1 / 3
-"""Share of the iterations that is left out: caches fill, the allocator's pools grow."""
+"""Share of the first iterations that a search for memory growth leaves out.
+
+Caches fill, the allocator's pools grow.
+"""
 
 BLOCKS = 8
 READINGS = 2 * BLOCKS
-"""Least readings after the warm-up for which growth is distinguished from it."""
+"""Least number of memory readings after the warm-up that can show steady growth."""
 
 LEAST_GROWTH_BYTES = 2**24
 LEAST_GROWTH_SHARE = 0.01
-"""Least growth as a share of the level: growth below this and the least bytes is the
-allocator's own."""
+"""Smallest growth of memory, as a share of its level, that counts as growth.
+
+Growth below the larger of this and :data:`LEAST_GROWTH_BYTES` is the allocator's own.
+"""
 
 _EVEN = 0.25
-"""Least growth of each block, as a share of the mean growth: a pool that only reaches
-its largest size now and then grows by jumps, and stands still between them."""
+"""Least growth of each block of readings, as a share of the mean growth.
+
+A pool that only reaches its largest size now and then grows by jumps, and stands still
+between them.
+"""
 
 _GOES_ON = 0.7
-"""Least growth of the second half over that of the first: a cache that fills slows
-down."""
+"""Least ratio of memory growth in the second half to growth in the first half.
+
+A cache that fills slows down.
+"""
 
 
 def find_growth(
@@ -346,7 +367,7 @@ def find_growth(
     least_share: float = LEAST_GROWTH_SHARE,
     warm_up: float = 0.0,
 ) -> Estimate | None:
-    """Find steady growth after the warm-up, in bytes per 1000 iterations.
+    """Find steady growth of memory after the warm-up, in bytes per 1000 iterations.
 
     The readings are cut into eight blocks. Growth is steady when every block's median
     is above the one before, by about as much, to the end.
@@ -391,13 +412,13 @@ def find_growth(
 
 
 def count_missing_readings(iterations: npt.ArrayLike) -> int:
-    """Count the readings still needed to distinguish growth from warm-up."""
+    """Count the memory readings still needed to distinguish growth from warm-up."""
     behind = len(_behind_warm_up(iterations, iterations).iterations)
     return max(READINGS - behind, 0)
 
 
 class _Readings(NamedTuple):
-    """Bytes held, and the iterations at which that was read."""
+    """Memory readings: bytes, and the iterations at which they were read."""
 
     iterations: FloatArray
     sizes: FloatArray

@@ -10,14 +10,17 @@ from mmgpu_hooks.schema.errors import NoPredictionError
 from mmgpu_hooks.schema.text import Text, phrase
 
 DEFAULT_PREFETCH = 2
-"""PyTorch's own ``prefetch_factor``."""
+"""PyTorch's default ``prefetch_factor``."""
 
 _LEAST_CORES = 0.5
 """Least cores that the scheduler gives, however many other tasks there are."""
 
 
 _MOST_RARE = 0.25
-"""Share of slow occurrences from which they are not rare: one spread says it all."""
+"""Largest share of slow occurrences that still count as rare.
+
+With more of them, one spread says it all.
+"""
 
 
 @dataclass(frozen=True)
@@ -26,36 +29,37 @@ class Cost:
 
     mean_s: float
     std_s: float = 0.0
-    """Spread from one occurrence to the next, the rare ones left out."""
+    """Standard deviation of the duration, rare slow occurrences left out, s."""
     error_s: float = 0.0
-    """Standard error of the mean."""
+    """Standard error of the mean duration, s."""
     count: int = 0
     """Number of occurrences that the mean is taken over."""
     rare_share: float = 0.0
-    """Share of rare occurrences that take far longer than the others: a huge file, a
-    cold cache. 0 where there are none; the mean is of all."""
+    """Share of rare occurrences that take far longer than the others.
+
+    Such as a huge file, or a cold cache. 0 where there are none; the mean is of all."""
     rare_s: float = 0.0
-    """Mean of the rare occurrences."""
+    """Mean duration of the rare, slow occurrences, s."""
 
     @property
     def variation(self) -> float:
-        """``std_s`` over ``usual_s``; 0 for what takes no time."""
+        """Coefficient of variation, ``std_s`` over ``usual_s``; 0 if that is 0."""
         return self.std_s / self.usual_s if self.usual_s > 0 else 0.0
 
     @property
     def relative_error(self) -> float:
-        """``error_s`` over ``mean_s``; 0 for what takes no time."""
+        """Relative error of the mean, ``error_s`` over ``mean_s``; 0 if that is 0."""
         return self.error_s / self.mean_s if self.mean_s > 0 else 0.0
 
     @property
     def usual_s(self) -> float:
-        """Mean of all but the rare ones."""
+        """Mean duration of all but the rare, slow occurrences, s."""
         left_s = self.mean_s - self.rare_share * self.rare_s
         return max(left_s / (1.0 - self.rare_share), 0.0)
 
     @property
     def whole_std_s(self) -> float:
-        """Spread from one occurrence to the next, the rare ones included."""
+        """Standard deviation of the duration, rare slow occurrences included, s."""
         usual_square = self.std_s**2 + self.usual_s**2
         square = (1.0 - self.rare_share) * usual_square
         square += self.rare_share * self.rare_s**2
@@ -73,7 +77,7 @@ class Cost:
         return replace(self, mean_s=mean_s)
 
     def times(self, factor: float) -> Cost:
-        """Copy of the cost that many times as long, its spread likewise."""
+        """Copy of the cost with all of its durations times a factor."""
         return replace(
             self,
             mean_s=self.mean_s * factor,
@@ -83,7 +87,7 @@ class Cost:
         )
 
     def of_images(self, factor: float) -> Cost:
-        """Copy of the cost for a batch of that many times as many images.
+        """Copy of the cost for a batch with that many times the images.
 
         Their times add up: the spread grows with the root, and a rare image makes rare
         batches more frequent and no longer.
@@ -103,7 +107,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class BatchLine:
-    """A step against its batch size: ``constant_s + image_s x batch_size``."""
+    """Line of the train step against batch size: ``constant_s + image_s x size``."""
 
     constant_s: float
     image_s: float
@@ -114,7 +118,7 @@ class BatchLine:
 
 
 class LocalLoading(NamedTuple):
-    """Loading a batch in the training process, in seconds."""
+    """Cost of loading a batch in the training process, in seconds."""
 
     cpu_s: float
     whole_s: float
@@ -129,44 +133,61 @@ class Workload:
     """
 
     num_workers: int
-    """Number of workers of the run; the next three settings are the run's, too."""
+    """Number of workers of the run.
+
+    The next three settings are the run's, too."""
     prefetch_factor: int
     persistent_workers: bool
     batch_size: int | None
     iterations: int
-    """Number of iterations that the figures are taken over."""
+    """Number of iterations that the costs are taken over."""
     iter_time: Cost
-    """Length of an iteration as it was measured, with its waits."""
+    """Length of an iteration as it was measured, waits included."""
     batch_time: Cost
-    """Time of a worker from one batch to the next, S in the bounds."""
+    """Time that a worker takes for a batch, from one batch to the next.
+
+    It is S in the bounds."""
     batch_cpu: Cost
-    """CPU part of ``batch_time``, P in the bounds."""
+    """CPU time of a worker for one batch, a part of ``batch_time``.
+
+    It is P in the bounds."""
     step: Cost
-    """Time of the step and its hooks, once data is at hand, G in the bounds."""
+    """Time of the train step and its hooks, once data is at hand.
+
+    It is G in the bounds."""
     step_cpu_s: float
-    """CPU of the training process per iteration, waits for data left out, m in the
-    bounds."""
+    """CPU of the training process per iteration, waits for data left out, s.
+
+    It is m in the bounds."""
     fetch_s: float
-    """CPU of fetching a ready batch, on both sides, f in the bounds: for each tensor
-    the training process asks the worker that made it."""
+    """CPU of fetching a ready batch, of the training process and the worker, s.
+
+    It is f in the bounds: for each tensor the training process asks the worker that
+    made it."""
     fetch_busy_s: float
     """Extra seconds of fetching a ready batch when no core is free."""
     usable_cores: float
-    """Cores that this rank may use, C in the bounds."""
+    """Number of cores that this rank may use.
+
+    It is C in the bounds."""
     host_cores: float
     """Logical CPUs of the host."""
     other_tasks: float = 0.0
     """Mean number of other processes' tasks that want a core."""
     spin_s: float = 0.0
-    """Part of ``step_cpu_s`` spent spinning for the GPU: it takes a core from the
-    workers, but the step does not get longer when they take it back."""
+    """Part of ``step_cpu_s`` spent spinning for the GPU.
+
+    It takes a core from the workers, but the step does not get longer when they take it
+    back."""
     step_power: float = 1.0
-    """Exponent of the slow-down of a step on several threads: when each thread
-    gets a share r of a core, the step goes on at r to this power. 1 where the threads
-    do not wait for each other, more where they do."""
+    """Exponent of the slow-down of a train step on several threads.
+
+    When each thread gets a share r of a core, the step goes on at r to this power. 1
+    where the threads do not wait for each other, more where they do."""
     transfer_s: float = 0.0
-    """Part of ``batch_time`` that collating and sending a batch takes: without workers
-    there is none."""
+    """Part of ``batch_time`` that collating and sending a batch takes.
+
+    Without workers there is none."""
     transfer_cpu_s: float = 0.0
     """Part of ``batch_cpu`` that collating and sending a batch takes."""
     transfer_cpu_error: float = 0.5
@@ -174,15 +195,15 @@ class Workload:
     worker_start_s: float = 0.0
     """Seconds that one worker adds to the start of an epoch."""
     step_line: BatchLine | None = None
-    """Step against batch size; ``None`` until several were seen: none other is
-    predicted then."""
+    """Line of the train step against batch size.
+
+    ``None`` until several sizes were seen: none other is predicted then."""
     measured_batch_size: int | None = None
-    """Batch size of the run, where the figures were scaled to another
-    ``batch_size``."""
+    """Batch size of the run, where the costs were scaled to another ``batch_size``."""
     fetch_error: float = 0.0
     """Relative standard error of ``fetch_s`` and ``fetch_busy_s``."""
     is_transfer_known: bool = True
-    """True if workers were measured that sent batches."""
+    """True if workers that sent batches to the training process were measured."""
     is_batch_time_known: bool = True
     """True if the batch time was measured, and not just bounded."""
     turns_s: float = 0.0
@@ -191,7 +212,8 @@ class Workload:
     PyTorch has a thread for each core there, and all wait for the one that shares its
     core. Not what the share of a core explains."""
     step_waits_s: float = 0.0
-    """Wait for a core of the training process's main thread in the measured step;
+    """Wait of the main thread for a core in the measured train step, s.
+
     0 once ``step`` is freed from it."""
     held_up_s: float = 0.0
     """Seconds that workers added to the measured step by taking cores from it."""
@@ -214,7 +236,7 @@ class Workload:
 
     @property
     def threads_power(self) -> float:
-        """``step_power`` for the part of the step that has many threads.
+        """Value of ``step_power`` for the part of the step that has many threads.
 
         One thread alone is not affected, and a second that has little to do hardly.
         """
@@ -226,7 +248,7 @@ class Workload:
 
     @property
     def compute_s(self) -> float:
-        """CPU of the step, spinning for a GPU left out."""
+        """CPU of the train step, spinning for a GPU left out."""
         return max(self.step_cpu_s - self.spin_s, 0.0)
 
     @property
@@ -236,7 +258,7 @@ class Workload:
 
     @property
     def free_cores(self) -> float:
-        """Number of usable cores, less what other tasks leave of the host."""
+        """Number of cores that the run can have beside the tasks of other processes."""
         left = self.host_cores - self.other_tasks
         return min(self.usable_cores, max(left, _LEAST_CORES))
 
@@ -247,12 +269,12 @@ class Workload:
 
     @property
     def ready_s(self) -> float:
-        """Length of the iteration if a batch always stood ready, on its own cores."""
+        """Length of an iteration if a batch always stood ready, on cores of its own."""
         return self.step.mean_s + self.fetch_s
 
     @property
     def local_loading(self) -> LocalLoading:
-        """Loading of a batch in the training loop, where none is transferred.
+        """Cost of loading a batch in the training loop, where none is transferred.
 
         Without ``turns_s``.
         """
@@ -270,12 +292,12 @@ class Workload:
 
     @property
     def local_step_s(self) -> float:
-        """Length of the step when no worker runs beside it."""
+        """Length of the train step when no worker runs beside it."""
         return self.step.mean_s + self.step_delay_s
 
     @property
     def step_delay_s(self) -> float:
-        """Delay of the step by other processes when no worker runs beside it."""
+        """Delay of the train step by other processes when no worker runs beside it."""
         threads = self.step_threads
         rate = self.core_share(threads) ** self.threads_power
         return float(self.compute_s / threads * (1 / rate - 1.0))
@@ -292,7 +314,7 @@ class Workload:
 
 
 def at_batch_size(workload: Workload, batch_size: int | None) -> Workload:
-    """Scale the workload to another batch size.
+    """Scale the costs of a run's loader and loop to another batch size.
 
     Raises:
         NoPredictionError: If no run shows the step against batch size.
@@ -332,17 +354,19 @@ def at_batch_size(workload: Workload, batch_size: int | None) -> Workload:
 
 
 THREADS_WASTE, THREADS_ERROR = 0.025, 0.025
-"""Share of a worker's CPU that threads of OpenCV burn on waiting for each other, for
-each doubling of their number over the cores, and its standard error. With 4 to 64
-threads in each of 2 and 4 workers on two cores, decoding, resizing, warping, blurring
-and changing colours took 0.96 to 1.31 times the CPU of one thread each."""
+"""Share of a worker's CPU that OpenCV's threads burn on waiting, and its error.
+
+For each doubling of their number over the cores; the error is a standard error. With 4
+to 64 threads in each of 2 and 4 workers on two cores, decoding, resizing, warping,
+blurring and changing colours took 0.96 to 1.31 times the CPU of one thread each.
+"""
 
 MOST_DOUBLINGS = 5
-"""Most doublings that were measured."""
+"""Most doublings of OpenCV's threads over the cores that were measured."""
 
 
 def with_one_thread(workload: Workload, saved: float) -> Workload:
-    """Copy the workload with one thread a worker in the place of several.
+    """Copy a run's costs with one OpenCV thread per worker in the place of several.
 
     Args:
         workload: What the run says.
@@ -357,7 +381,7 @@ def with_one_thread(workload: Workload, saved: float) -> Workload:
 def with_spared_host(
     workload: Workload, *, step_s: float, received_s: float, sent_s: float
 ) -> Workload:
-    """Copy the workload with less of the host's CPU in it.
+    """Copy a run's costs with CPU taken off the step, and off receiving and sending.
 
     Args:
         workload: What the run says.
@@ -385,32 +409,43 @@ GAP_S = 0.0005
 """Seconds between two batches of a worker that has enough to do."""
 
 TRANSFER_CPU_S, TRANSFER_TENSOR_S, _TRANSFER_BYTE_S = 0.0008, 0.00025, 1e-9
-"""CPU of a worker beyond the loading: per batch, and per tensor and byte in it."""
+"""CPU of a worker beyond loading, s: per batch, per tensor and per byte of a batch."""
 
 _MEASURED_ERROR, _ASSUMED_ERROR = 0.25, 0.5
-"""Relative standard error of that CPU. Loading may burn more in the training process
-than in a worker, since libraries use several threads there. Real loaders of 1 to 480
-tensors and 0.05 to 100 MB took 0.8 to 1.9 times what is assumed."""
+"""Relative standard error of a worker's CPU for sending, measured and assumed.
+
+Loading may burn more in the training process than in a worker, since libraries use
+several threads there. Real loaders of 1 to 480 tensors and 0.05 to 100 MB took 0.8 to
+1.9 times what is assumed.
+"""
 
 _FETCH_S, _FETCH_TENSOR_S, _FETCH_BUSY_S = 0.0003, 0.0003, 0.003
-"""Seconds of fetching a batch, on both sides: per batch, per tensor in it, and what it
-takes longer when no core is free (some turns of the scheduler)."""
+"""Seconds of fetching: per batch, per tensor, and extra when no core is free.
+
+On both sides. The extra is some turns of the scheduler.
+"""
 
 _FETCH_SIDES = 2.0
-"""Time that a tensor takes to cross, over the training process's CPU in it: a
-thread of the worker answers each of its requests, and they run in turns. Batches of 1
-to 64 tensors took 1.7 to 2.2 times that CPU."""
+"""Ratio of the time that a tensor takes to cross to the training process's CPU in it.
+
+A thread of the worker answers each of its requests, and they run in turns. Batches of 1
+to 64 tensors took 1.7 to 2.2 times that CPU.
+"""
 
 _FETCH_ERROR, _FETCH_ASSUMED_ERROR = 0.15, 1.0
-"""Relative standard error of the fetching, where the run shows its CPU and where it is
-assumed. From run to run the same batches of 32 tensors took 11.8 to 16.8 ms: it is made
-of hundreds of wake-ups, whose cost depends on the cores that the threads are on, and on
+"""Relative standard error of fetching a batch, with its CPU measured and assumed.
+
+From run to run the same batches of 32 tensors took 11.8 to 16.8 ms: it is made of
+hundreds of wake-ups, whose cost depends on the cores that the threads are on, and on
 the host: a tensor took 0.25 to 0.3 ms on a virtual machine of one maker's processors,
-0.5 to 1 ms on one of another's."""
+0.5 to 1 ms on one of another's.
+"""
 
 _USUAL_TENSORS, _MOST_TENSORS, _MOST_BYTES = 4, 512, 10**8
-"""Tensors assumed in a batch whose own were not counted, and the most tensors and bytes
-that were measured."""
+"""Usual tensors in a batch, and the most tensors and bytes that were measured.
+
+The usual number is assumed of a batch whose own were not counted.
+"""
 
 
 class Transfer(NamedTuple):
@@ -418,7 +453,7 @@ class Transfer(NamedTuple):
 
     cpu_s: float
     whole_s: float
-    """Seconds that a transfer adds to the loading, :data:`GAP_S` included."""
+    """Seconds that sending a batch adds to loading it, :data:`GAP_S` included."""
     fetch_s: float
     fetch_busy_s: float
     cpu_error: float
@@ -436,7 +471,7 @@ def estimate_transfer(
     wait_s: float = math.inf,
     wait_cpu_s: float | None = None,
 ) -> Transfer:
-    """Estimate the cost of a transfer, as far as a run does not show it.
+    """Estimate the cost of sending a batch, as far as a run does not show it.
 
     A worker pickles each batch, copies it to shared memory and passes a file descriptor
     for each tensor, which the training process asks a thread of that worker for. The

@@ -1,1 +1,1 @@
-"""Pure policy: findings, model and host limits in, setting changes out."""
+"""Recommends setting changes from findings, predictions and host limits. Pure."""

@@ -1,4 +1,4 @@
-"""Advice on further measures, with the evidence for it: said, never applied."""
+"""Advises on measures beyond the tuned settings, with evidence; never applied."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from mmgpu_hooks.schema.judged import Finding
 from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 _LARGER = 1.5
-"""Ratio of stored pixels to those trained at, from which smaller files are worth
-making."""
+"""Smallest ratio of stored to trained pixels at which smaller files are advised."""
 
 _CHEAPER = {
     'LoadAnnotations': phrase('poly2mask=False, which keeps masks as polygons'),
@@ -34,17 +33,20 @@ _CHEAPER = {
         'images stored at the largest size they are trained at'
     ),
 }
-"""Cheaper transforms by class name; another augmentation changes what is trained."""
+"""Cheaper ways to do the work of a transform, by its class name.
+
+Another augmentation changes what is trained.
+"""
 
 
 _AMP = 'AmpOptimWrapper'
 
 _LOSSES_PCT = 30
-"""Share of the busy time in losses, per cent, from which they limit what AMP gains."""
+"""Smallest share of the busy time in losses, per cent, that limits the gain of AMP."""
 
 
 def advise(run: Run) -> Iterator[Text]:
-    """List sentences of advice, the most telling first.
+    """List sentences of advice on a run, the most telling first.
 
     Args:
         run: The run.
@@ -167,7 +169,7 @@ def _find_why_amp_brings_little(run: Run) -> Text | None:
 
 
 def _advise_metric(run: Run) -> Iterator[Text]:
-    """Advise the fast metric, where CocoMetric's own is worth a word (MG501)."""
+    """Advise FastCocoMetric, where CocoMetric takes a part worth a word (MG501)."""
     whole = find_whole(run)
     if whole is None or whole.fast_metric_s is None:
         return
@@ -183,7 +185,10 @@ def _advise_metric(run: Run) -> Iterator[Text]:
 
 
 def _find_step_pct(run: Run) -> float | None:
-    """Find the step's share of an iteration, per cent; ``None`` if it waits."""
+    """Find the train step's share of an iteration, per cent.
+
+    ``None`` if the iteration waits for data.
+    """
     parts = run.figures.per_iteration
     if parts is None or not parts.total_s:
         return None
@@ -229,7 +234,7 @@ def _advise_cudnn(run: Run, step_pct: float | None) -> Iterator[Text]:
 
 
 def _advise_loading(run: Run) -> Iterator[Text]:
-    """Advise on cheaper batches: the costliest transform, waiting less."""
+    """Advise on batches that load faster: the costliest transform, less waiting."""
     loader = run.figures.loader
     if loader is not None and run.transforms:
         costliest = run.transforms[0]
@@ -266,7 +271,7 @@ def _advise_loading(run: Run) -> Iterator[Text]:
 
 
 def _name_cheaper_decoding(run: Run) -> Text | None:
-    """Name smaller files, where they would help; then OpenCV for Pillow.
+    """Name ways to decode images faster: smaller files, then OpenCV for Pillow.
 
     TurboJPEG is never advised: MMCV raises unless ``mmcv.use_backend`` ran in every
     process, ignores a photo's orientation, and gains little over OpenCV.

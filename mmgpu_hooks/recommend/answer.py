@@ -35,26 +35,31 @@ class Answer:
     backup: str | None = None
     diff: str = ''
     ranks: RanksSummary | None = None
-    """Comparison of all ranks of the run; ``None`` when it has one."""
+    """Comparison of all ranks of the run; ``None`` when the run has one rank."""
     cfg_options: str | None = None
-    """Command that trains the original config with the same settings."""
+    """Command that trains the original config with the recommended settings."""
     error: str | None = None
-    """Reason why the rewrite was refused."""
+    """Reason why the rewrite of the config was refused."""
     notes: tuple[str, ...] = field(default=())
     fitted: Mapping[str, int | None] = field(default_factory=dict)
-    """Batch sizes of the runs that were fitted; empty when one was asked for."""
+    """Batch sizes of the runs that were fitted together, by run.
+
+    Empty when one run was asked for."""
     mended: MendedStart | None = None
-    """Settings for a start that srun does not narrow; ``None`` where it narrowed none,
-    or where ``--cores`` says that it is mended."""
+    """Settings for a start of the training that gives it all CPUs of its SLURM task.
+
+    ``None`` where srun narrowed none, or where ``--cores`` says that it is mended."""
     next_job: NextJob | None = None
-    """CPUs to ask for in the next job; ``None`` where the run was no SLURM job."""
+    """CPUs to ask SLURM for in the next job; ``None`` if the run was no SLURM job."""
     ending: TrainingEnd | None = None
-    """Forecast of the end of a run that did not come to it; ``None`` where it did, or
-    that is unknown."""
+    """Forecast of the end of a run that has not completed.
+
+    ``None`` where it has, or that is unknown."""
     last_sign: datetime | None = None
-    """Local time of the newest record of a run that goes on; ``None`` of any other."""
+    """Local time of the newest record of a run that still trains, else ``None``."""
     job_end: JobEnd | None = None
-    """Work that the limit of the run's job leaves undone; ``None`` where there is none,
-    or it is unknown."""
+    """Work that the time limit of the run's SLURM job leaves undone.
+
+    ``None`` where there is none, or it is unknown."""
     saved_hours: tuple[SavedHours, ...] = ()
-    """Hours that the changes take off, those with one gain together."""
+    """Hours that the recommended changes take off; changes with one gain together."""

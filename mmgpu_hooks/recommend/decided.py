@@ -1,4 +1,4 @@
-"""Turns the decision on a job into changes and sentences. Pure."""
+"""Turns decided settings of a training into changes and sentences. Pure."""
 
 from __future__ import annotations
 
@@ -37,13 +37,16 @@ def list_changes(decision: Decision) -> Iterator[Change]:
 
 
 def limit_confidence(run: Run, is_sure: bool) -> str:
-    """Limit confidence: not high where a gain may be a loss, or the recipe changes."""
+    """Limit the confidence of a change that may be a loss, or changes the recipe.
+
+    Such a change is not of high confidence.
+    """
     confidence = judge_confidence(run)
     return 'medium' if confidence == 'high' and not is_sure else confidence
 
 
 def phrase_doubt(decision: Decision) -> Text | None:
-    """Phrase the changes that are predicted to be faster and are not written.
+    """Phrase the changes that are predicted to be faster, but too unsure to be written.
 
     ``num_workers 2 -> 5 would save 9 % of the time (...): too unsure to be written.``
 

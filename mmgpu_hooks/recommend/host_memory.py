@@ -23,7 +23,7 @@ _RULES = ('MG409',)
 
 
 def limit_to_memory(found: Recommendation, run: Run) -> Recommendation:
-    """Add the changes that the host's memory demands to what is recommended anyway.
+    """Add the changes that the host's memory demands to a recommendation.
 
     A number of workers with which memory would have lasted needs no predicted gain.
 

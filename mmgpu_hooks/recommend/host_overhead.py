@@ -1,6 +1,7 @@
-"""Predicts what ``optimize`` takes off a training, through the model of all settings.
+"""Predicts the time that ``optimize`` takes off a training. Pure.
 
-Pure. Nothing that is trained changes by it, so a gain of one per cent is worth a line.
+The model is that of all settings. Nothing that is trained changes by it, so a gain of
+one per cent is worth a line.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ from mmgpu_hooks.schema.text import phrase, sentences
 
 _IN_DEFAULT_HOOKS = 'default_hooks.'
 _TRANSFERRED = 0.1
-"""Relative standard error of host CPU that was measured in one training, in another:
-caches, the clock of a core, what else runs there."""
+"""Relative standard error of host CPU that was measured in another training.
+
+Caches, the clock of a core, what else runs there.
+"""
 
 
 def with_host_overhead(found: Recommendation, run: Run) -> Recommendation:
-    """Add the effect of ``optimize`` to what is recommended anyway.
+    """Add the predicted effect of ``optimize`` to a recommendation.
 
     Args:
         found: Settings of the loader.
@@ -73,7 +76,7 @@ def with_host_overhead(found: Recommendation, run: Run) -> Recommendation:
 
 
 def change_optimize(overhead: HostOverhead, run: Run) -> Change | None:
-    """Make the change of the config; ``None`` if the hook stands in no dict of it."""
+    """Make the config change of ``optimize``; ``None`` if no dict holds the hook."""
     if overhead.key is None:
         return None
     found = sentences(*(phrase('{found}.', saving) for saving in overhead.savings))
@@ -122,7 +125,7 @@ def _predict(
 
 
 def _find_pace(run: Run, workload: Workload) -> float:
-    """Find the seconds of the step for one of its CPU, where cores are short.
+    """Find the seconds that a train step takes per second of its CPU, with cores short.
 
     The workload is freed from waits for a core as far as what other programs used
     explains them. What is left of them in the step goes with the CPU that waits.
@@ -143,7 +146,7 @@ class _Weighed(NamedTuple):
     gain: Gain
     then: Prospect
     calm_share: float
-    """Gain if nothing waits for a core longer than it computes, a share of the time."""
+    """Share of the time gained if nothing waits for a core longer than it computes."""
 
 
 def _weigh(job: Job, found: Recommendation, costs: Sequence[HostCost]) -> _Weighed:

@@ -18,14 +18,17 @@ from mmgpu_hooks.recommend.validation import VALIDATION_KEY
 from mmgpu_hooks.schema.judged import Recommendation, SavedHours, TrainingEnd
 
 FAST_METRIC_KEY = 'val_evaluator.type'
-"""Dotted key that takes FastCocoMetric; it is offered, and not among the changes."""
+"""Dotted config key that is set to FastCocoMetric.
+
+It is offered, and not among the changes.
+"""
 
 _HOUR_S = 3600.0
 _NICE_KEY = BY_NAME['worker_nice'].key()
 
 
 def forecast_end(run: Run) -> TrainingEnd | None:
-    """Forecast the end of a training without an end record, or ended before its time.
+    """Forecast the end of a training that has no end record, or ended before its time.
 
     Args:
         run: One rank's.
@@ -37,12 +40,12 @@ class _Length(NamedTuple):
     """Length of a part of a training, in hours."""
 
     whole: float
-    """Hours of all of the part."""
+    """Hours of the whole part of the training."""
     rest: float | None
-    """Hours of what is left; ``None`` where it is over, or its end is unknown."""
+    """Hours left of the part; ``None`` where it is over, or its end is unknown."""
 
     def take(self, share: float) -> SavedHours:
-        """Take a share of both, without the keys that take it off."""
+        """Return a share of the whole and of the rest as saved hours, without keys."""
         rest = None if self.rest is None else share * self.rest
         return SavedHours((), share * self.whole, rest)
 
@@ -107,7 +110,7 @@ def _find_training(run: Run, ending: TrainingEnd | None) -> _Length:
 def _save_each(
     run: Run, ending: TrainingEnd | None, keys: tuple[str, ...], gain_s: float
 ) -> SavedHours:
-    """Compute the hours of so many seconds off each validation."""
+    """Compute the hours that so many seconds off each validation save."""
     whole = count_validations(run) * gain_s / _HOUR_S
     rest = None
     if ending is not None:

@@ -1,4 +1,4 @@
-"""A training to be tuned: one class for a setting, one for the job, one for a decision.
+"""A training to be tuned: the classes of a setting, of the job and of a decision.
 
 A setting maps a :class:`Prospect` to a :class:`Prospect`; the search asks all settings
 alike. Pure.
@@ -24,15 +24,19 @@ from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.values import Values
 
 TRAIN, VALIDATION = 'train_dataloader', 'val_dataloader'
-"""Names of the loaders that are tuned."""
+"""Config keys of the DataLoaders that are tuned."""
 
 SAME_SPEED = 0.02
-"""Relative difference from the best below which settings are equal: the first one
-wins."""
+"""Relative difference from the fastest below which settings count as equally fast.
+
+The first one wins.
+"""
 
 Choice = Mapping[str, Any]
-"""Value of every setting, by name; ``None`` is left to the default. Never changed in
-place."""
+"""Value of every setting, by name; ``None`` is left to the default.
+
+Never changed in place.
+"""
 
 _NOTHING = Text('')
 
@@ -45,39 +49,49 @@ class Setting:
     """
 
     name: ClassVar[str]
-    """Name of the setting: option of commands, column of tables, key of a
-    :data:`Choice`."""
+    """Name of the setting, as in options of commands and columns of tables.
+
+    It is the key of a :data:`Choice`, too."""
     noun: ClassVar[Text]
     """Noun for the setting in ``--help``."""
     values: ClassVar[Values]
     """Type and range of the setting's values in a config."""
     most: ClassVar[int | None] = None
-    """Largest number that is no slip of the finger, where no config has a larger
-    one."""
+    """Largest number that is no slip of the finger.
+
+    Where no config has a larger one."""
     place: ClassVar[str] = ''
-    """Dotted key of the dict that holds the setting; empty where each loader has its
-    own."""
+    """Dotted config key of the dict that holds the setting.
+
+    Empty where each loader has its own."""
     resting: ClassVar[Any] = ...
-    """Value without workers, which PyTorch demands; ``...`` where any will do."""
+    """Value that PyTorch demands without workers; ``...`` where any will do."""
     near: ClassVar[float] = SAME_SPEED
-    """Relative difference from the best below which candidates are equal: the first one
-    wins."""
+    """Relative difference from the fastest below which values count as equally fast.
+
+    The first one wins."""
     is_nested: ClassVar[bool] = False
-    """True if the setting changes the work: each candidate is judged with the best of
-    the settings after it."""
+    """True if the setting changes the work of a batch.
+
+    Each candidate is judged with the best of the settings after it."""
     is_bounded: ClassVar[bool] = False
-    """True if the setting leaves the work alone: no value beats the bound of the
-    workload."""
+    """True if the setting leaves the work of a batch alone.
+
+    No value beats the bound of the workload."""
     must_be_sure: ClassVar[bool] = False
-    """True if the setting's own gain must be sure, not only that of all changes
-    together."""
+    """True if the setting's own gain must be sure.
+
+    Not only that of all changes together."""
     is_recipe: ClassVar[bool] = False
-    """True if another value changes what is trained: no change is of high confidence,
-    and none is trained to verify the others."""
+    """True if another value of the setting changes what is trained.
+
+    No change is of high confidence, and none is trained to verify the others."""
     is_alone: ClassVar[bool] = False
-    """True if the setting is judged apart from the others: no iteration shows it."""
+    """True if the setting is judged apart from the others.
+
+    No iteration shows its effect."""
     rules: ClassVar[tuple[str, ...]] = ()
-    """Codes of the rules that ask for a change."""
+    """Codes of the rules that ask for a change of the setting."""
 
     @property
     def is_of_loader(self) -> bool:
@@ -85,37 +99,37 @@ class Setting:
         return not self.place
 
     def key(self, loader: str = TRAIN) -> str:
-        """Return the dotted key in a config, as in ``--cfg-options``."""
+        """Return the dotted config key of the setting, as in ``--cfg-options``."""
         return f'{self.place or loader}.{self.name}'
 
     def read(self, run: Run) -> Any:
-        """Read the run's own value; ``None`` where it was left out or not recorded."""
+        """Read the value that a run had; ``None`` if left out or not recorded."""
         raise NotImplementedError
 
     def candidates(self, job: Job, at: Choice) -> Iterable[Any]:
-        """List values within the host's limits, the one that costs least first.
+        """List values of the setting within the host's limits, the cheapest first.
 
         By default none but its own: it follows from others, or its effect is unknown.
         """
         return (at[self.name],)
 
     def settle(self, job: Job, at: Choice) -> Any:
-        """Return the value that the setting must have beside the others."""
+        """Return the value that the setting must have beside the other settings."""
         return at[self.name]
 
     def assume(self, job: Job, at: Choice) -> Any:
-        """Return the value that candidates of another setting are compared with.
+        """Return the value to assume while the values of another setting are compared.
 
         It is given back where it gains nothing itself.
         """
         return at[self.name]
 
     def fill_in(self, job: Job, at: Choice) -> Any:
-        """Return the value that a forecast takes where none was asked for."""
+        """Return the setting's value in a prediction, where none was asked for."""
         return at[self.name]
 
     def apply(self, job: Job, then: Prospect, new: Any, slip: float = 0.0) -> Prospect:
-        """Apply a value to the training.
+        """Return the training with a value of the setting applied, to be predicted.
 
         Args:
             job: The run, and the values that it had.
@@ -130,11 +144,11 @@ class Setting:
         return None
 
     def score_s(self, then: Prospect) -> float:
-        """Return the seconds by which candidates are compared."""
+        """Return the seconds by which values of the setting are compared."""
         return then.image_s
 
     def handicap(self, job: Job, new: Any) -> float:
-        """Return the share of the time that a value must save over others."""
+        """Return the share of the time by which a value must be faster than others."""
         return 0.0
 
     def may_be_needed(self, job: Job, at: Choice) -> bool:
@@ -146,7 +160,7 @@ class Setting:
         return False
 
     def why(self, decision: Decision) -> Text:
-        """Phrase the reason of a change, as a sentence."""
+        """Phrase the reason why the setting changes, as a sentence."""
         raise NotImplementedError
 
     def is_asked(self, job: Job) -> bool:
@@ -154,7 +168,7 @@ class Setting:
         return False
 
     def why_not(self, decision: Decision) -> Text:
-        """Phrase the reason of no change, where the user asked for one."""
+        """Phrase the reason why the setting stays, if the user asked for a change."""
         raise NotImplementedError
 
     def cite(self, decision: Decision) -> tuple[str, ...]:
@@ -162,7 +176,7 @@ class Setting:
         return self.rules
 
     def judge_alone(self, run: Run, at: Choice) -> LoneChange | None:
-        """Judge the setting apart from the others, after them.
+        """Judge the setting apart from the others, when those are decided.
 
         Args:
             run: The run.
@@ -175,13 +189,13 @@ class Setting:
         return None
 
     def advise(self, run: Run) -> Text | None:
-        """Phrase advice on an effect that nobody measured: said, never applied."""
+        """Phrase advice on an unmeasured effect of the setting: said, never applied."""
         return None
 
 
 @dataclass(frozen=True)
 class Unpredicted:
-    """A change that pays by what was measured alone."""
+    """A change that pays by measurements alone, where nothing can be predicted."""
 
     new: Any
     gain: Gain
@@ -190,12 +204,12 @@ class Unpredicted:
 
 @dataclass(frozen=True)
 class LoneChange:
-    """Judgement of a setting apart from the others."""
+    """Judgement of a setting that is judged apart from the others."""
 
     cure: SaveCure
-    """Effect of the setting on the saves."""
+    """Effect of the setting on checkpoint saves."""
     new: Any = None
-    """Recommended value; ``None`` where it is said and not applied."""
+    """Recommended value of the setting; ``None`` where it is said and not applied."""
     reason: Text = _NOTHING
 
 
@@ -232,16 +246,17 @@ class Job:
 
     run: Run
     base: Prospect
-    """Prospect of the training as it ran."""
+    """Prediction of the training with the settings that it ran with."""
     old: Choice
-    """Values that the run had."""
+    """Values of the settings that the run had."""
     limits: Limits
     settings: Sequence[Setting]
     """Settings that are tuned, in the order of the search."""
     loader: str = TRAIN
     memory: CardMemory | None = None
-    """Memory of the card against the batch size; ``None`` where no other size is asked
-    for."""
+    """Memory of the GPU against batch size.
+
+    ``None`` where no other size is asked for."""
 
     @classmethod
     def of(
@@ -254,7 +269,7 @@ class Job:
         beside: LiveLoader | None = None,
         memory: CardMemory | None = None,
     ) -> Job:
-        """Make the job of a run.
+        """Make the tuning job of a run.
 
         Args:
             run: The run.
@@ -274,7 +289,7 @@ class Job:
     def at(
         self, choice: Choice, workload: Workload | None = None, slipping: str = ''
     ) -> Prospect:
-        """Predict the training with these values.
+        """Predict the training with other values of the settings.
 
         Args:
             choice: Of every setting.
@@ -290,13 +305,13 @@ class Job:
         return then
 
     def settle(self, choice: Choice) -> Choice:
-        """Complete the values with those that follow from them."""
+        """Complete a choice of setting values with those that follow from others."""
         for setting in self.settings:
             choice = {**choice, setting.name: setting.settle(self, choice)}
         return choice
 
     def rest(self, choice: Choice) -> Choice:
-        """Take out the values that only workers can have, where there are none."""
+        """Take values that need workers out of a choice of settings without workers."""
         if self.at(choice).loader.num_workers:
             return choice
         resting = {
@@ -307,13 +322,13 @@ class Job:
         return {**choice, **resting}
 
     def assume(self, choice: Choice) -> Choice:
-        """Complete the values with those that candidates are compared with."""
+        """Complete setting values with those that candidates are compared with."""
         for setting in self.settings:
             choice = {**choice, setting.name: setting.assume(self, choice)}
         return choice
 
     def cap(self, choice: Choice) -> WorkerCap:
-        """Find the most workers that the host carries beside the other values."""
+        """Find the most workers that the host carries with a choice of settings."""
         then, size = self.at(choice), self.base.workload.batch_size
         larger = (then.workload.batch_size or 1) / (size or 1)
         ahead = max(then.loader.prefetch_factor, DEFAULT_PREFETCH)
@@ -332,7 +347,7 @@ class Job:
 
 
 def plan_job(run: Run) -> JobPlan:
-    """Plan the training as it was configured, also where not all of it was recorded.
+    """Find the length of a training as it was configured, recorded in full or not.
 
     A loop that counts iterations says nothing of its epochs (a sampler may have no
     end): it is one long epoch.
@@ -350,7 +365,7 @@ def plan_job(run: Run) -> JobPlan:
 
 
 def read_loader(run: Run) -> LoaderSetting:
-    """Read the run's own settings of its loader, as the model takes them."""
+    """Read the DataLoader settings that a run had, as the model takes them."""
     loader = run.meta.loader
     workers = loader.num_workers or 0
     persistent = bool(loader.persistent_workers) and workers > 0
@@ -360,34 +375,35 @@ def read_loader(run: Run) -> LoaderSetting:
 
 @dataclass(frozen=True)
 class Rejection:
-    """Values that are predicted to be faster, and are not sure enough."""
+    """Values of settings that are predicted to be faster, but not surely enough."""
 
     choice: Choice
     gain: Gain
     alone: Gain
-    """Gain without the other load."""
+    """Gain of the rejected values without other load on the host."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Decided values, which are the old ones where none is surely better."""
+    """Decided values of the settings; the old values where none is surely better."""
 
     job: Job
     new: Choice
     gain: Gain | None = None
-    """Gain of the change; ``None`` when nothing changes."""
+    """Gain of the decided values; ``None`` when nothing changes."""
     rejected: Mapping[str, Rejection] = field(default_factory=dict)
-    """Rejected values, by the setting whose candidate they were; all together by
-    ``''``."""
+    """Rejected values, by the setting whose candidate they were.
+
+    All together by ``''``."""
 
     @property
     def old(self) -> Choice:
-        """Values that the run had."""
+        """Values of the settings that the run had."""
         return self.job.old
 
     @property
     def changed(self) -> Iterator[Setting]:
-        """Settings that change, in order."""
+        """Settings that the decision changes, in order."""
         for setting in self.job.settings:
             if self.old[setting.name] != self.new[setting.name]:
                 yield setting

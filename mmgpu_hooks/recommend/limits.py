@@ -15,8 +15,10 @@ from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
 from mmgpu_hooks.schema.text import Text, phrase
 
 SAFE_HOST_SHARE = 0.5
-"""Share of a host's memory, shared memory or file limit that workers may take: the rest
-is left to batches of unusual size, the page cache and other programs."""
+"""Share of a host's memory, shared memory or file limit that workers may take.
+
+The rest is left to batches of unusual size, the page cache and other programs.
+"""
 
 _MIB, _GIB = 2**20, 2**30
 
@@ -38,17 +40,19 @@ class WorkerCap(NamedTuple):
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a run's host, as the hook recorded them."""
+    """Limits of a run's host on its workers, as the hook recorded them."""
 
     run: Run
-    """Run whose usable cores are known: without them no number is known to be safe."""
+    """Run whose host limits the workers; its usable cores must be known.
+
+    Without them no number of workers is known to be safe."""
     beside: LiveLoader | None = None
-    """Loader whose workers live on meanwhile."""
+    """Other loader whose workers live on while this one is used."""
 
     def cap(
         self, prefetch_factor: int = DEFAULT_PREFETCH, larger: float = 1.0
     ) -> WorkerCap:
-        """Find the tightest of the limits; possibly no worker at all.
+        """Find the largest number of workers within all limits; possibly none.
 
         The usable cores never exceed the CPUs that the process may run on, beyond which
         PyTorch itself warns. Workers that were measured to wait may outnumber them:
@@ -108,11 +112,11 @@ class _Need(NamedTuple):
 
     name: str
     size: float
-    """Amount that this rank has, in any unit."""
+    """Amount of the resource that this rank has, in any unit."""
     each: float
-    """Amount that each worker takes, in the same unit."""
+    """Amount of the resource that each worker takes, in the same unit."""
     phrase: Callable[[float], Text]
-    """Phrases both amounts, given the amount that is left."""
+    """Phrases the amount of the resource that is left, and what each worker takes."""
 
 
 def _list_needs(run: Run, prefetch: int, larger: float = 1.0) -> Iterator[_Need]:

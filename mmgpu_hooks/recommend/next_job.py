@@ -62,13 +62,16 @@ def _total_s(decision: Decision) -> float:
 
 
 def _on(run: Run, decision: Decision, cores: int) -> Job:
-    """Copy the job of a decision to other cores."""
+    """Copy the tuning job of a decision to another number of cores."""
     workload = replace(decision.job.base.workload, usable_cores=float(cores))
     return Job.of(with_cores(run, cores), workload, SETTINGS)
 
 
 def _find_fewest(run: Run, decision: Decision) -> int:
-    """Find the fewest whole cores by bisection: more never make a job slower."""
+    """Find by bisection the fewest whole cores with which a training is as fast.
+
+    More cores never make a job slower.
+    """
     job, new = decision.job, decision.new
     workload, workers = job.base.workload, job.at(new).loader.num_workers
     most = max(math.floor(workload.usable_cores), 1)

@@ -18,7 +18,7 @@ from mmgpu_hooks.schema.text import phrase
 
 
 def with_cores(run: Run, cores: float) -> Run:
-    """Copy a run to a start that gives each rank other usable cores.
+    """Copy a run as if its start had given each rank another number of usable cores.
 
     What was measured is that of the cores that the run had, and so are the costs that
     are fitted to it; what is predicted of them is for the others.
@@ -42,7 +42,7 @@ def with_cores(run: Run, cores: float) -> Run:
 
 
 def expect_cores(run: Run, cores: float) -> None:
-    """Refuse a number of cores that the evidence says nothing of.
+    """Refuse a number of cores of which the evidence shows nothing.
 
     Raises:
         UserError: If they are fewer than the run had, or more than its host has.
@@ -72,7 +72,7 @@ def expect_cores(run: Run, cores: float) -> None:
 
 
 def recommend_mended(run: Run) -> MendedStart | None:
-    """Recommend settings for a start that srun does not narrow."""
+    """Recommend settings for a start that gives the run all CPUs of its SLURM task."""
     found = find_narrow_start(run.meta.host)
     if found is None:
         return None

@@ -10,14 +10,19 @@ from mmgpu_hooks.schema.judged import Recommendation
 
 
 class SettingPair(NamedTuple):
-    """Two settings of the train loader by dotted key; ``None`` takes a key out."""
+    """Two settings of the train loader to compare, by dotted config key.
+
+    ``None`` takes a key out.
+    """
 
     before: dict[str, Any]
     after: dict[str, Any]
 
 
 def pair_settings(run: Run, recommendation: Recommendation) -> SettingPair | None:
-    """Pair the settings of the run, which may be in no file, and those recommended.
+    """Pair the train loader settings of a run with the recommended settings.
+
+    Those of the run may be in no file.
 
     Returns:
         ``None`` when nothing about the train loader is recommended.

@@ -1,4 +1,4 @@
-"""Predicts other values of the settings, whichever were asked for. Pure."""
+"""Predicts a training with the values of settings that a user asked for. Pure."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from mmgpu_hooks.schema.judged import Prediction
 from mmgpu_hooks.schema.text import Text
 
 Asked = Mapping[str, Sequence[Any]]
-"""Values that were asked for, by the name of the setting."""
+"""Values that a user asked for, by the name of the setting."""
 
 
 class Predicted(NamedTuple):
-    """Predictions for the values that were asked for."""
+    """Predictions for the values of settings that were asked for."""
 
     predictions: list[Prediction]
     reasons: list[Text]
-    """Reasons why other values are not predicted, a sentence each."""
+    """Reasons why some values cannot be predicted, a sentence each."""
 
 
 def predict_asked(job: Job, asked: Asked) -> Predicted:
-    """Predict every combination of the values once.
+    """Predict a training once for every combination of the asked values.
 
     Args:
         job: The run, and the values that it had.
@@ -47,7 +47,7 @@ def predict_asked(job: Job, asked: Asked) -> Predicted:
 
 
 def _complete(job: Job, given: Choice) -> Choice:
-    """Complete the values that were asked for with those that follow from them.
+    """Complete the values that were asked for with values that follow from them.
 
     Raises:
         NoPredictionError: If what a value makes of the training is unknown.
@@ -62,7 +62,7 @@ def _complete(job: Job, given: Choice) -> Choice:
 
 
 def _predict_choice(job: Job, choice: Choice, names: Iterable[str]) -> Prediction:
-    """Predict a steady iteration and the whole training with these values.
+    """Predict a steady iteration and the whole training with one choice of settings.
 
     Args:
         job: The run.

@@ -1,4 +1,4 @@
-"""Recommends settings of both loaders and cures for slow saves, with reasons.
+"""Recommends loader settings, and cures for slow checkpoint saves, with reasons.
 
 Pure, so that every decision can be tested as a table and repeated from the recorded
 evidence alone, on any machine.
@@ -85,7 +85,7 @@ _TUNED = (
 
 
 def _since_config(run: Run, changes: Sequence[Change]) -> Iterator[Change]:
-    """List changes from the config's values, where the loader was tuned since."""
+    """List changes from the config's values, where ``tune=True`` changed the loader."""
     switch = run.last_switch
     if switch is None:
         yield from changes
@@ -105,7 +105,7 @@ def _since_config(run: Run, changes: Sequence[Change]) -> Iterator[Change]:
 
 
 def _describe_tuned(run: Run, name: str) -> Change:
-    """Describe a setting that the run ended with."""
+    """Describe the change of a setting that tuning made while the run trained."""
     judged = [record for record in run.evidence.tuned if record.action == 'keep']
     reason, is_gain = phrase('Found while training.'), False
     if judged:
@@ -126,7 +126,7 @@ def _describe_tuned(run: Run, name: str) -> Change:
 
 
 def _list_unpredicted(run: Run) -> Iterator[Change]:
-    """List the changes that pay by what was measured alone."""
+    """List the changes that pay by measurements alone, where nothing is predicted."""
     for setting in SETTINGS:
         found = setting.judge_unpredicted(run)
         if found is not None:
@@ -160,7 +160,7 @@ def _why_unpredicted(run: Run) -> Text:
 
 
 def with_save_cures(recommendation: Recommendation, run: Run) -> Recommendation:
-    """Add the settings that are judged alone to what is recommended anyway.
+    """Add the settings that are judged apart from the others to a recommendation.
 
     Args:
         recommendation: Settings of the loader.

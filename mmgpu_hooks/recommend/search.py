@@ -1,4 +1,4 @@
-"""Searches over all settings by coordinate descent; it names none of them.
+"""Searches the best settings by coordinate descent, whichever settings there are.
 
 Nested over those that change the work, coordinate descent over the others; what follows
 from others is settled after each candidate. Pure.
@@ -22,7 +22,7 @@ from mmgpu_hooks.recommend.job import Choice, Decision, Gain, Job, Rejection, Se
 
 
 def decide(job: Job) -> Decision:
-    """Decide on the best values, or keep the old ones with the reasons.
+    """Decide on the best values of the settings, or keep the old values with reasons.
 
     A gain must hold beside the other load of the run and without it, and be worth a
     line in a config. What the host needs is changed without a gain.
@@ -80,14 +80,14 @@ def _search(
 
 
 def _is_worth_a_search(job: Job, setting: Setting, at: Choice) -> bool:
-    """Return True if another value may be worth a change, or needed."""
+    """Return True if another value of a setting may be worth a change, or needed."""
     if setting.may_be_needed(job, at):
         return True
     return job.at(at).most_gain >= thresholds.WORTHWHILE_GAIN
 
 
 def _is_at_bound(job: Job, setting: Setting, value: Any, then: Choice) -> bool:
-    """Return True if no further value can be worth more than this one."""
+    """Return True if a value is so near the bound that no further value can gain."""
     reached = job.at(job.assume(then))
     enough_s = reached.bound_s * (1 + setting.near / 4)
     return reached.total_s <= enough_s and not setting.handicap(job, value)
@@ -100,7 +100,7 @@ def _pick(
     options: dict[Any, Choice],
     rejected: dict[str, Rejection],
 ) -> Choice:
-    """Pick the first candidate that is nearly the fastest, if it is worth a change."""
+    """Pick the first value that is nearly the fastest, if it is worth a change."""
     own = at[setting.name]
     stays = options.get(own, at)
     assumed = {value: job.assume(then) for value, then in options.items()}
@@ -149,7 +149,7 @@ def _find_doubt_alone(
 
 
 def predict_gain(job: Job, before: Choice, after: Choice) -> Gain:
-    """Predict the saving of ``after``, image for image.
+    """Predict the share of the time that a choice of settings saves over another.
 
     Both see the same errors of the costs.
     """

@@ -1,4 +1,4 @@
-"""Decides on changes of the loader while training goes on. Pure.
+"""Decides on changes of the DataLoader while training goes on. Pure.
 
 One jump to what the search recommends, where the low end of its gain is sure and pays
 for the change in what is left; afterwards a verdict on what that gave.
@@ -29,23 +29,28 @@ TUNED = tuple(
         'persistent_workers',
     )
 )
-"""Settings that a live loader can be given, in the order of the search; niceness is
-judged alone."""
+"""Settings that a live loader can be given, in the order of the search.
+
+Niceness is judged alone.
+"""
 
 LEAST_GAIN = 0.05
-"""Lower end of a gain from which a loader is changed: smaller ones do not tell changes
-from noise, and a change has costs that are not predicted."""
+"""Smallest lower end of a predicted gain at which a live loader is changed.
+
+Smaller gains do not distinguish changes from noise, and a change has costs that are not
+predicted.
+"""
 
 LEAST_INTERVALS = 3
-"""Least intervals of the evidence that a change is decided on."""
+"""Least number of log intervals that a change of a live loader is decided on."""
 
 SPARE_S = 0.5
-"""Cost of a change beside the start of workers and their first batch, s."""
+"""Cost of changing a live loader, beside worker starts and a first batch, s."""
 
 
 @dataclass(frozen=True)
 class _Wanted:
-    """A change that is predicted to pay."""
+    """A change of a live loader that is predicted to pay."""
 
     choice: Choice
     gain: Gain
@@ -69,7 +74,7 @@ def answer_question(run: Run, question: TuneQuestion) -> TuneAnswer:
 
 
 def _answer_verdict(run: Run, last: TunedRecord) -> TuneAnswer:
-    """Judge the last change, where it is not too early."""
+    """Answer with a verdict on the last change of the loader, if it is time for one."""
     verdict = judge_change(run.evidence)
     if verdict is None:
         return TuneAnswer(why=phrase('too few iterations since the change'))
@@ -91,7 +96,7 @@ def _answer_verdict(run: Run, last: TunedRecord) -> TuneAnswer:
 
 
 def _answer_proposal(run: Run, question: TuneQuestion) -> TuneAnswer:
-    """Propose a change, where one is sure enough and worth it."""
+    """Answer with a change of the loader, if any is sure enough and worth it."""
     if len(run.latest) < LEAST_INTERVALS:
         # the first one holds lazy initialisation, or the start of workers
         return TuneAnswer(why=phrase('too few intervals yet'))
@@ -120,7 +125,7 @@ def _answer_proposal(run: Run, question: TuneQuestion) -> TuneAnswer:
 
 
 def _find_wanted(run: Run, question: TuneQuestion) -> _Wanted | Text:
-    """Find the change that is worth it, or why there is none."""
+    """Find the change of a live loader that is worth it, or why there is none."""
     assert run.workload is not None
     job = Job.of(run, run.workload, TUNED)
     choice = _with_spare(job, decide(job).new)
@@ -143,7 +148,7 @@ def _find_wanted(run: Run, question: TuneQuestion) -> _Wanted | Text:
 
 
 def _with_spare(job: Job, choice: Choice) -> Choice:
-    """Add a worker in four to a choice, where cores are left for them.
+    """Add a worker in four to a choice of settings, where cores are left for them.
 
     The search takes the fewest workers that are nearly as fast as any, and after some
     tens of iterations it does not know the slow batches yet.
@@ -159,7 +164,7 @@ def _with_spare(job: Job, choice: Choice) -> Choice:
 
 
 def _find_growth_doubt(run: Run) -> Text | None:
-    """Find why there may be no more workers; ``None`` where there may."""
+    """Find why a live loader may get no more workers; ``None`` where it may."""
     share = run.figures.data_wait_share or 0.0
     if share < thresholds.DATA_WAIT_NOTICE:
         return phrase('training does not wait for its loader')
@@ -176,7 +181,7 @@ def _read_now(run: Run) -> TunedSettings:
 
 
 def _as_settings(run: Run, choice: Choice, old: TunedSettings) -> TunedSettings:
-    """Convert a choice to settings of a loader, with niceness if saves need it."""
+    """Convert a choice of values to loader settings, with niceness if saves need it."""
     workers = choice['num_workers']
     threads = choice['opencv_num_threads']
     if threads == BY_NAME['opencv_num_threads'].read(run):
@@ -191,7 +196,7 @@ def _as_settings(run: Run, choice: Choice, old: TunedSettings) -> TunedSettings:
 
 
 def _find_nice(run: Run, workers: int) -> int | None:
-    """Find the nice value of the workers, as far as saves ask for it."""
+    """Find the nice value of the workers, as far as checkpoint saves ask for it."""
     found = BY_NAME['worker_nice'].judge_alone(run, {'num_workers': workers})
     new = None if found is None else found.new
     return run.meta.worker_nice if new is None else int(new)

@@ -22,7 +22,7 @@ from mmgpu_hooks.schema.judged import Change, Recommendation, ValidationOutlook
 from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 VALIDATION_KEY = f'{VALIDATION}.'
-"""Start of the keys of validation's loader."""
+"""Start of the dotted config keys of validation's loader."""
 
 _OF_LOADER = tuple(setting for setting in SETTINGS if setting.is_of_loader)
 
@@ -106,7 +106,7 @@ def _describe_now(validation: ValidationLoops) -> ValidationOutlook:
 
 
 def _without_gain(change: Change) -> Change:
-    """Copy a change without its gain: what it saves is in the outlook."""
+    """Copy a change without its gain: the outlook on validation says what it saves."""
     return Change(
         key=change.key,
         old=change.old,
@@ -118,7 +118,7 @@ def _without_gain(change: Change) -> Change:
 
 
 def stay(now: ValidationOutlook, why: Text) -> Recommendation:
-    """Keep validation's loader as it is.
+    """Recommend that validation's loader stays as it is.
 
     Args:
         now: What is known of it.
@@ -133,7 +133,7 @@ def stay(now: ValidationOutlook, why: Text) -> Recommendation:
 def leave_out(
     recommendation: Recommendation, keys: tuple[str, ...], why: Text
 ) -> Recommendation:
-    """Leave some changes out of the recommendation.
+    """Leave some changes out of a recommendation.
 
     Args:
         recommendation: With or without such changes.

@@ -1,4 +1,4 @@
-"""Makes the verdict on a run a record of its evidence. Pure."""
+"""Makes the verdict on a run an evidence record. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NICE_KEY = BY_NAME['worker_nice'].key()
 
 
 def judge_as_record(run: Run, diagnosis: Diagnosis, *, is_final: bool) -> VerdictRecord:
-    """Make the record of a run that nothing was recommended for yet.
+    """Make the verdict record of a run for which nothing was recommended yet.
 
     Args:
         run: The rank that is judged.
@@ -31,7 +31,7 @@ def judge_as_record(run: Run, diagnosis: Diagnosis, *, is_final: bool) -> Verdic
 def make_verdict_record(
     run: Run, diagnosis: Diagnosis, found: Recommendation, *, is_final: bool
 ) -> VerdictRecord:
-    """Make the record of what was judged and recommended.
+    """Make the verdict record of a run from its diagnosis and recommendation.
 
     Args:
         run: The rank that is judged.

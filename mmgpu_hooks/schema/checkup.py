@@ -10,8 +10,10 @@ from mmgpu_hooks.schema.recorded import HostLimits
 from mmgpu_hooks.schema.text import Text
 
 MMENGINE_OPEN_FILES = 4096
-"""Soft limit on open files to which MMEngine's Runner raises a lower one, where the
-config does not say another."""
+"""Soft limit on open files to which MMEngine's Runner raises a lower limit.
+
+Where the config does not say another.
+"""
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,16 @@ class Folder:
     """A file or folder and the file system that holds it, or will hold it."""
 
     path: str
-    """Path as the config names it."""
+    """Path of the file or folder, as the config names it."""
     is_there: bool = True
     is_answering: bool = True
-    """False if the file system did not answer within some seconds: nothing else is
-    known of it then but its kind."""
+    """True if the file system answered within some seconds.
+
+    Else nothing of it is known but its kind."""
     is_writable: bool = True
-    """True if this user may write to it, or to the folder where it will be made."""
+    """True if this user may write to the path.
+
+    Or to the folder where it will be made."""
     kind: Optional[str] = None
     """Type of the file system, such as ``ext4`` or ``nfs4``; ``None`` if unknown."""
     mount_point: Optional[str] = None
@@ -56,18 +61,18 @@ class Folder:
 
 @dataclass(frozen=True)
 class HostCard:
-    """One GPU of the host, and its place beside the cores."""
+    """One GPU of the host: name, memory, PCI bus, NUMA node and local CPUs."""
 
     index: int
-    """Number of the GPU that ``nvidia-smi`` shows."""
+    """Index of the GPU, as ``nvidia-smi`` shows it."""
     name: Optional[str] = None
     memory_total_bytes: Optional[int] = None
     pci_bus_id: Optional[str] = None
     numa_node: Optional[int] = None
     near_cpus: Optional[Tuple[int, ...]] = None
-    """CPUs beside which the GPU is plugged in; ``None`` if they are unknown."""
+    """CPUs that are local to the GPU; ``None`` if unknown."""
     reason: Optional[str] = None
-    """Reason why nothing is known of the GPU; ``None`` where it can be read."""
+    """Reason why nothing is known of the GPU; ``None`` where the GPU can be read."""
     uuid: Optional[str] = None
 
 
@@ -78,19 +83,20 @@ class Cards:
     cards: Tuple[HostCard, ...] = ()
     driver_version: Optional[str] = None
     driver_cuda: Optional[str] = None
-    """Newest CUDA that the driver runs, such as ``12.4``."""
+    """Newest CUDA version that the GPU driver supports, such as ``12.4``."""
     visible: Optional[str] = None
     """Value of ``CUDA_VISIBLE_DEVICES``; ``None`` where it is not set."""
     visible_count: Optional[int] = None
-    """Number of GPUs that ``CUDA_VISIBLE_DEVICES`` leaves a process; ``None`` where it
-    is not set, or names slices, or it is unknown what it counts."""
+    """Number of GPUs that ``CUDA_VISIBLE_DEVICES`` leaves a process.
+
+    ``None`` where it is not set, or names slices, or it is unknown what it counts."""
     reason: Optional[str] = None
-    """Reason why no GPU is known; ``None`` where one is."""
+    """Reason why no GPU of the host is known; ``None`` where a GPU was found."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Versions of a package that MMDetection takes."""
+    """Range of versions of a package that MMDetection accepts."""
 
     package: str
     """Name of the import package, such as ``mmcv``."""
@@ -100,23 +106,25 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Installed:
-    """Packages of this Python, found without importing them."""
+    """Packages installed in this Python, found without importing them."""
 
     python: str
     distributions: Mapping[str, str] = field(default_factory=dict)
-    """Version by name of the distribution, such as ``onedl-mmcv``."""
+    """Installed version by name of the distribution, such as ``onedl-mmcv``."""
     torch: Optional[str] = None
     torch_cuda: Optional[str] = None
-    """CUDA that torch was built for; ``None`` for one of the CPU or of ROCm."""
+    """CUDA version that torch was built for; ``None`` for a CPU or ROCm build."""
     torch_rocm: Optional[str] = None
-    """ROCm that torch was built for."""
+    """ROCm version that torch was built for."""
     bounds: Tuple[Bounds, ...] = ()
     """Version bounds that MMDetection asserts when it is imported."""
     loads_weights_only: bool = False
-    """True if training cannot be resumed: MMEngine leaves it to torch what a checkpoint
-    may hold, and torch refuses what MMEngine puts into it."""
+    """True if torch refuses to load what MMEngine puts into a checkpoint.
+
+    Training cannot be resumed then: MMEngine leaves it to torch what a checkpoint may
+    hold."""
     lacks_pkg_resources: bool = False
-    """True if MMEngine imports ``pkg_resources`` and no setuptools here have it."""
+    """True if MMEngine imports ``pkg_resources`` and no setuptools here provide it."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +138,7 @@ class LoaderPlan:
     """Bytes of the tensors in a batch; ``None`` if unknown."""
     batch_tensors: Optional[int] = None
     is_measured: bool = False
-    """True if a run of this config has measured both."""
+    """True if a run of this config measured the bytes and tensors of a batch."""
 
 
 @dataclass(frozen=True)
@@ -141,34 +149,36 @@ class LostHook:
     base: str
     """Base config that has the hook."""
     config: str
-    """Config whose list lacks the hook."""
+    """Config whose ``custom_hooks`` lack the hook."""
     cure: str
-    """Statement of that config that keeps the hook."""
+    """Statement for the config that keeps the hook of its base config."""
     is_own: bool = True
-    """True if the config that was named lacks it, not one of its bases."""
+    """True if the named config itself lacks the hook, and not one of its bases."""
 
 
 @dataclass(frozen=True)
 class ConfigCheck:
-    """Needs of a config: its loader, data and hooks."""
+    """Requirements of a config: its train loader, data and hooks."""
 
     path: str
     reason: Optional[str] = None
-    """Reason why nothing else is known; ``None`` where MMEngine loaded the config."""
+    """Reason why MMEngine could not load the config; ``None`` where it did."""
     loader: Optional[LoaderPlan] = None
     data: Tuple[Folder, ...] = ()
-    """Data sets on file systems of this host."""
+    """Files and folders of the data sets on file systems of this host."""
     remote_data: Tuple[str, ...] = ()
-    """Addresses of data that is read by another backend."""
+    """Addresses of data that is read by another file backend than the local one."""
     hooks: Tuple[str, ...] = ()
-    """Places of the config that hold our hook."""
+    """Places in the config that hold GPUEfficiencyHook."""
     unregistered: Optional[str] = None
-    """Entry of ``hooks`` that MMEngine will not find by its name."""
+    """Place in the config of a hook that MMEngine will not find by its name.
+
+    One of ``hooks``."""
     lost: Tuple[LostHook, ...] = ()
     lost_reason: Optional[str] = None
-    """Reason why it is unknown whether hooks were lost."""
+    """Reason why it is unknown if ``custom_hooks`` replaced hooks of a base config."""
     open_files: int = MMENGINE_OPEN_FILES
-    """Soft limit on open files to which MMEngine raises a lower one."""
+    """Soft limit on open files to which MMEngine raises a lower limit."""
 
 
 @dataclass(frozen=True)
@@ -176,18 +186,18 @@ class CacheUse:
     """The folder of parsed annotations, which ``optimize='annotations'`` fills."""
 
     path: Optional[str] = None
-    """Path of the folder; ``None`` where nothing says where the user's files are."""
+    """Path of the cache folder; ``None`` if the environment does not determine it."""
     is_there: bool = False
     files: int = 0
     bytes: int = 0
-    """Bytes of all files in the folder."""
+    """Bytes of all files in the folder of parsed annotations."""
     reason: Optional[str] = None
-    """Reason why the folder is not used; ``None`` where it can be, or can be made."""
+    """Reason why the cache folder is not used; ``None`` if it can be used or made."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Facts that ``mmgpu doctor`` collects."""
+    """Host, GPUs, installed packages and config, as ``mmgpu doctor`` finds them."""
 
     host: HostLimits
     installed: Installed
@@ -195,10 +205,11 @@ class Machine:
     open_files: OpenFiles = OpenFiles()
     binding: Binding = Binding()
     group_free_bytes: Optional[int] = None
-    """Memory that the control group may still use; ``None`` without a limit, or where
-    it is unknown."""
+    """Memory that the control group of this process may still use, in bytes.
+
+    ``None`` without a limit, or where it is unknown."""
     own_cpus: Optional[Tuple[int, ...]] = None
-    """CPUs that this process may run on; ``None`` if they are unknown."""
+    """CPUs that this process may run on; ``None`` if unknown."""
     omp_num_threads: Optional[str] = None
     """Value of ``OMP_NUM_THREADS``; ``None`` where it is not set."""
     is_resume_allowed: bool = False
@@ -206,17 +217,18 @@ class Machine:
     work_dir: Optional[Folder] = None
     annotations: CacheUse = CacheUse()
     config: Optional[ConfigCheck] = None
-    """Needs of the config; ``None`` where none was named."""
+    """Requirements of the checked config; ``None`` where no config was named."""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """One line of the answer: a fact, and its fault if it has one."""
+    """One line of the answer of ``mmgpu doctor``: a checked item, and its fault."""
 
     name: str
     level: str
-    """Level: ``problem``, ``notice``, ``ok`` or ``unknown``."""
+    """Severity of the checked item: ``problem``, ``notice``, ``ok`` or ``unknown``."""
     text: Text
     cure: Optional[str] = None
-    """Command to type, or line to write, that mends it; ``None`` where nothing is to be
-    done."""
+    """Command to type, or config line to write, that mends the fault.
+
+    ``None`` where nothing is to be done."""

@@ -6,11 +6,11 @@ from mmgpu_hooks.schema.text import Text, quoted
 
 
 class _SaidError(Exception):
-    """An error that is one sentence."""
+    """Base of the errors whose message is one sentence for the user."""
 
     @property
     def said(self) -> Text:
-        """Sentence of the error, with its facts where it was made of some."""
+        """Message of the error as a `Text`, with its named values if it has any."""
         words = self.args[0] if self.args else ''
         return quoted(words if isinstance(words, str) else str(words))
 
@@ -20,4 +20,4 @@ class UserError(_SaidError):
 
 
 class NoPredictionError(_SaidError):
-    """Error when nothing can be predicted: what is missing, and what helps."""
+    """Error when nothing can be predicted: says what is missing, and what helps."""

@@ -1,4 +1,4 @@
-"""Formats figures for users: always with a unit, never a zero for an unknown."""
+"""Formats measured values for users: with a unit, and never 0 for an unknown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def format_seconds(seconds: float | None) -> str:
 
 
 def format_sum(seconds: float | None) -> str:
-    """Format a sum of seconds over a run: from a second on, to a tenth."""
+    """Format a total of seconds over a run: ``12.3 s``, one decimal from 1 s on."""
     if seconds is None or not 1 <= seconds < 600:
         return format_seconds(seconds)
     return f'{seconds:.1f} s'
@@ -34,7 +34,7 @@ def format_hours(hours: float) -> str:
 
 
 def format_long(seconds: float) -> str:
-    """Format a sum of seconds over a whole training: in hours from one on."""
+    """Format a total of seconds over a whole training: in hours from 1 h on."""
     hours = seconds / 3600
     return f'{hours:.1f} h' if hours >= 1 else format_sum(seconds)
 
@@ -58,7 +58,7 @@ def format_pct(share: float) -> str:
 
 
 def format_count(count: float) -> str:
-    """Format a count: ``41.9 M`` for what comes in millions, else all digits."""
+    """Format a count: ``41.9 M`` from 100,000 on, below with all digits."""
     return f'{count / 1e6:.1f} M' if count >= 1e5 else f'{count:.0f}'
 
 
@@ -68,7 +68,7 @@ def format_signed(seconds: float) -> str:
 
 
 def format_change(before_s: float, after_s: float) -> str:
-    """Format a change: ``37.4 -> 10.2 ms``, or with both units where they differ."""
+    """Format two durations as a change: ``37.4 -> 10.2 ms``, units once if alike."""
     before, after = format_seconds(before_s), format_seconds(after_s)
     number, _, unit = before.partition(' ')
     return f'{number if after.endswith(f" {unit}") else before} -> {after}'
@@ -80,7 +80,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def format_numbers(numbers: Iterable[int]) -> str:
-    """Format CPU numbers as the kernel lists them.
+    """Format CPU numbers as the Linux kernel lists them, such as ``0-2,8``.
 
     Examples:
         >>> format_numbers([8, 0, 1, 2])

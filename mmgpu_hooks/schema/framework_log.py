@@ -1,4 +1,4 @@
-"""Scalars that a training without our hook logged: JSON lines of MMEngine or MMCV.
+"""Reads the JSON log of a training without GPUEfficiencyHook: MMEngine's or MMCV's.
 
 MMEngine's LoggerHook leaves them in ``<timestamp>/vis_data``, as ``scalars.json`` and
 once more as ``<timestamp>.json``; MMCV's TextLoggerHook (MMDetection 2.x) as
@@ -21,49 +21,58 @@ from mmgpu_hooks.schema.run_folder import PLAIN_NAME
 from mmgpu_hooks.schema.text import Text, phrase
 
 MMENGINE, MMCV = 'mmengine', 'mmcv'
-"""Who wrote a log; MMCV's are those of MMDetection 2.x and its siblings."""
+"""Names of the frameworks that write a training log.
+
+MMCV's logs are those of MMDetection 2.x and its siblings.
+"""
 
 _MMCV_SUFFIX = '.log.json'
 _STAMP = re.compile(r'^\d{8}_\d{6}')
 _SECOND_NAME = re.compile(r'^\d{8}_\d{6}\.json$')
-"""Name of MMEngine's second copy of the scalars, in ``vis_data``; elsewhere such a file
-holds the metrics of a test."""
+"""Pattern of the name of MMEngine's second copy of the scalars in ``vis_data``.
+
+Elsewhere such a file holds the metrics of a test.
+"""
 _MIB = 2**20
 _MOST_CONFIG_BYTES = 2 * 2**20
-"""A longer file is no config."""
+"""Largest file that is read as a config, in bytes."""
 
 
 @dataclass(frozen=True)
 class LoggedLine:
-    """One train line of a log: means over its last iterations."""
+    """One train line of a framework's log: means over the last iterations."""
 
     iteration: int
-    """From 1 on: of the training with MMEngine, of the epoch with most of MMCV's."""
+    """Iteration of the logged line, from 1.
+
+    Counted over the training by MMEngine, over the epoch by most logs of MMCV."""
     epoch: Optional[int]
     iter_s: float
-    """``time``: from the end of one iteration to that of the next."""
+    """Logged ``time``, s: from the end of one iteration to the end of the next."""
     data_s: Optional[float]
-    """``data_time``, the part of it before the step; ``None`` where none is logged."""
+    """Logged ``data_time``, s: the part of an iteration before the train step.
+
+    ``None`` where none is logged."""
     memory_bytes: Optional[int] = None
-    """``memory``: most that torch's allocator held so far, on the fullest card."""
+    """Logged ``memory``: peak of torch's allocator so far, on the fullest GPU."""
 
 
 @dataclass(frozen=True)
 class FrameworkLog:
-    """The train lines of one training, in the order of the file."""
+    """Training log of MMEngine or MMCV: its train lines, in the order of the file."""
 
     path: str
     writer: str
-    """:data:`MMENGINE` or :data:`MMCV`."""
+    """Framework that wrote the log: :data:`MMENGINE` or :data:`MMCV`."""
     lines: Tuple[LoggedLine, ...] = ()
     config: Optional[str] = None
-    """The text of its config, where the run left one."""
+    """Text of the training's config; ``None`` where the run left no copy."""
     notes: Tuple[Text, ...] = ()
-    """On lines that were left out."""
+    """Sentences on lines of the log that were left out."""
 
 
 def find_framework_logs(path: Path) -> list[Path]:
-    """Find the logs of trainings, that of the newest start first.
+    """Find the training logs of MMEngine and MMCV at a path, the newest training first.
 
     Args:
         path: A ``work_dir``, one run's folder, its ``vis_data``, or a log itself.
@@ -93,7 +102,7 @@ def _is_mmengine(path: Path) -> bool:
 
 
 def _start_order(log: Path) -> tuple[str, float]:
-    """When a run began, as both name it: the file itself, or the folder it is in."""
+    """Return the sort key of a log: start time in its path, then modification time."""
     folder = log.absolute().parent
     run = folder.parent if folder.name == 'vis_data' else folder
     names = (log.name, run.name)
@@ -104,7 +113,7 @@ def _start_order(log: Path) -> tuple[str, float]:
 
 
 def read_framework_log(path: Path) -> FrameworkLog:
-    """Read the train lines of a log; what is no line of JSON is left out and counted.
+    """Read the train lines of a framework's log; lines that are no JSON are counted.
 
     A log that holds several trainings, each with its metadata, is that of the last one
     that came to a train line.
@@ -145,7 +154,10 @@ def read_framework_log(path: Path) -> FrameworkLog:
 
 
 def _decode(line: bytes) -> Optional[Dict[str, Any]]:
-    """A line as an object; ``None`` for anything else. A loss may be ``NaN``."""
+    """Decode a line of a log as a JSON object; return ``None`` for anything else.
+
+    A loss may be ``NaN``.
+    """
     try:
         logged = json.loads(line)
     except (ValueError, RecursionError):
@@ -154,7 +166,7 @@ def _decode(line: bytes) -> Optional[Dict[str, Any]]:
 
 
 def _parse_line(logged: Dict[str, Any]) -> Optional[LoggedLine]:
-    """A train line; ``None`` for one of a validation, or without its ``time``.
+    """Parse a train line of a log; ``None`` for a validation's, or without ``time``.
 
     Examples:
         >>> _parse_line({'mode': 'train', 'epoch': 1, 'iter': 50, 'time': 0.4})
@@ -184,7 +196,7 @@ def _parse_line(logged: Dict[str, Any]) -> Optional[LoggedLine]:
 
 
 def _number(value: object) -> Optional[float]:
-    """A number that is finite and not negative; ``None`` for anything else."""
+    """Return a finite number that is not negative; ``None`` for any other value."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     with contextlib.suppress(OverflowError):

@@ -11,8 +11,11 @@ from mmgpu_hooks.schema.recorded import VerdictRecord
 from mmgpu_hooks.schema.text import Text
 
 SAVE_CAUSES = ('workers', 'other_load', 'storage', 'memory')
-"""Proven causes of a slow checkpoint save: this run's loader workers or other programs
-on the cores; slow storage, of this host or of another; memory that ran short."""
+"""Proven causes of a slow checkpoint save.
+
+They are this run's loader workers or other programs on the cores; slow storage, of this
+host or of another; memory that ran short.
+"""
 
 
 @dataclass(frozen=True)
@@ -20,54 +23,59 @@ class SaveJudgement:
     """One checkpoint save, compared with its length without contention."""
 
     is_slow: bool
-    """True if the save was delayed by enough to matter, whatever held it."""
+    """True if the checkpoint save was delayed by enough to matter, for any cause."""
     cause: Optional[str]
-    """Proven cause, out of :data:`SAVE_CAUSES`; ``None`` of a save that is not slow, or
-    whose cause is unknown (then the sentence says why)."""
+    """Proven cause of the slow checkpoint save, out of :data:`SAVE_CAUSES`.
+
+    ``None`` of a save that is not slow, or whose cause is unknown (then the sentence
+    says why)."""
     uncontended_s: Optional[float]
-    """Predicted length of the save without contention, s; ``None`` when it is
-    unknown."""
+    """Predicted length of the save without contention, s; ``None`` when unknown."""
     gross_delay_s: Optional[float]
     """Seconds that training stood still beyond ``uncontended_s``."""
     net_delay_s: Optional[float]
-    """Seconds that the job lost: the gross delay, less what the loader's workers won
-    back by loading meanwhile; ``None`` while the iterations after it are unknown."""
+    """Seconds that the training lost by the delay of the checkpoint save.
+
+    The gross delay, less what the loader's workers won back by loading meanwhile;
+    ``None`` while the iterations after it are unknown."""
     sentence: Text
-    """Paragraph for the user, with the numbers and what to do."""
+    """Paragraph for the user on the checkpoint save, with numbers and what to do."""
     held_s: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of the gross delay by proven cause; the rest of it has none."""
+    """Seconds of the save's gross delay by proven cause; the rest has none."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One judgement with the numbers it rests on."""
+    """One finding of a rule, with the numbers that it rests on."""
 
     code: str
     """Stable rule code, such as ``MG101``."""
     title: Text
     """Title of the rule, for users."""
     severity: str
-    """Severity: ``problem``, ``notice``, ``ok`` or ``unknown`` (an input was
-    missing)."""
+    """Severity: ``problem``, ``notice``, ``ok``, or ``unknown`` for a missing input."""
     detail: Text
-    """One sentence with figures, units and sample counts."""
+    """Sentence of the finding, with measured values, units and sample counts."""
     share: Optional[float] = None
-    """Share of training time at stake, 0 to 1."""
+    """Share of the training time at stake in the finding, 0 to 1."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Verdict on where a run's time goes: one word and one sentence."""
+    """Verdict on where the time of a training run goes: a name and a sentence."""
 
     name: str
     """Name of the verdict, out of :data:`mmgpu_hooks.judge.verdict_names.VERDICTS`."""
     sentence: Text
-    """Title, a colon and the reason; :attr:`title` and :attr:`why` have them apart."""
+    """Sentence of the verdict: its title, a colon and the reason.
+
+    :attr:`title` and :attr:`why` have them apart."""
     confidence: str
-    """Confidence: ``high``, ``medium`` or ``low``."""
+    """Confidence of the verdict: ``high``, ``medium`` or ``low``."""
     headspace_pct: Optional[float] = None
-    """Upper bound of the speed-up if data cost no time, per cent; ``None`` when
-    unknown."""
+    """Upper bound of the speed-up if data cost no time, per cent.
+
+    ``None`` when unknown."""
 
     @property
     def title(self) -> Text:
@@ -77,30 +85,31 @@ class Verdict:
 
     @property
     def why(self) -> Text:
-        """Reason of the verdict, with its figures: sentences."""
+        """Reason of the verdict, with its measured values: sentences."""
         why: Text = self.sentence.facts['why']
         return why
 
 
 @dataclass(frozen=True)
 class Change:
-    """Recommended change of one setting, with its reason."""
+    """Recommended change of one config setting, with its reason."""
 
     key: str
     """Dotted config key, as in ``--cfg-options``."""
     old: Any
-    """Value that the run had."""
+    """Value of the setting that the run had."""
     new: Any
-    """Recommended value; ``None`` is what PyTorch takes for a setting that only workers
-    have."""
+    """Recommended value of the setting.
+
+    ``None`` is what PyTorch takes for a setting that only workers have."""
     reason: Text
     """Reason for the change, one sentence."""
     confidence: str
-    """Confidence: ``high``, ``medium`` or ``low``."""
+    """Confidence of the change: ``high``, ``medium`` or ``low``."""
     rules: Tuple[str, ...] = ()
     """Codes of the rules that ask for the change."""
     predicted_iter_s: Optional[float] = None
-    """Predicted iteration time with all changes made; ``None`` is no claim."""
+    """Predicted iteration time with all changes made, s; ``None`` if not predicted."""
     predicted_gain_pct: Optional[float] = None
     """Predicted saving of all changes together, per cent of the whole job's time."""
     predicted_gain_low_pct: Optional[float] = None
@@ -110,19 +119,21 @@ class Change:
 
 @dataclass(frozen=True)
 class SaveCure:
-    """A change that makes saves cost less, with its predicted effect."""
+    """A change that makes checkpoint saves cost less, with its predicted effect."""
 
     name: str
     """Name of the change: ``worker_nice``."""
     sentence: Text
     save_s: Optional[float]
-    """Predicted length of a save, s, mean of those that the change helps."""
+    """Predicted mean length of the checkpoint saves that the change helps, s."""
     saves: int
-    """Number of the run's saves that the change helps, or spares."""
+    """Number of the run's checkpoint saves that the change helps, or spares."""
     run_gross_s: float
-    """Seconds by which all saves of such a run together get shorter."""
+    """Seconds by which all checkpoint saves of such a run together get shorter."""
     run_net_s: Optional[float]
-    """Seconds that the job gains; ``None`` while the net delays are unknown."""
+    """Seconds that the job gains by shorter saves.
+
+    ``None`` while the net delays are unknown."""
 
 
 @dataclass(frozen=True)
@@ -141,11 +152,11 @@ class Diagnosis:
 
     verdict: Verdict
     findings: Tuple[Finding, ...] = ()
-    """Findings, worst first."""
+    """Findings on the run, worst first."""
     counts: EvidenceCounts = EvidenceCounts()
     """Number of samples that the judgement rests on."""
     saves: Tuple[SaveJudgement, ...] = ()
-    """Judged saves, in the order of the run's ``save_records``."""
+    """Judged checkpoint saves, in the order of the run's ``save_records``."""
 
 
 @dataclass(frozen=True)
@@ -157,10 +168,11 @@ class ValidationOutlook:
     validations: int
     """Number of validations recorded."""
     loop_s: Optional[float] = None
-    """Mean seconds of a validation in its loop, metrics left out; ``None`` when its
-    iterations were not seen."""
+    """Mean seconds of a validation in its loop, metrics left out.
+
+    ``None`` when its iterations were not seen."""
     gain_s: Optional[float] = None
-    """Predicted saving of each validation; ``None`` where nothing is changed."""
+    """Predicted seconds saved of each validation; ``None`` where nothing is changed."""
     run_gain_pct: Optional[float] = None
     """Predicted saving over all validations, per cent of the run's time."""
 
@@ -176,7 +188,7 @@ class HostSaving:
     name: str
     """Name of the optimisation, as ``optimize`` takes it."""
     found: Text
-    """Overhead that was counted: a sentence without its full stop."""
+    """Host overhead that was counted: a sentence without its full stop."""
     host_s: Optional[float] = None
     """Host CPU of the overhead in an iteration, measured, s."""
     optimized_host_s: Optional[float] = None
@@ -186,7 +198,7 @@ class HostSaving:
     predicted_iter_s: Optional[float] = None
     """Predicted iteration time with the optimisation, s."""
     predicted_gain_pct: Optional[float] = None
-    """Predicted saving, per cent of the whole training's time."""
+    """Predicted saving of the optimisation, per cent of the whole training's time."""
     predicted_gain_low_pct: Optional[float] = None
     """Lower end of the interval that holds the true gain 9 times in 10."""
     predicted_gain_high_pct: Optional[float] = None
@@ -194,28 +206,32 @@ class HostSaving:
 
 @dataclass(frozen=True)
 class HostOverhead:
-    """Host overhead that ``optimize`` would take off a run; the bits stay the same."""
+    """Host overhead that ``optimize`` would take off a run; weights stay the same."""
 
     savings: Tuple[HostSaving, ...]
-    """Optimisations that are worth it, one by one."""
+    """Optimisations that are worth switching on, one by one."""
     names: Tuple[str, ...]
-    """Value for ``optimize``: the optimisations that are worth it, and those that are
-    on."""
+    """Value for ``optimize``: optimisations that are worth it, and those already on."""
     predicted_iter_s: Optional[float] = None
-    """Predicted iteration time with all optimisations whose overhead was measured,
-    s."""
+    """Predicted iteration time with all optimisations of measured overhead, s."""
     predicted_gain_pct: Optional[float] = None
-    """Predicted saving of these together, per cent of the whole training's time."""
+    """Predicted saving of all optimisations of measured overhead together.
+
+    In per cent of the whole training's time."""
     predicted_gain_low_pct: Optional[float] = None
     predicted_gain_high_pct: Optional[float] = None
     key: Optional[str] = None
-    """Dotted config key that switches them on; ``None`` where the hook does not stand
-    in ``default_hooks``."""
+    """Dotted config key that switches the optimisations on.
+
+    ``None`` where the hook does not stand in ``default_hooks``."""
     switch_on: Optional[Text] = None
-    """Config line that switches the optimisations on; ``None`` before the config is
-    known."""
+    """Config line that switches the optimisations on.
+
+    ``None`` before the config is known."""
     measure: Optional[str] = None
-    """Command that measures the effect; ``None`` before the config is known."""
+    """Command that measures the effect of the optimisations.
+
+    ``None`` before the config is known."""
 
 
 @dataclass(frozen=True)
@@ -224,19 +240,21 @@ class Recommendation:
 
     changes: Tuple[Change, ...] = ()
     reason: Optional[Text] = None
-    """Reason for no change; ``None`` when there is one."""
+    """Reason why no setting is changed; ``None`` when there is a change."""
     save_cures: Tuple[SaveCure, ...] = ()
-    """Ways to make saves cost less; ``changes`` holds those that are applied."""
+    """Ways to make checkpoint saves cost less; ``changes`` holds the applied ones."""
     advice: Tuple[Text, ...] = ()
     """Sentences about what else would help, with the evidence; never applied."""
     batch_size: Tuple[Text, ...] = ()
-    """Sentences on the decision about the batch size. Empty unless a change of it was
-    allowed."""
+    """Sentences on the decision about the batch size.
+
+    Empty unless a change of it was allowed."""
     validation: Optional[ValidationOutlook] = None
     """Outlook for validation's loader; ``None`` for a run without validations."""
     host_overhead: Optional[HostOverhead] = None
-    """Host overhead that ``optimize`` would take off; ``None`` where that is not worth
-    a line."""
+    """Host overhead that ``optimize`` would take off the run.
+
+    ``None`` where that is not worth a line."""
 
 
 @dataclass(frozen=True)
@@ -250,14 +268,16 @@ class TrainingEnd:
     training_hours: float
     """Hours left for iterations and the starts of epochs."""
     validation_hours: Optional[float]
-    """Hours left for validations; ``None`` until one was seen, where some are planned,
-    or the plan is unknown; so are ``metric_hours`` and ``save_hours``."""
+    """Hours left for validations; ``None`` where they cannot be forecast.
+
+    That is until one was seen, where some are planned, or the plan is unknown; so are
+    ``metric_hours`` and ``save_hours``."""
     metric_hours: Optional[float]
     """Part of ``validation_hours`` in ``compute_metrics``."""
     save_hours: Optional[float]
     """Hours left for scheduled saves; saves of the best are in ``validation_hours``."""
     whole_hours: float
-    """Hours from the start of this run to its end."""
+    """Hours from the start of the run to its end."""
 
 
 @dataclass(frozen=True)
@@ -265,22 +285,23 @@ class JobLimit:
     """Epochs or iterations that the time limit of a job leaves undone."""
 
     unit: str
-    """Unit of the counts: ``epoch`` or ``iteration``."""
+    """Unit of the counted work: ``epoch`` or ``iteration``."""
     whole: int
     """Epochs or iterations of the whole training."""
     missing: int
-    """Epochs or iterations that will not have ended."""
+    """Epochs or iterations that will not have ended at the job's time limit."""
     last_saved: Optional[int]
-    """Epoch or iteration after which the last checkpoint is saved; ``None`` where none
-    will be."""
+    """Epoch or iteration after which the last checkpoint is saved.
+
+    ``None`` where none will be."""
 
 
 @dataclass(frozen=True)
 class JobEnd:
-    """End of a job that is too short for its training."""
+    """End of a SLURM job that is too short for its training."""
 
     moment: datetime
-    """Local time at which the job is ended."""
+    """Local time at which SLURM ends the job."""
     limit: JobLimit
 
 
@@ -291,27 +312,29 @@ class SavedHours:
     keys: Tuple[str, ...]
     """Dotted config keys of the changes."""
     whole: float
-    """Hours saved over a whole run."""
+    """Hours saved over a whole run by the changes."""
     rest: Optional[float]
-    """Hours saved of what was left when the evidence ends; ``None`` where training is
-    over, or its end is unknown."""
+    """Hours saved of the training that was left when the evidence ends.
+
+    ``None`` where training is over, or its end is unknown."""
 
 
 @dataclass(frozen=True)
 class MendedStart:
-    """Cores, settings and speed of a run on a start that srun does not narrow."""
+    """Cores, settings and speed of a training that ``srun`` gives all of its CPUs."""
 
     command: str
     """Command to write in the place of ``srun``."""
     cores: float
-    """Usable cores of a rank on the mended start."""
+    """Usable cores of a rank whose SLURM task gets all of its CPUs."""
     changes: Tuple[Change, ...] = ()
-    """Settings for that start; no file has them."""
+    """Changed settings for a start with all CPUs of the task; no file has them."""
     no_change_reason: Optional[Text] = None
-    """Reason for no change; ``None`` when there is one."""
+    """Reason why no setting is changed; ``None`` when there is a change."""
     predicted_iter_s: Optional[float] = None
-    """Predicted iteration time on that start, with the changes, s; ``None`` is no
-    claim."""
+    """Predicted iteration time with all CPUs of the task, and the changes, s.
+
+    ``None`` is no claim."""
 
 
 @dataclass(frozen=True)
@@ -319,74 +342,83 @@ class NextJob:
     """CPUs that the next SLURM job of a training should ask for."""
 
     cpus_per_task: int
-    """CPUs to ask for per task, with as many ranks to a task as it had."""
+    """CPUs to ask SLURM for per task, with as many ranks in a task as before."""
     asked_cpus: Optional[int]
-    """CPUs that the task had asked for; ``None`` is unknown."""
+    """CPUs that the job had asked for per task; ``None`` is unknown."""
     used_cores: Optional[float]
-    """Cores that its ranks used on average in steady iterations; ``None`` is
-    unknown."""
+    """Cores that the ranks of a task used on average in steady iterations.
+
+    ``None`` is unknown."""
     predicted_iter_s: float
-    """Predicted iteration time with so many CPUs and the recommended settings for
-    them."""
+    """Predicted iteration time with the CPUs to ask for, s.
+
+    With the recommended settings for them."""
     num_workers: int
-    """Number of workers recommended for that many CPUs."""
+    """Number of workers recommended for the CPUs to ask for."""
 
 
 @dataclass(frozen=True)
 class RunAdvice:
-    """Answer of the adviser's process about a run."""
+    """Answer about a run from the child process that judged it."""
 
     recommendation: Recommendation = Recommendation()
-    """Recommendation that is in the config, where one was written."""
+    """Recommendation for the run, as in the config where one was written."""
     config: Optional[str] = None
-    """Path of the config that was written, absolute; ``None`` when none was."""
+    """Absolute path of the config that was written; ``None`` when none was."""
     reason: Optional[Text] = None
-    """Reason why no config was written although something is to change, or why there is
-    no answer; else ``None``."""
+    """Reason why no config was written although something is to change.
+
+    Or why there is no answer; else ``None``."""
     left_out: Tuple[str, ...] = ()
-    """Recommended keys that this config cannot take."""
+    """Recommended config keys that the run's config cannot take."""
     worker_nice: Optional[int] = None
-    """Recommended nice value of the workers, as an option of the command that added the
-    hook: no config has the hook. ``None`` where it is not recommended, or is in a
-    config."""
+    """Recommended nice value of the workers, where no config has the hook.
+
+    It is an option of the command that added the hook. ``None`` where it is not
+    recommended, or is in a config."""
     verdict: Optional[VerdictRecord] = None
     """Verdict as a record of the evidence; ``None`` where there is no answer."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A measured figure with the interval that holds the truth 95 times in 100."""
+    """A measured value with the interval that holds the truth 95 times in 100."""
 
     value: float
     low: float
     """Lower end of the interval that holds the truth 95 times in 100."""
     high: float
     count: int
-    """Number of pairs of blocks, or of intervals, that the figure is taken over."""
+    """Number of pairs of iteration blocks, or of log intervals, behind the value."""
 
     @property
     def half_width(self) -> float:
-        """Half of the interval's width."""
+        """Half of the width of the confidence interval."""
         return (self.high - self.low) / 2
 
 
 @dataclass(frozen=True)
 class FigureComparison:
-    """Comparison of one figure of two runs; unknown when either side is."""
+    """One measured value compared between two runs; unknown when either side is."""
 
     name: str
-    """Name of the figure with its unit: ``iter_s``, ``images_per_s``, or a part of the
-    time ledger as ``data_wait_s``; seconds are per iteration."""
+    """Name of the compared value with its unit, such as ``iter_s``.
+
+    It is ``iter_s``, ``images_per_s``, or a part of the time ledger as ``data_wait_s``;
+    seconds are per iteration."""
     before: Optional[Estimate]
     after: Optional[Estimate]
     difference: Optional[Estimate]
-    """Difference, ``after - before``."""
+    """Difference between the values of the two runs: ``after - before``."""
 
 
 FASTER = 'faster'
 SLOWER = 'slower'
 NO_DIFFERENCE = 'no_difference'
-"""Verdicts of a comparison, about an iteration of the second run."""
+"""Verdict on two runs whose iterations do not differ beyond noise.
+
+With :data:`FASTER` and :data:`SLOWER` it is about an iteration of the second run.
+"""
 
 
 class SettingTexts(NamedTuple):
@@ -398,75 +430,87 @@ class SettingTexts(NamedTuple):
 
 @dataclass(frozen=True)
 class RunComparison:
-    """Differences between two runs, and how sure they are."""
+    """Differences between two training runs, and how sure they are."""
 
     before: str
     """Evidence file of the first run."""
     after: str
     """Evidence file of the second run."""
     verdict: Optional[str]
-    """Verdict on an iteration of the second run: ``faster``, ``slower``, or
-    ``no_difference`` beyond noise; ``None`` when the speeds cannot be compared."""
+    """Verdict on an iteration of the second run: ``faster``, ``slower`` or neither.
+
+    ``no_difference`` is beyond noise; ``None`` when the speeds cannot be compared."""
     figures: Tuple[FigureComparison, ...]
-    """Compared figures: the iteration first, images per second, then the parts of the
-    ledger."""
+    """Compared values: the iteration, images per second, parts of the time ledger."""
     settings: Mapping[str, SettingTexts]
-    """Settings, limits and versions that differ, by dotted name such as
-    ``loader.num_workers``."""
+    """Settings, limits and versions that differ between the runs, by dotted name.
+
+    Such as ``loader.num_workers``."""
     obstacles: Tuple[Text, ...]
-    """Reasons why the speeds cannot be compared, as sentences. Empty when they can."""
+    """Reasons why the speeds of the runs cannot be compared, as sentences.
+
+    Empty when they can."""
     notes: Tuple[Text, ...]
-    """Sentences for the reader."""
+    """Sentences for the reader of the comparison."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """Result of training with two settings in alternating blocks."""
+    """Result of training with two settings in alternating blocks of iterations."""
 
     gain: Estimate
     """Speed-up of the second setting in images per second: 0.3 is 30 %."""
     before_s: float
-    """Mean iteration with the first setting, s, first ones of epochs left out."""
+    """Mean iteration with the first setting, s, epochs' first iterations left out."""
     after_s: float
-    """Mean iteration with the second setting, s, first ones of epochs left out."""
+    """Mean iteration with the second setting, s, epochs' first iterations left out."""
     before_start_s: Optional[float] = None
-    """Extra seconds of the first iteration of an epoch; ``None`` when none was seen."""
+    """Extra seconds of an epoch's first iteration with the first setting.
+
+    ``None`` when none was seen."""
     after_start_s: Optional[float] = None
     iterations: int = 0
-    """Measured iterations of each side, warm-up left out."""
+    """Number of measured iterations with each setting, warm-up left out."""
     seconds: float = 0.0
     """Seconds of the whole verification."""
     ending: str = ''
     """Reason why the verification ended: a sentence."""
     external_cpu_cores: Optional[float] = None
-    """Cores of the host that other processes used meanwhile; ``None`` is unknown."""
+    """Cores of the host that other processes used during the verification.
+
+    ``None`` is unknown."""
     predicted_gain: Optional[float] = None
-    """Predicted speed-up; ``None`` without a prediction."""
+    """Predicted speed-up of the second setting; ``None`` without a prediction."""
     notes: Tuple[Text, ...] = ()
     before: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the first side by dotted key; of two configs those that differ, where
-    a key that one lacks is missing, and lists, dicts and classes are texts."""
+    """Config settings of the first side by dotted key.
+
+    Of two configs those that differ, where a key that one lacks is missing, and lists,
+    dicts and classes are texts."""
     after: Mapping[str, Any] = field(default_factory=dict)
     folder: str = ''
     """Folder with the logs of the trainings."""
     batches_per_epoch: Optional[int] = None
-    """Iterations of an epoch of the first side."""
+    """Iterations of an epoch with the first setting."""
     after_batches_per_epoch: Optional[int] = None
     iteration_change: Optional[Estimate] = None
-    """Relative change of an iteration's length on the second side: -0.2 is 20 % less
-    time."""
+    """Relative change of an iteration's length with the second setting.
+
+    -0.2 is 20 % less time."""
     before_images_per_s: Optional[float] = None
-    """Images per second of the first side; ``None`` where the batch size is unknown:
-    the gain is in iterations then."""
+    """Images per second with the first setting.
+
+    ``None`` where the batch size is unknown: the gain is in iterations then."""
     after_images_per_s: Optional[float] = None
     before_config: str = ''
-    """Config that the first side trained."""
+    """Config that the first side of the comparison trained."""
     after_config: str = ''
     other_work: Tuple[str, ...] = ()
-    """Differences that make an iteration of the second side another work: ``model``,
-    ``data set``, ``batch size``, ``pipeline``, ``sampler``."""
+    """Differences that make an iteration of the second config other work.
+
+    ``model``, ``data set``, ``batch size``, ``pipeline``, ``sampler``."""
     untrained: Tuple[str, ...] = ()
-    """Keys that differ, too, and of which such a training shows nothing."""
+    """Config keys that differ, too, but whose effect such a training does not show."""
 
 
 @dataclass(frozen=True)
@@ -476,17 +520,16 @@ class FlightRecord:
     name: str
     """Name of the collective, such as ``all_reduce``."""
     number: int
-    """Place of the collective among those of its group."""
+    """Sequence number of the collective within its process group."""
     group: str
     behind: Tuple[int, ...] = ()
     """Ranks that never began the collective, by their dumps."""
     others: Mapping[int, str] = field(default_factory=dict)
-    """Ranks that began another collective in its place, or with other sizes, and
-    which."""
+    """Ranks that began another collective in its place, or other sizes, and which."""
     without_dump: Tuple[int, ...] = ()
-    """Ranks of the group without a dump."""
+    """Ranks of the group that left no dump of the flight recorder."""
     calls: Tuple[str, ...] = ()
-    """Call stack where the other ranks began it, innermost first."""
+    """Call stack where the other ranks began the collective, innermost first."""
 
 
 @dataclass(frozen=True)
@@ -496,15 +539,16 @@ class MetricCheck:
     images: int
     """Number of images that have results."""
     rows: int
-    """Boxes or masks of all images."""
+    """Number of boxes or masks in the results of all images."""
     differing: Tuple[str, ...]
-    """Arrays and figures that are not the same to the last bit."""
+    """Arrays and values of the two metrics that differ in any bit."""
     plain_cpu_s: float
     """CPU of CocoMetric's ``compute_metrics``, s."""
     fast_cpu_s: float
     plain_reason: Optional[str]
-    """Reason why FastCocoMetric evaluated as CocoMetric does; ``None`` if it did
-    not."""
+    """Reason why FastCocoMetric evaluated as CocoMetric does.
+
+    ``None`` if it did not."""
 
 
 @dataclass(frozen=True)
@@ -512,14 +556,17 @@ class HostNow:
     """State of the host and process of a run that ended, or stands still."""
 
     is_alive: Optional[bool] = None
-    """True if the run's process is there; ``None`` on another host."""
+    """True if the run's process still exists; ``None`` on another host."""
     oom_kills: Optional[int] = None
     """Processes that the kernel has killed in the run's control group for memory."""
     kernel: Tuple[str, ...] = ()
-    """Lines of the kernel's log since then on processes killed and on lost cards."""
+    """Lines of the kernel's log on killed processes and on lost GPUs.
+
+    Since the run's process began."""
     stack: Tuple[str, ...] = ()
-    """Call stack of the thread that trains while C code holds Python's lock for long,
-    innermost first."""
+    """Call stack of the training thread while C code holds Python's lock for long.
+
+    Innermost first."""
 
 
 @dataclass(frozen=True)
@@ -527,10 +574,11 @@ class Proof:
     """One line of a log or file that proves a cause."""
 
     source: str
-    """Kind of source: ``console``, ``log`` (MMEngine's own), ``evidence``, ``kernel``
-    or ``host``."""
+    """Kind of source: ``console``, ``log``, ``evidence``, ``kernel`` or ``host``.
+
+    ``log`` is MMEngine's own."""
     line: Optional[int]
-    """Line number in that file, from 1 on; ``None`` where there is none."""
+    """Line number in the source file, from 1; ``None`` where there is none."""
     text: str
 
 
@@ -543,17 +591,17 @@ class Why:
     cause: Optional[str]
     """Name of the cause in ``mmgpu explain``; ``None`` where nothing ended badly."""
     certainty: str
-    """Certainty: ``sure``, ``likely`` or ``unknown``."""
+    """Certainty of the cause: ``sure``, ``likely`` or ``unknown``."""
     sentence: Text
-    """Sentence that says what happened."""
+    """Sentence that says what happened to the run."""
     proof: Tuple[Proof, ...] = ()
-    """Lines that prove the cause."""
+    """Lines of logs and files that prove the cause."""
     do: Tuple[Text, ...] = ()
-    """Sentences on what helps."""
+    """Sentences on what helps against the cause."""
     rank: Optional[int] = None
-    """Rank that wrote the decisive line, where the log says so."""
+    """Rank that wrote the decisive line of the log, where the log says so."""
     sample: Optional[str] = None
-    """Sample that raised: index or path."""
+    """Sample whose loading raised an exception: index or path."""
     run: Optional[str] = None
     """Folder of the run that is judged; ``None`` where there is only a log."""
     started: Optional[str] = None
@@ -564,7 +612,7 @@ class Why:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Prediction for one setting of the loader on the same host."""
+    """Prediction of training with one setting of the DataLoader on the same host."""
 
     num_workers: int
     prefetch_factor: Optional[int]
@@ -576,15 +624,15 @@ class Prediction:
     """Lower end of the interval that holds the true iteration time 9 times in 10."""
     iter_time_high_s: float
     data_wait_s: float
-    """Wait for data, a part of ``iter_time_s``."""
+    """Predicted wait for data in an iteration, s; a part of ``iter_time_s``."""
     images_per_s: Optional[float]
-    """Images per second; ``None`` when the batch size is unknown."""
+    """Predicted images per second; ``None`` when the batch size is unknown."""
     limit: str
-    """Limit that keeps the iteration from being faster, out of
-    :data:`mmgpu_hooks.model.prediction.LIMITS`."""
+    """Limit on an iteration's speed, of :data:`mmgpu_hooks.model.prediction.LIMITS`."""
     training_s: Optional[float] = None
-    """Seconds of the whole training as it was configured; ``None`` where only an
-    iteration was asked for."""
+    """Predicted seconds of the whole training as it was configured.
+
+    ``None`` where only an iteration was asked for."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Values of all settings that were asked for, by name."""
 
@@ -594,30 +642,29 @@ class FirstAnswer:
     """First answer on a training without GPUEfficiencyHook, from its log."""
 
     log: str
-    """Path of the file."""
+    """Path of the log file."""
     source: str
-    """``mmengine`` or ``mmcv``: who wrote it."""
+    """Framework that wrote the log: ``mmengine`` or ``mmcv``."""
     verdict: Verdict
-    """Verdict, always of low confidence."""
+    """Verdict on the training from its log, always of low confidence."""
     evidence: EvidenceCounts
     no_change_reason: Text
-    """Why no setting is recommended."""
+    """Reason why no setting is recommended."""
     lines: int
-    """Train lines, the first among them, which no mean has."""
+    """Number of train lines of the log, with the first, which is left out of means."""
     iter_s: Optional[float] = None
-    """Mean ``time``; ``None`` where the log has too little."""
+    """Mean logged ``time`` of an iteration, s; ``None`` if the log has too little."""
     data_time_s: Optional[float] = None
-    """Mean ``data_time``: waiting for data, and hooks, saves and starts of workers."""
+    """Mean logged ``data_time``, s: waiting for data, hooks, saves, worker starts."""
     data_time_share: Optional[float] = None
-    """Share of ``data_time`` in ``time``, 0 to 1."""
+    """Share of logged ``data_time`` in ``time``, 0 to 1."""
     peak_memory_bytes: Optional[int] = None
-    """Most that torch's allocator held on a card; ``None`` where none is logged."""
+    """Most memory that torch's allocator held on a GPU; ``None`` if none is logged."""
     num_workers: Optional[int] = None
-    """Workers in the config that the run left; ``None`` where it names none."""
+    """Number of workers in the config that the run left; ``None`` if it names none."""
     batch_size: Optional[int] = None
-    """Batch size of one card in the config that the run left; ``None`` where it names
-    none."""
+    """Batch size per GPU in the config that the run left; ``None`` if it names none."""
     advice: Tuple[Text, ...] = ()
     switch_on: str = ''
-    """The command that trains with the hook on."""
+    """Command that trains with GPUEfficiencyHook switched on."""
     notes: Tuple[Text, ...] = ()

@@ -1,4 +1,4 @@
-"""Records to JSON lines and back, with msgspec, and the lines of a damaged file.
+"""Encodes evidence records as JSON lines and decodes them, with msgspec.
 
 msgspec encodes an interval while training waits, and decodes and checks it in C; what
 it refuses is counted and left out. What is unknown or empty is left out of a line, so
@@ -27,11 +27,13 @@ from mmgpu_hooks.schema.text import phrase
 KINDS: dict[str, type[EvidenceLine]] = {
     str(kind.__struct_config__.tag): kind for kind in EvidenceLine.__subclasses__()
 }
-"""Classes of the records by the ``kind`` of their lines."""
+"""Record classes of the evidence file by the ``kind`` in their JSON lines."""
 
 MOST_LINE_BYTES = 2 * 2**20
-"""Largest line that is read: a longer one is none of ours; an interval with 64 workers
-has some 20 KiB."""
+"""Largest line of an evidence file that is read, in bytes.
+
+An interval with 64 workers has some 20 KiB.
+"""
 
 
 def _to_plain(value: Any) -> Any:
@@ -48,7 +50,7 @@ _decoder = msgspec.json.Decoder(Union[tuple(KINDS.values())])
 
 
 class _Head(msgspec.Struct):
-    """Kind and schema version, which a line of any kind and any version has."""
+    """Kind and schema version of an evidence line, of whatever kind and version."""
 
     kind: str
     schema: Union[int, None] = None
@@ -59,11 +61,11 @@ _REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 class LineError(ValueError):
-    """Error for a line that is not one of our records."""
+    """Error for a line that is not a valid evidence record."""
 
 
 def encode_line(record: EvidenceLine) -> bytes:
-    """Encode one record as one JSON line, newline included.
+    """Encode an evidence record as one JSON line, newline included.
 
     Figures that are not finite are written as ``null``: JSON knows no infinity,
     and an infinite duration is as good as unknown.
@@ -81,7 +83,7 @@ def encode_line(record: EvidenceLine) -> bytes:
 
 
 def decode_line(line: bytes) -> EvidenceLine | None:
-    """Read one line back; fields that a record does not have are ignored.
+    """Decode one line of an evidence file; unknown fields are ignored.
 
     Returns:
         The record, or ``None`` for a kind that this version does not know.
@@ -147,16 +149,16 @@ def _decode_head(line: bytes) -> _Head | None:
 
 
 class NumberedLine(NamedTuple):
-    """A line of a file."""
+    """A line of a file, with its number."""
 
     number: int
-    """Line number, from 1 on."""
+    """Number of the line in the file, from 1."""
     data: bytes
-    """Bytes of the line with its end, which the last line may lack."""
+    """Bytes of the line, newline included, which the last line of a file may lack."""
 
 
 def read_lines(path: Path) -> Iterator[NumberedLine]:
-    """Read the lines of a file.
+    """Read the numbered lines of a regular file.
 
     Raises:
         EvidenceError: If it is not a regular file, or cannot be read.
@@ -187,7 +189,7 @@ def read_lines(path: Path) -> Iterator[NumberedLine]:
 
 
 def _each_line(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield lines, each cut after `MOST_LINE_BYTES`."""
+    """Yield the lines of a file, each cut after `MOST_LINE_BYTES`."""
     while line := file.readline(MOST_LINE_BYTES):
         part = line
         while part and not part.endswith(b'\n'):

@@ -1,4 +1,4 @@
-"""Answer about many runs: a row each, of facts alone."""
+"""Records of ``mmgpu runs``: one row for each training run, and totals."""
 
 from __future__ import annotations
 
@@ -15,46 +15,49 @@ from mmgpu_hooks.schema.recorded import RecommendedChange, VerdictRecord
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One run: hours by part, and hours that its newest verdict would have saved."""
+    """One training run: hours by part, and hours that its verdict would have saved."""
 
     run: str
-    """Folder of the run, as MMEngine names it by its start."""
+    """Folder of the training run, which MMEngine names by the start time."""
     evidence: str
     """Evidence file of the run's rank 0."""
     owner: str
-    """User that owns the folder; the number of one without a name."""
+    """User that owns the run's folder; the user id where it has no name."""
     started_unix_s: Optional[float] = None
-    """Start of the run; ``None`` where the evidence cannot be read, as is all below."""
+    """Start of the training run, Unix time; ``None`` where its evidence is unreadable.
+
+    The figures below are ``None`` then, too."""
     hostname: Optional[str] = None
     ranks: Optional[int] = None
     status: Optional[str] = None
-    """Ending: ``completed``, ``interrupted`` or ``failed``; ``None`` while it trains,
-    and of a run that was killed."""
+    """Ending of the training run: ``completed``, ``interrupted`` or ``failed``.
+
+    ``None`` while it trains, and of a run that was killed."""
     verdict: Optional[str] = None
-    """Name of the verdict; ``None`` of a run that was not judged."""
+    """Name of the run's verdict; ``None`` of a run that was not judged."""
     confidence: Optional[str] = None
     is_judged_now: bool = False
-    """True if ``--judge`` judged the run; else its own record is read."""
+    """True if ``--judge`` judged the run now, False for its recorded verdict."""
     training_hours: Optional[float] = None
     gpu_hours: Optional[float] = None
-    """Hours of ``training_hours`` times the ranks, each with a GPU; 0 on the CPU."""
+    """GPU hours: ``training_hours`` times the number of ranks; 0 on the CPU."""
     ledger_pct: Mapping[str, float] = {}
-    """Share of ``training_hours`` by part of the time ledger."""
+    """Per cent of ``training_hours`` by part of the time ledger."""
     changes: Tuple[RecommendedChange, ...] = ()
     saved_hours: Optional[float] = None
-    """Predicted hours by which the changes had shortened ``training_hours``."""
+    """Predicted hours by which the recommended changes had shortened the training."""
     saved_low_hours: Optional[float] = None
-    """Lower end of the interval that holds the true saving 9 times in 10."""
+    """Lower end of the interval that holds the true saved hours 9 times in 10."""
     saved_high_hours: Optional[float] = None
     saved_gpu_hours: Optional[float] = None
-    """``saved_hours`` times the ranks, each with a GPU."""
+    """Predicted GPU hours saved: ``saved_hours`` times the ranks, each with a GPU."""
     slurm_job_id: Optional[int] = None
     reason: Optional[str] = None
-    """Reason for no verdict: a sentence."""
+    """Reason why the run has no verdict, as a sentence."""
 
 
 class RunTotals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Sums over all rows, each figure over the runs where it is known."""
+    """Sums over training runs, each over the runs where the value is known."""
 
     runs: int
     judged: int
@@ -69,23 +72,23 @@ class ManyRuns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The answer of ``mmgpu runs``."""
 
     version: int = 1
-    """Version of the answer, raised when a key changes its meaning or goes away."""
+    """Version of the JSON answer, raised when a key changes meaning or goes away."""
     found: int
-    """Number of runs before filters."""
+    """Number of training runs that were found, before filters."""
     unreadable: int
     """Number of folders and files that could not be read."""
     first_unreadable: Optional[str] = None
-    """One folder or file that could not be read, with the reason."""
+    """A folder or file that could not be read, with the reason."""
     totals: RunTotals
-    """Sums over the runs that the filters leave."""
+    """Sums over the training runs that the filters leave."""
     rows: Tuple[RunRow, ...] = ()
-    """Rows, those that waste most GPU hours first; those without a verdict last."""
+    """Rows of the runs, most wasted GPU hours first, runs without a verdict last."""
 
 
 def with_verdict(
     row: RunRow, verdict: VerdictRecord, *, is_judged_now: bool = False
 ) -> RunRow:
-    """Add a verdict's figures to the row of a run."""
+    """Return the row of a run with the values of a verdict added."""
     saved_gpu_hours = None
     # the ranks, where each has a GPU
     if verdict.saved_hours is not None and verdict.gpu_hours is not None:
@@ -110,7 +113,7 @@ def with_verdict(
 
 
 def find_start_day(row: RunRow) -> Optional[date]:
-    """Find the day on which a run began, on this host's clock; ``None`` is unknown."""
+    """Find the day on which a run began, by this host's clock; ``None`` if unknown."""
     if row.started_unix_s is not None:
         # a file that was edited may name a year that no calendar has
         with contextlib.suppress(ValueError, OverflowError, OSError):
@@ -119,7 +122,7 @@ def find_start_day(row: RunRow) -> Optional[date]:
 
 
 def add_up(rows: Sequence[RunRow]) -> RunTotals:
-    """Sum up some rows."""
+    """Sum the hours of some training runs."""
 
     def total(name: str) -> float:
         known = (getattr(row, name) for row in rows)
@@ -136,7 +139,7 @@ def add_up(rows: Sequence[RunRow]) -> RunTotals:
 
 
 def by_waste(rows: Iterable[RunRow]) -> list[RunRow]:
-    """Sort rows by the GPU hours that they waste, most first; ties by length."""
+    """Sort runs by wasted GPU hours, most first; ties by saved, then training hours."""
 
     def key(row: RunRow) -> Any:
         figures = (row.saved_gpu_hours, row.saved_hours, row.training_hours)

@@ -20,7 +20,7 @@ class ImageSize(NamedTuple):
 
 
 class PeakFactors(NamedTuple):
-    """Range of published peaks over an estimated total."""
+    """Range of the ratio of published memory peaks to their estimates."""
 
     least: float
     most: float
@@ -28,7 +28,7 @@ class PeakFactors(NamedTuple):
 
 @dataclass(frozen=True)
 class StaticBytes:
-    """Memory that does not grow with the batch; exact."""
+    """Training memory that does not grow with the batch; exact."""
 
     parameters: int
     """Number of values in the parameters."""
@@ -38,13 +38,13 @@ class StaticBytes:
     ema_bytes: int
     """Bytes of averaged copies of the model (EMAHook); 0 without one."""
     optimizer: str = 'unknown'
-    """Optimizer that the config names."""
+    """Class of the optimizer that the config names."""
     optimizer_state_bytes: Optional[int] = None
     """Bytes of the optimizer's state; ``None`` where it is not known."""
 
     @property
     def total_bytes(self) -> Optional[int]:
-        """Sum of all parts; ``None`` when the optimizer's state is not known."""
+        """Bytes of all static memory; ``None`` if the optimizer's state is unknown."""
         if self.optimizer_state_bytes is None:
             return None
         model = self.parameter_bytes + self.gradient_bytes + self.buffer_bytes
@@ -57,26 +57,26 @@ class ActivationPoint:
 
     batch_size: int
     height: int
-    """Padded height, in pixels."""
+    """Padded height of the images, in pixels."""
     width: int
     saved_bytes: int
-    """Storage of tensors saved for backward; shared storage once, no parameters."""
+    """Bytes of tensors saved for backward; shared storage once, no parameters."""
 
 
 @dataclass(frozen=True)
 class ActivationFit:
-    """Growth of the saved bytes: ``fixed + batch x (image + pixel x pixels + ...)``."""
+    """Growth of activation memory: ``fixed + batch x (image + pixel x pixels ...)``."""
 
     fixed_bytes: float
-    """Bytes that every batch takes, whatever its size, such as casts of weights."""
+    """Activation bytes of every batch, whatever its size, such as casts of weights."""
     image_bytes: float
-    """Bytes of each image, whatever its size, such as those of 512 proposals."""
+    """Activation bytes of each image, whatever its size, such as of 512 proposals."""
     pixel_bytes: float
-    """Bytes of each padded pixel."""
+    """Activation bytes of each padded pixel."""
     squared_pixel_bytes: float
-    """Bytes of each pair of padded pixels of an image: attention."""
+    """Activation bytes of each pair of padded pixels of an image: attention."""
     residual_pct: float
-    """Largest relative distance of a point from the fit."""
+    """Largest relative distance of a measured point from the fit."""
     points: Tuple[ActivationPoint, ...]
 
 
@@ -89,20 +89,21 @@ class MeasuredPeak(NamedTuple):
 
 @dataclass(frozen=True)
 class CardFit:
-    """The largest batch sizes that fit a card; 0 where none does."""
+    """Largest batch sizes that fit the memory of a GPU; 0 where none does."""
 
     card_bytes: int
     room_bytes: int
-    """Bytes of the card for a training: less CUDA's context, and less a tenth of the
-    rest."""
+    """Bytes of the GPU's memory that a training may use.
+
+    Less CUDA's context, and less a tenth of the rest."""
     factor: float
     """Ratio of peak to estimate that the safe batch size allows for."""
     batch_size: Optional[int]
-    """Largest batch size that fits if training takes what is estimated; ``None`` when
-    unknown."""
+    """Largest batch size that fits if training takes the estimated memory.
+
+    ``None`` when unknown."""
     safe_batch_size: Optional[int]
-    """Largest batch size that fits if the peak is as far above the estimate as
-    ``factor`` says."""
+    """Largest batch size that fits if the peak is ``factor`` times the estimate."""
 
 
 @dataclass(frozen=True)
@@ -110,24 +111,25 @@ class MemoryEstimate:
     """Answer of ``mmgpu estimate-memory``."""
 
     model: str
-    """Class of the model."""
+    """Class of the model whose training is estimated."""
     static: StaticBytes
     image_size: Optional[ImageSize] = None
     """Padded size of the images that the totals are for."""
     image_size_source: str = ''
     mixed_precision: bool = False
     fit: Optional[ActivationFit] = None
-    """Growth of the saved bytes; ``None`` when the model could not be run; a note says
-    why."""
+    """Growth of activation memory; ``None`` when the model could not be run.
+
+    A note says why."""
     activation_bytes: Mapping[int, Optional[int]] = field(default_factory=dict)
     """Bytes saved for the backward pass, by batch size."""
     peak_factors: PeakFactors = field(default=PeakFactors(1.0, 1.0))
-    """Range of published peaks over such a total."""
+    """Range of the ratio of published memory peaks to such an estimate."""
     notes: Tuple[str, ...] = ()
     card: Optional[CardFit] = None
-    """Largest batch sizes for a card; ``None`` when no card was asked for."""
+    """Largest batch sizes for a GPU; ``None`` when no GPU was asked for."""
 
     def total_bytes(self, batch_size: int) -> Optional[int]:
-        """Sum of all parts; ``None`` when a part is unknown."""
+        """Estimated bytes of training with a batch size; ``None`` if unknown."""
         static, activations = self.static.total_bytes, self.activation_bytes[batch_size]
         return None if static is None or activations is None else static + activations

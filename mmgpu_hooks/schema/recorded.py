@@ -28,11 +28,13 @@ SCHEMA_VERSION = 2
 """Version of the evidence format; a reader refuses files of any other version."""
 
 _MOST = 10**18
-"""Largest plausible figure: more bytes than any host has, more seconds than the
-universe."""
+"""Largest plausible measured value, whatever its unit.
+
+More bytes than any host has, more seconds than the universe.
+"""
 
 MOST_BATCH_SIZES = 1_000
-"""Most sizes of batches that are remembered; with so many, they vary."""
+"""Most distinct padded batch sizes of a run that are remembered."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
 """A whole number that a measurement can give: not negative, at most 10^18."""
@@ -42,29 +44,32 @@ Number = Annotated[float, msgspec.Meta(ge=0, le=_MOST)]
 
 
 class Recorded(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Base of all that is recorded. No record can refer to itself: hence no ``gc``."""
+    """Base class of all evidence records.
+
+    No record can refer to itself: hence no ``gc``.
+    """
 
 
 class EvidenceLine(Recorded, frozen=True, tag_field='kind'):
-    """Base of the records that stand on a line of their own."""
+    """Base class of the evidence records that are JSON lines of their own."""
 
 
 class DurationStats(Recorded, frozen=True, kw_only=True):
     """Mean, median and 95th percentile of a duration, over ``count`` occurrences."""
 
     count: Count
-    """Number of occurrences that the figures are taken over."""
+    """Number of occurrences that the statistics are taken over."""
     total_s: Number
-    """Sum over all occurrences, s."""
+    """Sum of the duration over all occurrences, s."""
     mean_s: Number
     p50_s: Number
-    """Median, s."""
+    """Median of the duration, s."""
     p95_s: Number
-    """95th percentile, s, linearly interpolated."""
+    """95th percentile of the duration, s, linearly interpolated."""
 
 
 class LoaderSettings(Recorded, frozen=True, kw_only=True):
-    """Live attributes of a ``DataLoader``, read from the object and no file."""
+    """Live attributes of a ``DataLoader``, read from the object and from no file."""
 
     num_workers: Optional[Count] = None
     persistent_workers: Optional[bool] = None
@@ -76,29 +81,32 @@ class LoaderSettings(Recorded, frozen=True, kw_only=True):
     batches_per_epoch: Optional[Count] = None
     dataset_length: Optional[Count] = None
     image_decoder: Optional[str] = None
-    """Image decoder: ``imdecode_backend`` of the pipeline (``cv2``, ``turbojpeg``,
-    ``pillow``); ``None`` where no transform has one."""
+    """Image decoder of the pipeline: ``cv2``, ``turbojpeg`` or ``pillow``.
+
+    Its ``imdecode_backend``; ``None`` where no transform has one."""
     object_bytes: Optional[Count] = None
-    """Memory of the Python objects that the dataset keeps, estimated from a sample;
+    """Memory of the Python objects that the dataset keeps, estimated from a sample.
+
     ``None`` below 1 MiB."""
     object_count: Optional[Count] = None
-    """Number of entries in ``object_name``."""
+    """Number of entries in the dataset's attribute ``object_name``."""
     object_name: Optional[str] = None
-    """Attribute of the dataset that holds most Python objects, such as
-    ``CocoDataset.data_list``."""
+    """Attribute of the dataset that holds most Python objects.
+
+    Such as ``CocoDataset.data_list``."""
 
 
 class TunedSettings(Recorded, frozen=True, kw_only=True):
-    """Settings of a loader that ``tune=True`` can change."""
+    """``DataLoader`` settings that ``tune=True`` can change."""
 
     num_workers: Count
     prefetch_factor: Optional[Count] = None
-    """Batches in flight per worker; ``None`` is PyTorch's own, and without workers."""
+    """Batches in flight per worker; ``None`` is PyTorch's default, or no workers."""
     persistent_workers: bool = False
     opencv_num_threads: Optional[Count] = None
-    """Threads of OpenCV in each worker; ``None`` leaves them as they are."""
+    """OpenCV threads in each worker; ``None`` leaves the number as it is."""
     worker_nice: Optional[Count] = None
-    """Nice value of the workers; ``None`` leaves it as it is."""
+    """Nice value of the loader's workers; ``None`` leaves the priority as it is."""
 
 
 class HostLimits(Recorded, frozen=True, kw_only=True):
@@ -106,42 +114,53 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
 
     logical_cpus: Optional[Count] = None
     affinity_cpus: Optional[Count] = None
-    """CPUs that the scheduler lets this process run on."""
+    """Number of CPUs that the scheduler lets this process run on."""
     unbound_cpus: Optional[Count] = None
-    """CPUs of this process before a library, or code of the training, bound it to
-    ``affinity_cpus``; ``None`` when nothing did."""
+    """CPUs of this process before something bound it to ``affinity_cpus``.
+
+    A library, or code of the training; ``None`` when nothing did."""
     bound_by: Optional[str] = None
-    """Environment variables that bound the process to ``affinity_cpus``; ``None`` when
-    it is unknown what did."""
+    """Environment variables that bound the process to ``affinity_cpus``.
+
+    ``None`` when it is unknown what did."""
     wider_thread_cpus: Optional[Count] = None
-    """CPUs of another thread of the process that has more than ``affinity_cpus``, where
-    nothing shows that the main thread ever had as many."""
+    """CPUs of another thread of the process that may use more than ``affinity_cpus``.
+
+    Where nothing shows that the main thread ever had as many."""
     manager: Optional[str] = None
-    """System that set the limits: ``kubernetes``, ``docker``, ``podman``, ``slurm`` or
-    ``systemd``; ``None`` where nothing says so."""
+    """System that set the limits on this process, such as ``kubernetes`` or ``slurm``.
+
+    Or ``docker``, ``podman``, ``systemd``; ``None`` where nothing says so."""
     cgroup_cpu_cores: Optional[Number] = None
     """Smallest CPU quota over all cgroup ancestors; ``None`` is no quota."""
     slurm_cpus: Optional[Count] = None
     """``SLURM_CPUS_PER_TASK`` when SLURM started the process."""
     slurm_bound_cpus: Optional[Count] = None
-    """CPUs in the mask that SLURM says it set for this task."""
+    """Number of CPUs in the mask that SLURM says it set for this task."""
     slurm_given_cpus: Optional[Count] = None
-    """CPUs that SLURM gave this task, where ``srun`` bound it to fewer; ``None`` where
-    it did not."""
+    """CPUs that SLURM gave this task, where ``srun`` bound it to fewer.
+
+    ``None`` where it did not."""
     slurm_tasks: Optional[Count] = None
-    """Tasks of the SLURM step on all nodes, where ``srun`` bound this one to fewer
-    CPUs; ``None`` where it did not."""
+    """Tasks of the SLURM step on all nodes, where ``srun`` narrowed this task's CPUs.
+
+    ``None`` where it did not."""
     slurm_task_ranks: Optional[Count] = None
-    """Ranks that share the CPUs of this rank's task; ``None`` outside of SLURM."""
+    """Training ranks that share the CPUs of this rank's SLURM task.
+
+    ``None`` outside of SLURM."""
     slurm_memory_bytes: Optional[Count] = None
-    """Memory that SLURM gave the job on this node; ``None`` where it set no limit."""
+    """Memory that SLURM gave the job on this node; ``None`` without a limit."""
     mended_cores: Optional[Number] = None
-    """Value that ``usable_cores`` would have if ``srun`` had bound the task to all of
-    its CPUs; ``None`` where it did."""
+    """Usable cores if ``srun`` had bound the task to all of its CPUs.
+
+    ``None`` where it did."""
     ranks_on_host: Count = 1
     usable_cores: Optional[Number] = None
-    """Smallest limit, of ``unbound_cpus`` where the process is bound. Those of the host
-    are divided by the ranks on it; CPUs that SLURM gave this task alone are not."""
+    """Cores that this rank may use: the smallest of its limits.
+
+    Of ``unbound_cpus`` where the process is bound. Limits of the host are divided by
+    the ranks on it; CPUs that SLURM gave this task alone are not."""
     ram_total_bytes: Optional[Count] = None
     ram_available_bytes: Optional[Count] = None
     cgroup_memory_bytes: Optional[Count] = None
@@ -154,12 +173,15 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
 
     @property
     def ranks(self) -> int:
-        """Ranks on this host, at least one: an edited file may say none."""
+        """Number of training ranks on this host, at least 1.
+
+        An edited file may say none.
+        """
         return max(self.ranks_on_host, 1)
 
     @property
     def cores_had(self) -> Optional[float]:
-        """Usable cores as the run had them: no more than it was bound to."""
+        """Usable cores that the run had: no more than its process was bound to."""
         usable, bound = self.usable_cores, self.affinity_cpus
         if usable is None or bound is None or self.unbound_cpus is None:
             return usable
@@ -167,7 +189,7 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
 
 
 class GpuDevice(Recorded, frozen=True, kw_only=True):
-    """The one GPU that this rank trains on."""
+    """The GPU that this rank trains on."""
 
     name: Optional[str] = None
     uuid: Optional[str] = None
@@ -176,34 +198,36 @@ class GpuDevice(Recorded, frozen=True, kw_only=True):
 
 
 class AveragedModel(Recorded, frozen=True, kw_only=True):
-    """A model that an EMA hook averages while it trains."""
+    """Averaged model that an EMA hook updates during training."""
 
     kind: str
     """Class of the averaged model, such as ``ExpMomentumEMA``."""
     tensors: Count
-    """Number of tensors that an update averages."""
+    """Number of tensors that one update of the averaged model averages."""
     interval: Optional[Count] = None
-    """Iterations from one update to the next."""
+    """Iterations from one update of the averaged model to the next."""
 
 
 class StepOverhead(Recorded, frozen=True, kw_only=True):
     """Host work of one training step, counted once as training begins."""
 
     optimizer: Optional[str] = None
-    """Class of the optimizer; of several, of the one with most parameter groups."""
+    """Class of the optimizer; of several, the one with most parameter groups."""
     groups: Optional[Count] = None
-    """Parameter groups of that optimizer."""
+    """Number of parameter groups of the optimizer."""
     settings: Optional[Count] = None
-    """Number of different settings that the parameter groups have."""
+    """Number of different settings among the optimizer's parameter groups."""
     is_fused: Optional[bool] = None
     """True if the optimizer's step is one kernel for many tensors (``fused=True``)."""
     clipped_tensors: Optional[Count] = None
-    """Tensors whose gradients are clipped in each step; ``None`` without
-    ``clip_grad``."""
+    """Number of tensors whose gradients are clipped in each train step.
+
+    ``None`` without ``clip_grad``."""
     averages: Tuple[AveragedModel, ...] = ()
     fills_new_tensors: Optional[bool] = None
-    """True if PyTorch fills each new tensor, as it does with deterministic algorithms
-    (``torch.utils.deterministic.fill_uninitialized_memory``)."""
+    """True if PyTorch fills each new tensor, as with deterministic algorithms.
+
+    See ``torch.utils.deterministic.fill_uninitialized_memory``."""
     is_compiled: Optional[bool] = None
     """True if the config compiles the model (``compile``)."""
     uses_tf32: Optional[bool] = None
@@ -214,91 +238,102 @@ class ValInterval(Recorded, frozen=True, kw_only=True):
     """Validation interval of a training from some epoch or iteration on."""
 
     begin: Count
-    """Epoch from which the interval holds, 1-based; 0 from the start on. In
-    iteration-based training, ``begin`` and ``interval`` count iterations."""
+    """Epoch from which the validation interval holds, 1-based; 0 from the start on.
+
+    In iteration-based training, ``begin`` and ``interval`` count iterations."""
     interval: Count
 
 
 class TrainingPlan(Recorded, frozen=True, kw_only=True):
-    """Schedule of validations and saves, from the loop and its CheckpointHook."""
+    """Schedule of validations and checkpoints, from the loop and its CheckpointHook."""
 
     val_intervals: Tuple[ValInterval, ...] = ()
-    """Validation intervals in order; empty without validation. It validates at the very
-    end, too."""
+    """Validation intervals in order; empty without validation.
+
+    It validates at the very end, too."""
     val_begin: Count = 1
     """Epoch, or iteration, of the first validation."""
     save_interval: Optional[Count] = None
-    """Epochs or iterations from save to save; ``None`` where none is saved in between.
-    Saves of the best are not planned."""
+    """Epochs or iterations from one checkpoint save to the next.
+
+    ``None`` where none is saved in between. Saves of the best are not planned."""
     saves_by_epoch: bool = True
     save_begin: Count = 0
     saves_last: bool = False
-    """True if it saves at the very end, whatever the interval."""
+    """True if a checkpoint is saved at the very end, whatever the interval."""
 
 
 class RunRecord(
     EvidenceLine, frozen=True, kw_only=True, tag='run', omit_defaults=False
 ):
-    """First line of an evidence file: all that analysis needs to know later."""
+    """First record of an evidence file: settings, host and versions of the training."""
 
     started_unix_s: Number
-    """Start of the run by the wall clock; a label, never used for durations."""
+    """Start of the training run by the wall clock; a label, not used for durations."""
     build_s: Number = 0.0
-    """Seconds from building the Runner to its train loop: ``startup`` of the run that
-    is in no interval."""
+    """Seconds from building the Runner to its train loop.
+
+    They are the part of ``startup`` that is in no interval."""
     hook_added_by: Optional[str] = None
-    """Command that added the hook, such as ``mmgpu run``; ``None`` where the config or
-    a script names it."""
+    """Command that added GPUEfficiencyHook, such as ``mmgpu run``.
+
+    ``None`` where the config or a script names it."""
     dataset_bytes: Optional[Count] = None
-    """Memory that this process took while it built the train loader: above all what
-    the data set parsed and keeps. ``None`` where that was not seen."""
+    """Memory that this process took while it built the train loader.
+
+    Above all what the data set parsed and keeps. ``None`` where that was not seen."""
     before_hook_s: Optional[Mapping[str, Number]] = None
-    """Seconds before the hook was built, below ``mmgpu run``: ``imports`` until
-    MMEngine's Runner is imported, ``config`` until one is being built, ``model`` until
-    its hooks are; in no other figure."""
+    """Seconds of a start below ``mmgpu run`` before GPUEfficiencyHook was built.
+
+    ``imports`` until MMEngine's Runner is imported, ``config`` until one is being
+    built, ``model`` until its hooks are; in no other figure."""
     rank: Count = 0
     world_size: Count = 1
     work_dir: Optional[str] = None
     config_path: Optional[str] = None
     """Config file that the user trains with, absolute."""
     loop: Optional[str] = None
-    """Kind of loop: ``epoch``, ``iter`` or the class name of a custom one."""
+    """Kind of train loop: ``epoch``, ``iter`` or the class name of a custom loop."""
     max_epochs: Optional[Count] = None
     max_iters: Optional[Count] = None
     start_iteration: Count = 0
-    """Iterations done before this run: above zero when it was resumed."""
+    """Iterations done before this run; above 0 when training was resumed."""
     plan: Optional[TrainingPlan] = None
-    """Schedule of validations and saves; ``None`` where the loop is of another class
-    than MMEngine's."""
+    """Schedule of validations and saves; ``None`` for a loop that is not MMEngine's."""
     interval_iterations: Count = 0
     accumulative_counts: Optional[Count] = None
     optim_wrapper: Optional[str] = None
     parameters: Optional[Count] = None
     """Number of values in the model's parameters."""
     is_model_wrapped: Optional[bool] = None
-    """True if a wrapper such as ``MMDistributedDataParallel`` exchanges gradients
-    between ranks; ``None`` with one rank."""
+    """True if a wrapper such as ``MMDistributedDataParallel`` exchanges gradients.
+
+    Between ranks; ``None`` with one rank."""
     device: str = 'cpu'
     cudnn_benchmark: Optional[bool] = None
-    """True if cuDNN times its algorithms for each new size of input
-    (``torch.backends.cudnn.benchmark``); ``None`` where the process uses no CUDA."""
+    """True if cuDNN times its algorithms for each new size of input.
+
+    ``torch.backends.cudnn.benchmark``; ``None`` where the process uses no CUDA."""
     loader: LoaderSettings = msgspec.field(default_factory=LoaderSettings)
     worker_nice: Optional[Count] = None
-    """Nice value that the hook gave the loader's workers; ``None`` when it left it
-    alone."""
+    """Nice value that the hook gave the loader's workers.
+
+    ``None`` when it left it alone."""
     optimized: Tuple[str, ...] = ()
-    """Optimisations that were on when training began, by the names that ``optimize``
-    takes; it trains the same weights with all but ``resume``."""
+    """Optimisations that were on when training began, by their names in ``optimize``.
+
+    It trains the same weights with all but ``resume``."""
     overhead: Optional[StepOverhead] = None
     """Host work of one training step."""
     hook_place: Optional[str] = None
-    """Dotted key of the hook in the config, such as
-    ``default_hooks.gpu_efficiency``; ``None`` where it stands in none."""
+    """Dotted config key of the hook, such as ``default_hooks.gpu_efficiency``.
+
+    ``None`` where it stands in none."""
     host: HostLimits = msgspec.field(default_factory=HostLimits)
     gpu: Optional[GpuDevice] = None
     versions: Mapping[str, str] = {}
     unknown: Mapping[str, str] = {}
-    """Reason why a figure is missing, by its source."""
+    """Reason why a measured value is missing, by the name of its source."""
     hostname: Optional[str] = None
     pid: Optional[Count] = None
     process_start: Optional[Count] = None
@@ -306,16 +341,17 @@ class RunRecord(
     memory_cgroup: Optional[str] = None
     """Folder of the control group that limits the process's memory."""
     oom_kills: Optional[Count] = None
-    """Processes that the kernel had killed in the control group for memory when
-    training began."""
+    """Out-of-memory kills in the control group before training began."""
     slurm_job_id: Optional[Count] = None
     """Id of the SLURM job that the training runs in."""
     flight_recorder: Tuple[str, ...] = ()
-    """Path prefixes of the dumps of NCCL's flight recorder, each followed by the rank's
-    number; empty without NCCL."""
+    """Path prefixes of the dumps of NCCL's flight recorder; empty without NCCL.
+
+    Each is followed by the rank's number."""
     slurm_end_unix_s: Optional[Number] = None
-    """Latest time at which SLURM ends the job, by its clock; ``None`` where the job's
-    environment does not say (before SLURM 23.02)."""
+    """Latest time at which SLURM ends the job, by SLURM's clock (Unix time).
+
+    ``None`` where the job's environment does not say (before SLURM 23.02)."""
     schema: Count = SCHEMA_VERSION
     """Version of the evidence format; a reader refuses files of any other version."""
 
@@ -339,8 +375,10 @@ START_PARTS = {
     'first_step': phrase('first step'),
     'other': phrase('other'),
 }
-"""Parts of a start, as they come, with their names for users: every second of a start
-is in exactly one of them."""
+"""Parts of a training's start in order, with their names for users.
+
+Every second of a start is in exactly one of them.
+"""
 
 
 class DatasetStart(Recorded, frozen=True, kw_only=True):
@@ -354,16 +392,18 @@ class DatasetStart(Recorded, frozen=True, kw_only=True):
     mount: Optional[str] = None
     """Type of the annotation file's file system, where that is on another host."""
     files: Count = 0
-    """Files that Python opened to read it, each once; 0 where nothing was parsed."""
+    """Number of files that Python opened to read the data set, each counted once.
+
+    0 where nothing was parsed."""
     wall_s: Number
     cpu_s: Number
-    """CPU of the thread that trains, s."""
+    """CPU time of the training thread while the data set was initialised, s."""
     read_s: Number = 0.0
-    """Reading and parsing (``load_data_list``), s."""
+    """Seconds of reading and parsing annotations (``load_data_list``)."""
     read_cpu_s: Number = 0.0
-    """CPU of reading and parsing, s."""
+    """CPU time of reading and parsing annotations (``load_data_list``), s."""
     filter_s: Number = 0.0
-    """Filtering (``filter_data``), s."""
+    """Seconds of filtering samples (``filter_data``)."""
     serialise_s: Number = 0.0
     samples: Optional[Count] = None
     bytes: Optional[Count] = None
@@ -377,14 +417,15 @@ class StartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start'):
     """Time of a training's start by part, to the end of its first iteration."""
 
     wall_s: Number
-    """Sum of ``parts_s``."""
+    """Seconds of a training's whole start: the sum of ``parts_s``."""
     parts_s: Mapping[str, Number]
-    """Seconds by part of the start, out of :data:`START_PARTS`. ``before_hook`` is from
-    the start of the process to the hook's construction; below ``mmgpu run`` it is split
-    into ``imports``, ``config`` and ``model``, and where it is unknown both are left
-    out."""
+    """Seconds by part of the start, out of :data:`START_PARTS`.
+
+    ``before_hook`` is from the start of the process to the hook's construction; below
+    ``mmgpu run`` it is split into ``imports``, ``config`` and ``model``, and where it
+    is unknown both are left out."""
     cpu_s: Optional[Number] = None
-    """CPU of the process to the end of the first iteration, all threads."""
+    """CPU time of the process to the end of the first iteration, all threads, s."""
     data_sets: Tuple[DatasetStart, ...] = ()
     """Data sets in the order in which they were initialised."""
     checkpoint: Optional[str] = None
@@ -392,113 +433,124 @@ class StartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start'):
     checkpoint_bytes: Optional[Count] = None
     """Size of the checkpoint; ``None`` where it is no file of this host."""
     parameter_lines: Count = 0
-    """Log lines of ``paramwise_options``, one per parameter, while the optimizer was
-    built."""
+    """Number of log lines of ``paramwise_options``, one per parameter.
+
+    Written while the optimizer was built."""
 
 
 class StartPartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start_part'):
-    """A part of a start that began, in the file of a run that has no evidence yet."""
+    """A part of the start that has begun, for a run that has no evidence yet."""
 
     part: str
-    """Name of the part, out of :data:`START_PARTS`."""
+    """Name of the part of the start, out of :data:`START_PARTS`."""
     elapsed_s: Number
-    """Seconds since the hook was built."""
+    """Seconds since GPUEfficiencyHook was built."""
     data_set: Optional[str] = None
     """Class of the data set that began to be initialised."""
     file: Optional[str] = None
-    """File that is read."""
+    """File that is read in this part of the start."""
     file_bytes: Optional[Count] = None
 
 
 class HostWindow(Recorded, frozen=True, kw_only=True):
-    """CPU, memory and throttling of the whole host in one interval."""
+    """CPU, memory and throttling of the whole host in one log interval."""
 
     throttled_s: Optional[Number] = None
-    """Time that CPU quotas of its control groups held their tasks back, added up over
-    the CPUs: it can exceed the interval. ``None`` where there is none."""
+    """Seconds that cgroup CPU quotas held tasks back, summed over the CPUs.
+
+    It can exceed the interval. ``None`` where there is none."""
     ram_available_bytes: Optional[Count] = None
-    """Available memory of the host at the end of the interval."""
+    """Available memory of the host at the end of the log interval."""
     shm_free_bytes: Optional[Count] = None
-    """Free bytes of ``/dev/shm`` at the end of the interval."""
+    """Free bytes of ``/dev/shm`` at the end of the log interval."""
 
 
 class WorkersWindow(Recorded, frozen=True, kw_only=True):
-    """The loader's worker processes over the iterations of one interval."""
+    """The loader's worker processes over the iterations of one log interval."""
 
     count: Count
-    """Most workers at one time that could be read; 0 where this process loads."""
+    """Most worker processes read at one time; 0 where the training process loads."""
     cpu_s: Number
     run_delay_s: Number
     """Seconds that the workers' main threads waited for a core."""
     thread_cpu_s: Optional[Number] = None
-    """Part of ``cpu_s`` that threads other than the workers' main ones used."""
+    """Part of ``cpu_s`` that threads other than the workers' main threads used."""
     batch_time: Optional[DurationStats] = None
-    """Batch time: seconds that a worker was busy with one batch, of those that the loop
-    took; ``count`` is of those that were made. ``None`` where workers were not
-    reached."""
+    """Seconds that a worker was busy with a batch, over batches that the loop took.
+
+    ``count`` is of those that were made. ``None`` where workers were not reached."""
     batch_time_std_s: Optional[Number] = None
     """Standard deviation of the batch time over the batches that the loop took."""
     batch_cpu: Optional[DurationStats] = None
-    """CPU of the worker for one batch, all its threads; ``count`` is of batches made.
-    ``None`` where workers were not reached."""
+    """CPU time of a worker for one batch, all of its threads.
+
+    ``count`` is of batches made. ``None`` where workers were not reached."""
     fetch_cpu_s: Optional[Number] = None
-    """CPU of fetching one batch, mean: ``batch_cpu`` without what sends the batch to
-    the training process."""
+    """Mean CPU time of a worker for fetching one batch, sending it left out, s.
+
+    ``batch_cpu`` without what sends the batch to the training process."""
     affinity_cpus: Optional[Count] = None
-    """CPUs that the most confined worker may run on."""
+    """Number of CPUs that the most confined worker may run on."""
     opencv_threads: Optional[Count] = None
-    """Threads that OpenCV uses in a worker, as it says there; ``None`` where it is not
-    loaded, and where nothing changed since."""
+    """Threads that OpenCV uses in a worker, as OpenCV itself reports.
+
+    ``None`` where it is not loaded, and where nothing changed since."""
     pss_bytes: Optional[Count] = None
-    """Memory of all workers, shared pages counted in part; read every 5 minutes at
-    most, and no more where that took 20 ms."""
+    """Memory of all workers, shared pages counted in part (PSS).
+
+    Read every 5 minutes at most, and no more where that took 20 ms."""
     transforms_s: Mapping[str, Number] = {}
-    """Wall clock inside each transform by class name, over the batches that were timed;
-    a transform's time leaves out those that it calls itself."""
+    """Seconds inside each transform by class name, over the batches that were timed.
+
+    A transform's time leaves out those that it calls itself."""
     timed_samples: Count = 0
-    """Samples in the batches that were timed."""
+    """Number of samples in the batches whose transforms were timed."""
 
 
 class GpuWindow(Recorded, frozen=True, kw_only=True):
-    """GPU samples of one interval, weighted by the time each stood for.
+    """GPU samples of one log interval, weighted by the time each sample stood for.
 
     These fields have met NVIDIA's mock driver 550.163.01, and no real card.
     """
 
     samples: Count = 0
     util_pct: Optional[Number] = None
-    """Time-weighted NVML utilisation."""
+    """Time-weighted GPU utilisation by NVML."""
     zero_pct: Optional[Number] = None
-    """Share of the sampled time at 0 % utilisation."""
+    """Share of the sampled time at 0 % GPU utilisation."""
     sampled_s: Optional[Number] = None
-    """Seconds that the samples stand for: less than the interval when sampling began
-    late or ended in it."""
+    """Seconds of the log interval that the GPU samples stand for.
+
+    Less than the interval when sampling began late or ended in it."""
     mem_used_bytes: Optional[Count] = None
     """Largest device memory in use by any process, as the driver sees it."""
     sm_clock_mhz: Optional[Number] = None
-    """Mean clock of the multiprocessors over the samples."""
+    """Mean clock of the GPU's multiprocessors over the samples."""
     temperature_c: Optional[Number] = None
-    """Highest temperature."""
+    """Highest temperature of the GPU, in degrees Celsius."""
     throttled_pct: Optional[Number] = None
-    """Share of the samples at which something but idleness held the clocks down;
+    """Share of the GPU samples at which something but idleness held the clocks down.
+
     ``power_cap`` is normal for a card at full load."""
     throttle_reasons_pct: Mapping[str, Number] = {}
-    """Share of samples by reason for throttling, such as ``power_cap`` or
-    ``thermal``."""
+    """Share of GPU samples by reason for throttling, such as ``thermal``.
+
+    Or ``power_cap``."""
     sm_active_pct: Optional[Number] = None
     """Share of multiprocessors with work (GPM, Hopper and later)."""
 
 
 class CudaMemoryWindow(Recorded, frozen=True, kw_only=True):
-    """Memory of the CUDA allocator in one interval."""
+    """Memory of the CUDA allocator in one log interval."""
 
     allocated_bytes: Optional[Count] = None
-    """Bytes of live tensors when the interval ended: a leak shows here."""
+    """Bytes of live tensors at the end of the log interval: a leak shows here."""
     retries: Optional[Count] = None
-    """Allocations that failed at first: the cache was emptied and they were retried."""
+    """CUDA allocations that failed at first and were retried with the cache emptied."""
     inactive_bytes: Optional[Count] = None
-    """Bytes in split blocks that nothing uses (fragmentation), when the interval
-    ended."""
+    """Bytes in split blocks of the CUDA cache that nothing uses: fragmentation.
+
+    When the interval ended."""
 
 
 PARTS = (
@@ -527,150 +579,174 @@ PART_NAMES = {
     'loop': phrase('loop'),
     'other': phrase('other'),
 }
-"""Names of the ledger's parts for users."""
+"""User-visible names of the parts of the time ledger."""
 
 UNATTRIBUTED = '(unattributed)'
-"""Name in place of a hook's where a Runner calls its hooks in a way of its own."""
+"""Stand-in for a hook's name where a custom Runner calls hooks in its own way."""
 
 
 class HistoryCost(Recorded, frozen=True, kw_only=True):
-    """Time that MMEngine's histories of scalars cost an iteration at their length.
+    """Time that MMEngine's histories of scalars cost an iteration at their length now.
 
     Measured on a copy from 10,000 values on, and again each time they have doubled.
     """
 
     values: Count
-    """Values in the longest history."""
+    """Number of values in the longest history of a scalar."""
     scalars: Count
-    """Number of histories at least half as long as the longest: these get a value in
-    each iteration."""
+    """Number of histories of scalars that get a value in each iteration.
+
+    Those at least half as long as the longest."""
     copy_s: Number
-    """Seconds to copy all of them once, as MMEngine does for each value that is
-    added."""
+    """Seconds to copy all histories of scalars once.
+
+    As MMEngine does for each value that is added."""
 
 
 class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
-    """Everything measured over one logging interval, and one for the tail."""
+    """Everything measured over one log interval, or over the tail of a training."""
 
     iteration: Count
-    """Last iteration of the interval, 1-based, counted over the whole training."""
+    """Last iteration of the log interval, 1-based, over the whole training."""
     epoch: Count
-    """Epoch, 1-based."""
+    """Epoch of the log interval, 1-based."""
     iterations: Count
     elapsed_s: Number
     """Seconds since the train loop began, monotonic."""
     duration_s: Number
-    """Wall clock that the interval covers; equals the sum of the parts in
-    ``ledger_s``."""
+    """Wall clock that the log interval covers, s; equals the sum of ``ledger_s``."""
     data_wait: DurationStats
     step: DurationStats
     iter: DurationStats
-    """Duration of an iteration: ``data_wait`` + step + hooks + loop; saves and
-    validation left out."""
+    """Duration of an iteration: ``data_wait`` + step + hooks + loop.
+
+    Saves and validation left out."""
     ledger_s: Mapping[str, Number]
-    """Seconds by part of the time ledger."""
+    """Seconds of the log interval by part of the time ledger."""
     hooks_s: Mapping[str, Number] = {}
     """Seconds in ``hooks`` by class of hook, saves and validation left out.
 
     The rest is MMEngine's own calling; ``(unattributed)`` stands for all hooks where a
     Runner calls them in a way of its own."""
     data_wait_cpu_s: Optional[Number] = None
-    """CPU inside ``data_wait``, first waits left out: of the training thread, estimated
-    from every eighth wait on average; of the whole process when it loads without
-    workers."""
+    """CPU time inside ``data_wait``, first waits of epochs left out, s.
+
+    Of the training thread, estimated from every eighth wait on average; of the whole
+    process when it loads without workers."""
     first_waits: Count = 0
-    """Waits that were the first of an epoch."""
+    """Number of waits for data that were the first of an epoch."""
     first_wait_s: Number = 0.0
-    """Sum of the first waits, with the part of it that is booked as ``startup``."""
+    """Sum of the first waits of epochs, the part booked as ``startup`` included, s."""
     images: Optional[Count] = None
-    """Images trained on by this rank."""
+    """Number of images that this rank trained on in the log interval."""
     process_own_bytes: Optional[Count] = None
-    """Resident memory of the training process without pages of files and of shared
-    memory."""
+    """Resident memory of the training process, files and shared memory left out."""
     group_free_bytes: Optional[Count] = None
-    """Room below the memory limit of the control group that has least; page cache that
-    can be given back is free."""
+    """Memory left below the limit of the control group that has least.
+
+    Page cache that can be given back is free."""
     worker_own_bytes: Optional[Count] = None
-    """Resident memory of all workers without pages of files and of shared memory; what
-    forked ones share with this process counts in each."""
+    """Resident memory of all workers, files and shared memory left out.
+
+    What forked ones share with this process counts in each."""
     worker_threads: Optional[Count] = None
-    """Threads of the worker that has most, with one read of memory in five."""
+    """Number of threads of the worker that has most.
+
+    Read with one read of memory in five."""
     open_files: Optional[Count] = None
-    """Open files of the training process, with one read of memory in five."""
+    """Number of open files of the training process.
+
+    Read with one read of memory in five."""
     batch_bytes: Optional[Count] = None
-    """Bytes of the tensors in the interval's last batch, every 5 seconds, more often at
-    first."""
+    """Bytes of the tensors in the interval's last batch.
+
+    Counted every 5 seconds, more often at first."""
     batch_tensors: Optional[Count] = None
-    """Tensors in the interval's last batch: each needs a file descriptor in flight."""
+    """Number of tensors in the interval's last batch.
+
+    Each needs a file descriptor in flight."""
     small_tensors: Optional[Count] = None
-    """Tensors of that batch that have at most 4 KiB."""
+    """Tensors of the interval's last batch that have at most 4 KiB."""
     small_tensor_bytes: Optional[Count] = None
-    """Bytes of the tensors that have at most 4 KiB."""
+    """Bytes of the last batch in tensors that have at most 4 KiB each."""
     read_scalars: Optional[Count] = None
-    """Scalars that were read from the device in its last iteration, each of which the
-    host waits for; in the first interval alone."""
+    """Scalars that were read from the device in the interval's last iteration.
+
+    The host waits for each of them; in the first interval alone."""
     histories: Optional[HistoryCost] = None
-    """Time that MMEngine's histories of scalars cost; ``None`` where they have not
-    doubled since they were measured last."""
+    """Time that MMEngine's histories of scalars cost an iteration.
+
+    ``None`` where they have not doubled since they were measured last."""
     saves: Count = 0
     process_rss_bytes: Optional[Count] = None
-    """Resident memory of the training process; all about memory is read every second at
-    most."""
+    """Resident memory of the training process.
+
+    All about memory is read every second at most."""
     process_cpu_s: Optional[Number] = None
     """CPU of the training process, all threads, workers excluded."""
     process_run_delay_s: Optional[Number] = None
     """Seconds that the process's main thread was ready to run and waited for a core."""
     system_cpu_pct: Optional[Number] = None
-    """Busy share of all logical CPUs of the host, since it was read last: it and
-    ``host`` every 5 seconds, more often at first."""
+    """Busy share of all logical CPUs of the host, per cent.
+
+    Since it was read last: it and ``host`` every 5 seconds, more often at first."""
     largest_batch_pixels: Optional[Count] = None
-    """Images x padded height x padded width of the interval's largest batch, as the
-    model was given it."""
+    """Images x padded height x padded width of the interval's largest batch.
+
+    As the model was given it."""
     largest_batch_height: Optional[Count] = None
-    """Height of the images of that batch, padded; ``None`` where they are given to the
-    model in parts of several sizes."""
+    """Padded height of the images in the interval's largest batch.
+
+    ``None`` where they are given to the model in parts of several sizes."""
     largest_batch_width: Optional[Count] = None
     new_batch_sizes: Optional[Count] = None
-    """Sizes of batches (in such pixels, so portrait and landscape are one) that no
-    batch of the run had before; ``None`` where that of one is unknown, and after 1,000
-    of them."""
+    """Number of padded batch sizes that no batch of the run had before.
+
+    In such pixels, so portrait and landscape are one; ``None`` where that of one is
+    unknown, and after 1,000 of them."""
     most_boxes: Optional[Count] = None
-    """Annotated boxes of the batch that had most."""
+    """Number of annotated boxes of the batch that had most."""
     host: Optional[HostWindow] = None
     workers: Optional[WorkersWindow] = None
     gpu: Optional[GpuWindow] = None
     gpu_idle_pct: Optional[Number] = None
-    """Share of the timed iterations in which the GPU was idle between two steps: from
-    the end of the hooks behind a step. Gaps inside a step are not seen."""
+    """Share of the timed iterations in which the GPU was idle between two train steps.
+
+    From the end of the hooks behind a step. Gaps inside a step are not seen."""
     gpu_idle_iterations: Count = 0
     """Iterations that ``gpu_idle_pct`` is taken over; 0 leaves it unknown."""
     gpu_mem_peak_bytes: Optional[Count] = None
-    """Largest allocator peak since the last interval."""
+    """Largest peak of the CUDA allocator since the interval before."""
     gpu_mem_reserved_bytes: Optional[Count] = None
-    """Largest bytes the allocator held since the last interval."""
+    """Most memory that the CUDA allocator reserved since the interval before."""
     cuda_memory: Optional[CudaMemoryWindow] = None
     stored_pixel_ratio: Optional[Number] = None
-    """Pixels of the last batch's images as stored, over those they are trained at."""
+    """Pixels of the last batch's images as stored, over their pixels in training."""
 
 
 SAVE_PHASES = ('serialise', 'write', 'rest')
-"""Phases of a save: ``torch.save`` into a buffer; the backend's ``put``; the rest
-(copies to host memory, hooks of ``before_save_checkpoint``, a strategy's own way)."""
+"""Phases of a checkpoint save: serialising, writing and the rest.
+
+``torch.save`` into a buffer; the backend's ``put``; the rest (copies to host memory,
+hooks of ``before_save_checkpoint``, a strategy's own way).
+"""
 
 
 class SavePhase(Recorded, frozen=True, kw_only=True):
-    """One phase of a save, as the saving thread went through it.
+    """Time that the saving thread spent in one phase of a checkpoint save.
 
     ``wall_s = cpu_s + run_delay_s + blocked_s`` where the kernel shows it.
     """
 
     wall_s: Number
     cpu_s: Optional[Number] = None
-    """Seconds on a core."""
+    """Seconds that the saving thread ran on a core."""
     run_delay_s: Optional[Number] = None
-    """Seconds ready to run, but waiting for a core."""
+    """Seconds that the saving thread was ready to run, but waited for a core."""
     blocked_s: Optional[Number] = None
-    """Seconds blocked: waiting for storage, a lock, the GPU, another thread."""
+    """Seconds that the saving thread was blocked.
+
+    It waited for storage, a lock, the GPU, or another thread."""
 
 
 class SaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='save'):
@@ -682,66 +758,82 @@ class SaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='save'):
     """
 
     iteration: Count
-    """Iterations done when the save began, counted over the whole training."""
+    """Training iterations done when the save began, over the whole training."""
     wall_s: Number
     name: Optional[str] = None
-    """File name without its path; ``None`` where the save took another way than a file
-    backend's."""
+    """File name of the checkpoint without its path.
+
+    ``None`` where the save took another way than a file backend's."""
     backend: Optional[str] = None
-    """Class of the file backend that wrote it, such as ``LocalBackend``."""
+    """Class of the file backend that wrote the checkpoint, such as ``LocalBackend``."""
     phases: Mapping[str, SavePhase] = {}
-    """Phases of the save by name, out of :data:`SAVE_PHASES`; their walls add up to
-    ``wall_s``."""
+    """Phases of the checkpoint save by name, out of :data:`SAVE_PHASES`.
+
+    Their walls add up to ``wall_s``."""
     cpu_s: Optional[Number] = None
-    """CPU of the saving thread; ``run_delay_s`` and ``blocked_s`` are of that thread,
-    too."""
+    """CPU time of the saving thread, s.
+
+    ``run_delay_s`` and ``blocked_s`` are of that thread, too."""
     run_delay_s: Optional[Number] = None
     blocked_s: Optional[Number] = None
-    """Seconds blocked; ``None``, as ``run_delay_s``, where the kernel shows no
-    schedstat."""
+    """Seconds that the saving thread was blocked: by storage, a lock, another thread.
+
+    ``None``, as ``run_delay_s``, where the kernel shows no schedstat."""
     bytes: Optional[Count] = None
-    """Bytes that this rank gave the backend to write; ``None`` where that was not seen,
-    and after an error."""
+    """Bytes of the checkpoint that this rank gave the file backend to write.
+
+    ``None`` where that was not seen, and after an error."""
     message_hub_bytes: Optional[Count] = None
-    """Bytes of ``bytes`` that are histories of scalars in MMEngine's message hub: 16
-    for each value of each scalar."""
+    """Bytes of the checkpoint that are histories of scalars in MMEngine's message hub.
+
+    A part of ``bytes``: 16 for each value of each scalar."""
     workers: Optional[Count] = None
-    """Loader workers that were alive; ``None`` where the loader is not watched."""
+    """Number of loader workers that were alive.
+
+    ``None`` where the loader is not watched."""
     workers_busy: Optional[Number] = None
-    """Mean number of workers on a core or waiting for one during the save; ``None``
-    where the kernel hides that, or one came or went meanwhile; so is
+    """Mean number of workers on a core or waiting for one during the save.
+
+    ``None`` where the kernel hides that, or one came or went meanwhile; so is
     ``workers_cpu_s``."""
     workers_cpu_s: Optional[Number] = None
     other_cpu_s: Optional[Number] = None
-    """CPU of all processes but this one and its workers; other ranks count, too.
-    ``None`` where that of the workers or of the host is unknown."""
+    """CPU time of all processes on the host but this one and its workers, s.
+
+    Other ranks count, too. ``None`` where that of the workers or of the host is
+    unknown."""
     memory_pressure_pct: Optional[Number] = None
-    """Share of the save in which some task waited for memory (PSI ``some``); ``None``
-    where the kernel keeps none."""
+    """Share of the save in which some task waited for memory (PSI ``some``).
+
+    ``None`` where the kernel keeps none."""
     major_faults: Optional[Count] = None
     """Major page faults of the training process: pages read from storage or swap."""
     error: Optional[str] = None
-    """Type of the exception that ended the save."""
+    """Type of the exception that ended the checkpoint save."""
 
 
 class AfterSaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='after_save'):
-    """The waits for data after one save, while what was loaded meanwhile lasted.
+    """Waits for data just after a checkpoint save, while batches loaded during it last.
 
     The workers go on while the loop stands in a save, and the next iterations find what
     they made.
     """
 
     iteration: Count
-    """Iteration of the save."""
+    """Iteration of the checkpoint save."""
     iterations: Count
-    """Iterations counted after the save: as many as batches can be made ahead, or fewer
-    when another save, a validation, the end of an epoch or of the run came first; 0
-    when one came at once, so that nothing was won back."""
+    """Number of iterations counted after the checkpoint save.
+
+    As many as batches can be made ahead, or fewer when another save, a validation, the
+    end of an epoch or of the run came first; 0 when one came at once, so that nothing
+    was won back."""
     waits_s: Number
-    """Sum of the waits of these iterations for data, s."""
+    """Sum of the waits for data in the iterations counted after the save, s."""
     usual_wait_s: Optional[Number] = None
-    """Mean wait for data of the iterations before, outside such spans; ``None`` when
-    those were fewer than the workers, whose batches come in bursts."""
+    """Mean wait for data before the save, iterations just after earlier saves left out.
+
+    ``None`` when the iterations were fewer than the workers, whose batches come in
+    bursts."""
 
 
 VALIDATION_PARTS = (
@@ -776,56 +868,66 @@ VALIDATION_PART_NAMES = {
 
 
 class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'):
-    """One validation during training, with the figures of its own loader.
+    """One validation during training, with the measurements of its own loader.
 
     A validation that an error ended has no record.
     """
 
     iteration: Count
-    """Iterations of training done when the validation began, counted over the whole
-    training."""
+    """Training iterations done when the validation began, over the whole training."""
     wall_s: Number
     """Wall clock of the validation, the metrics included."""
     parts_s: Optional[Mapping[str, Number]] = None
-    """Seconds of ``wall_s`` by part: ``data_wait``, ``forward`` (``val_step``),
-    ``process`` (the evaluator, batch by batch), ``metric`` (``compute_metrics``),
-    ``gather`` (results between ranks, and to the host), ``rank_wait`` (for other
-    ranks), ``save`` (of the best) and ``rest``; they add up to it. ``None`` where the
-    parts are unknown."""
+    """Seconds of the validation by part; they add up to ``wall_s``.
+
+    ``data_wait``, ``forward`` (``val_step``), ``process`` (the evaluator, batch by
+    batch), ``metric`` (``compute_metrics``), ``gather`` (results between ranks, and to
+    the host), ``rank_wait`` (for other ranks), ``save`` (of the best) and ``rest``.
+    ``None`` where the parts are unknown."""
     metrics_s: Optional[Mapping[str, Number]] = None
-    """Seconds of ``metric`` by class of metric."""
+    """Seconds in ``compute_metrics`` by class of metric."""
     process_s: Optional[Mapping[str, Number]] = None
-    """Seconds of ``process`` by class of metric; the rest of it is the evaluator's
-    own."""
+    """Seconds of the validation's part ``process`` by class of metric.
+
+    The rest of it is the evaluator's own."""
     iterations: Count = 0
-    """Batches that the figures of iterations are taken over; 0 where the loop has no
-    iterations that could be seen."""
+    """Batches of the validation that its iteration times are taken over.
+
+    0 where the loop has no iterations that could be seen."""
     data_wait: Optional[DurationStats] = None
-    """Wait for a batch; ``None`` without iterations, as are ``step`` and ``iter``."""
+    """Wait for a batch of the validation; ``None`` without iterations.
+
+    So are ``step`` and ``iter``."""
     step: Optional[DurationStats] = None
-    """Time from the batch in hand until the next is asked for: forward, the evaluator's
-    part of a batch, hooks."""
+    """Time from the batch in hand until the next batch is asked for.
+
+    Forward, the evaluator's part of a batch, hooks."""
     iter: Optional[DurationStats] = None
-    """Duration of an iteration: ``data_wait`` + ``step``."""
+    """Duration of a validation's iteration: ``data_wait`` + ``step``."""
     first_waits: Count = 0
-    """Waits that were the first of a pass through the loader."""
+    """Number of waits for data that were the first of a pass through the loader."""
     first_wait_s: Number = 0.0
-    """Sum of the first waits: workers that start, and the first batch."""
+    """Sum of the first waits for data, s: workers that start, and the first batch."""
     data_wait_cpu_s: Optional[Number] = None
-    """CPU inside the waits but the first ones, of what loads there: the training
-    thread, or the whole process when it loads without workers."""
+    """CPU time inside the waits for data, the first ones left out, s.
+
+    Of what loads there: the training thread, or the whole process when it loads without
+    workers."""
     process_cpu_s: Optional[Number] = None
-    """CPU of the training process, all threads, in the steps and those waits."""
+    """CPU time of the training process in steps and waits, the first waits left out, s.
+
+    All threads."""
     whole_cpu_s: Optional[Number] = None
-    """CPU of the training process, all threads, in all of ``wall_s``."""
+    """CPU time of the training process in the whole validation, all threads, s."""
     run_delay_s: Optional[Number] = None
-    """Seconds that the training thread waited for a core in all of ``wall_s``."""
+    """Seconds that the training thread waited for a core in the whole validation."""
     batch_bytes: Optional[Count] = None
     """Bytes of the tensors in the validation's first batch."""
     batch_tensors: Optional[Count] = None
     result_bytes: Optional[Count] = None
-    """Host memory of the results that metrics kept when the last batch was done,
-    estimated from a sample of them; ``None`` below 1 MiB."""
+    """Host memory of the results that metrics kept when the last batch was done.
+
+    Estimated from a sample of them; ``None`` below 1 MiB."""
     result_name: Optional[str] = None
     """Metric that kept most results, such as ``CocoMetric.results``."""
     loader: LoaderSettings = msgspec.field(default_factory=LoaderSettings)
@@ -833,15 +935,15 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
     workers: Optional[WorkersWindow] = None
     """Worker processes of the validation's loader."""
     train_workers_cpu_s: Optional[Number] = None
-    """CPU of the train loader's workers during the validation."""
+    """CPU time of the train loader's workers during the validation, s."""
     other_cpu_s: Optional[Number] = None
-    """CPU of all other processes on the host, other ranks too."""
+    """CPU time of all other processes on the host, other ranks included, s."""
 
 
 class ValidationProgressRecord(
     EvidenceLine, frozen=True, kw_only=True, tag='validation_progress'
 ):
-    """Progress of a validation at one time, for one that is killed.
+    """Progress of a validation that still runs, in case it is killed.
 
     It is written every 30 s, or every twentieth of a longer validation, and when one
     call lasts for 3 s, 6 s, 12 s and so on.
@@ -852,55 +954,63 @@ class ValidationProgressRecord(
     elapsed_s: Number
     """Seconds since the validation began."""
     batches: Count
-    """Batches that the validation had taken."""
+    """Number of batches that the validation had taken."""
     batches_in_all: Optional[Count] = None
     part: str
-    """Part of the validation that ran, as in ``parts_s`` of a ``validation``."""
+    """Part of the validation that was running, as in ``parts_s`` of ``validation``."""
     metric: Optional[str] = None
-    """Metric that ran, where there is one."""
+    """Metric of the validation that was running, if any."""
     call_s: Number
-    """Seconds in which nothing else had begun or ended."""
+    """Seconds that the running call of the validation has lasted.
+
+    Nothing else has begun or ended in them."""
     parts_s: Mapping[str, Number]
-    """Seconds so far by part."""
+    """Seconds so far by part of the validation."""
 
 
 MemoryPhase = Literal['start', 'train', 'validation']
-"""Phase of a training; ``start`` is from the hook's construction until training
-begins."""
+"""Phase of a training: ``start``, ``train`` or ``validation``.
+
+``start`` is from the hook's construction until training begins.
+"""
 
 MemoryBound = Literal['host', 'group']
 """Scope of a memory limit: ``host``, or ``group`` for the control group."""
 
 
 class MemoryRecord(EvidenceLine, frozen=True, kw_only=True, tag='memory'):
-    """Holders of the host's memory at one time.
+    """Use of the host's memory at one time: training process, workers, shared memory.
 
     A page that several processes share counts once: a part of it in each (PSS), and
     shared memory in none but ``shm_bytes``.
     """
 
     phase: MemoryPhase
-    """Phase: ``start``, ``train`` or ``validation``; ``start`` is from the hook's
-    construction until training begins."""
+    """Phase of the training: ``start``, ``train`` or ``validation``.
+
+    ``start`` is from the hook's construction until training begins."""
     elapsed_s: Number
-    """Seconds since the train loop began, monotonic; in ``start`` since the hook was
-    built."""
+    """Seconds since the train loop began, monotonic.
+
+    In ``start`` since the hook was built."""
     iteration: Count = 0
-    """Iterations done, counted over the whole training."""
+    """Training iterations done, counted over the whole training."""
     epoch: Count = 0
-    """Epoch, 1-based; 0 before the first."""
+    """Epoch of the training, 1-based; 0 before the first."""
     bound: MemoryBound
-    """Limit that is reached first: ``host``, or ``group`` for the control group's."""
+    """Memory limit that is reached first: ``host``, or ``group`` (control group)."""
     total_bytes: Count
     """Memory that the limit ``bound`` allows."""
     used_bytes: Count
-    """Memory within ``bound`` in use by any process; page cache is free, since it can
-    be given back."""
+    """Memory within ``bound`` in use by any process.
+
+    Page cache is free, since it can be given back."""
     shm_bytes: Optional[Count] = None
-    """Files in shared memory, ``/dev/shm``: of the control group, or of the host."""
+    """Bytes of files in ``/dev/shm``: of the control group, or of the host."""
     process_bytes: Optional[Count] = None
-    """Memory of the training process without files and shared memory, results of
-    metrics included."""
+    """Memory of the training process, files and shared memory left out.
+
+    Results of metrics included."""
     workers: Count = 0
     """Number of workers of the train loader."""
     worker_bytes: Optional[Count] = None
@@ -909,18 +1019,22 @@ class MemoryRecord(EvidenceLine, frozen=True, kw_only=True, tag='memory'):
     validation_worker_bytes: Optional[Count] = None
     """Memory of all workers of validation's loader without files and shared memory."""
     result_bytes: Optional[Count] = None
-    """Results that metrics keep, estimated from a sample; in ``process_bytes``."""
+    """Bytes of the results that metrics keep; a part of ``process_bytes``.
+
+    Estimated from a sample."""
     result_name: Optional[str] = None
     """Metric that keeps most results, such as ``CocoMetric.results``."""
     is_pss: bool = True
-    """False where the kernel shows no PSS: pages that a forked worker shares with its
+    """True if shared pages count in part (PSS).
+
+    False where the kernel shows no PSS: pages that a forked worker shares with its
     parent count in each then."""
     is_low: bool = False
-    """True if memory was nearly full, or would have been soon at its growth."""
+    """True if memory was nearly full, or would soon have been at its rate of growth."""
 
 
 class UnknownRecord(EvidenceLine, frozen=True, kw_only=True, tag='unknown'):
-    """A figure that turned out to be unknown while the run was on, with the reason."""
+    """A measured value that became unknown during the training, with the reason."""
 
     source: str
     reason: str
@@ -928,7 +1042,7 @@ class UnknownRecord(EvidenceLine, frozen=True, kw_only=True, tag='unknown'):
 
 
 class SourceOffRecord(EvidenceLine, frozen=True, kw_only=True, tag='source_off'):
-    """A source failed and was switched off; training went on."""
+    """A source of measurements that failed and was switched off; training went on."""
 
     source: str
     reason: str
@@ -936,75 +1050,92 @@ class SourceOffRecord(EvidenceLine, frozen=True, kw_only=True, tag='source_off')
 
 
 START_PART = 'start'
-"""Name of the part for a standstill before the train loop."""
+"""Value of ``part`` in the record of a standstill before the train loop."""
 
 
 class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
     """A long standstill of training: the part that ran, and what its processes did."""
 
     iteration: Count
-    """Iterations done, counted over the whole training."""
+    """Training iterations done, counted over the whole training."""
     part: str
-    """Part of the time ledger, or class of the hook, that ran; ``start`` before the
-    train loop."""
+    """Part of the time ledger, or class of the hook, in which training stands still.
+
+    ``start`` before the train loop."""
     validation_part: Optional[str] = None
-    """Part of a validation that ran, as in ``parts_s`` of one; ``None`` outside of
-    one."""
+    """Part of a validation in which training stands still; ``None`` outside of one.
+
+    As in ``parts_s`` of a validation."""
     metric: Optional[str] = None
-    """Metric that ran, where there is one."""
+    """Metric of the validation that was running, if any."""
     waited_s: Number
-    """Seconds without progress."""
+    """Seconds without progress of the training."""
     is_over: bool = False
-    """True if training went on by itself after that; the other fields are left out
-    then."""
+    """True if training went on by itself after the standstill.
+
+    The other fields are left out then."""
     stack: Tuple[str, ...] = ()
-    """Call stack of the worker that owed the next batch, innermost first; empty when it
-    did not answer. Where no worker owed one, of the thread that trains."""
+    """Call stack of the worker that owed the next batch, innermost first.
+
+    Empty when it did not answer. Where no worker owed one, of the thread that trains.
+    """
     worker: Optional[Count] = None
-    """Id of the loader's worker that owed the next batch."""
+    """Id of the DataLoader worker that owed the next batch."""
     pid: Optional[Count] = None
     """Process id of the worker that owed the next batch."""
     state: Optional[str] = None
-    """State of that worker as in ``ps``: R where it used a core meanwhile, S, D, T, Z,
-    or X when it is gone."""
+    """Process state, as in ``ps``, of the worker that owed the next batch.
+
+    R where it used a core meanwhile, S, D, T, Z, or X when it is gone."""
     sample: Optional[Count] = None
-    """Index of the sample that the worker was making; without workers, that the loop
-    made."""
+    """Index of the sample that was being loaded.
+
+    By the worker that owed the next batch; without workers, by the loop."""
     sample_s: Optional[Number] = None
-    """Seconds spent on that sample so far."""
+    """Seconds spent so far on the sample that was being loaded."""
     sample_number: Optional[Count] = None
-    """Place of that sample in the batch, from 1; ``None`` where samples are not seen
-    singly."""
+    """Place in its batch of the sample that was being loaded, from 1.
+
+    ``None`` where samples are not seen singly."""
     batch_samples: Optional[Count] = None
-    """Number of samples in that batch."""
+    """Number of samples in the batch that was being loaded."""
     batch_s: Optional[Number] = None
-    """Seconds spent on that batch so far."""
+    """Seconds spent so far on the batch that was being loaded."""
     image: Optional[str] = None
-    """Image file of that sample, once its annotation was read; of long names the
-    end."""
+    """Image file of the sample that was being loaded; of a long name the end.
+
+    Known once its annotation was read."""
     call: Optional[str] = None
-    """System call that the worker waited in; in an uninterruptible sleep the kernel's
-    function where that is known."""
+    """System call that the worker waited in.
+
+    In an uninterruptible sleep the kernel's function where that is known."""
     path: Optional[str] = None
-    """File that the system call was about."""
+    """File that the worker's system call was about."""
     mount: Optional[str] = None
-    """Type of the file system that holds the file."""
+    """Type of the file system that holds the file of the worker's system call."""
     alike: Count = 0
-    """Number of workers that stood at the same line, itself included."""
+    """Number of workers that stood at the same line of code as the reported worker.
+
+    Itself included."""
     is_alarm: bool = True
-    """False if this rank only waits for others and its log has not said so: it is noted
+    """True if this rank's log reported the standstill.
+
+    False if this rank only waits for others and its log has not said so: it is noted
     for them, so that they see that nobody works."""
     epoch_batches: Optional[Count] = None
-    """Batches that the loader of this rank has in an epoch; ``None`` where it has no
-    length, and in iteration-based training."""
+    """Number of batches that the loader of this rank has in an epoch.
+
+    ``None`` where it has no length, and in iteration-based training."""
     batches_taken: Optional[Count] = None
-    """Batches of this epoch that training has taken."""
+    """Number of batches of the current epoch that training has taken."""
     has_met: Optional[bool] = None
-    """True if the ranks have ended an iteration together since training began, and so a
-    collective; ``None`` of a run of one rank."""
+    """True if the ranks have ended an iteration together since training began.
+
+    And so a collective; ``None`` of a run of one rank."""
     pin_stack: Tuple[str, ...] = ()
-    """Call stack of the thread that pins batches, innermost first, where there is
-    one."""
+    """Call stack of the DataLoader's thread that pins batches, innermost first.
+
+    Empty where there is none."""
 
 
 Ending = Literal['completed', 'interrupted', 'failed']
@@ -1012,7 +1143,7 @@ Ending = Literal['completed', 'interrupted', 'failed']
 
 
 class SparedTime(Recorded, frozen=True, kw_only=True):
-    """Time that an optimisation spares, measured in turns with the plain way.
+    """CPU time that an optimisation spares, measured in turns with the plain code.
 
     CPU of the training thread for one call, medians, over a few of its first calls.
     """
@@ -1020,53 +1151,67 @@ class SparedTime(Recorded, frozen=True, kw_only=True):
     plain_s: Number
     ours_s: Number
     calls: Count
-    """Calls timed of each way."""
+    """Number of calls timed with the optimisation, and as many without."""
 
 
 class EndRecord(EvidenceLine, frozen=True, kw_only=True, tag='end'):
-    """Last record of training, unless it was killed; only a verdict may follow."""
+    """Last record of a training that was not killed; only a verdict may follow."""
 
     status: Ending
-    """Ending: ``completed``, ``interrupted`` or ``failed``; a run that died of a signal
-    has no such line."""
+    """Ending of the training: ``completed``, ``interrupted`` or ``failed``.
+
+    A run that died of a signal has no such line."""
     iterations: Count
     duration_s: Optional[Number]
-    """Seconds from building the Runner; ``None`` when the ledger had been switched
-    off."""
+    """Seconds from building the Runner to the end of the training.
+
+    ``None`` when the ledger had been switched off."""
     ledger_s: Mapping[str, Number]
-    """Seconds by part of the time ledger over the whole run; empty when the ledger had
-    been switched off."""
+    """Seconds by part of the time ledger over the whole run.
+
+    Empty when the ledger had been switched off."""
     hooks_s: Mapping[str, Number] = {}
-    """Seconds in ``hooks`` of the whole run, by class of hook."""
+    """Seconds in hooks over the whole run, by class of hook."""
     saves: Count = 0
-    """Saves of the whole run, those after the last iteration included."""
+    """Number of checkpoint saves of the run.
+
+    Those after the last iteration are included."""
     error: Optional[str] = None
     """Type of the exception that ended the training."""
     traceback: Tuple[str, ...] = ()
-    """End of the traceback that Python prints, without lines of code; a loader worker's
-    is in it."""
+    """End of the traceback that Python prints, without lines of code.
+
+    A loader worker's is in it."""
     sample: Optional[str] = None
-    """Sample that the data set was asked for when loading raised in the training
-    process."""
+    """Sample that the data set was asked for when loading raised an exception.
+
+    In the training process."""
     oom_kills: Optional[Count] = None
-    """Processes that the kernel has killed in the control group for memory."""
+    """Out-of-memory kills in the control group by the kernel."""
     without_gradient: Tuple[str, ...] = ()
-    """Parameters that had no gradient on this rank in data-parallel training, where its
-    exception says so."""
+    """Parameters that had no gradient on this rank in data-parallel training.
+
+    Where its exception says so."""
     spared: Mapping[str, SparedTime] = {}
-    """Time that optimisations spared, by their name, as far as it could be measured."""
+    """Time that each optimisation spared, by its name, as far as it was measured."""
 
 
 TunedAction = Literal['change', 'keep', 'roll_back']
-"""Action of tuning. ``change``: other settings from here on. ``keep`` and
-``roll_back``: what the last change gave was judged."""
+"""Action of tuning: ``change``, ``keep`` or ``roll_back``.
+
+``change``: other settings from here on. ``keep`` and ``roll_back``: what the last
+change gave was judged.
+"""
 
 TunedReason = Literal[
     'predicted', 'found_before', 'gain', 'loss', 'unclear', 'other_load', 'failed'
 ]
-"""Reason of a tuning action: ``predicted`` to be faster, ``found_before`` by the run
-that this one resumes; measured a ``gain`` or a ``loss``, ``unclear``, not judged
-because ``other_load`` on the host changed meanwhile; ``failed`` to start."""
+"""Reason of a tuning action, such as ``predicted``, ``gain`` or ``failed``.
+
+``predicted`` to be faster, ``found_before`` by the run that this one resumes; measured
+a ``gain`` or a ``loss``, ``unclear``, not judged because ``other_load`` on the host
+changed meanwhile; ``failed`` to start.
+"""
 
 
 TunedLoader = Literal['train', 'validation']
@@ -1076,54 +1221,62 @@ class TunedRecord(EvidenceLine, frozen=True, kw_only=True, tag='tuned'):
     """One action of tuning while training: a change of the loader, or its judgement."""
 
     iteration: Count
-    """Iterations done, counted over the whole training."""
+    """Training iterations done, counted over the whole training."""
     action: TunedAction
-    """Action: ``change``: the loader has other settings from here on. ``keep``: what
-    the last change gave was judged. ``roll_back``: it was judged and taken back."""
+    """Action of tuning: ``change``, ``keep`` or ``roll_back``.
+
+    ``change``: the loader has other settings from here on. ``keep``: what the last
+    change gave was judged. ``roll_back``: it was judged and taken back."""
     reason: TunedReason
-    """Reason: ``predicted``, ``found_before``, ``gain``, ``loss``, ``unclear``,
-    ``other_load`` or ``failed``."""
+    """Reason of the tuning action, such as ``predicted`` or ``gain``.
+
+    Or ``found_before``, ``loss``, ``unclear``, ``other_load`` or ``failed``."""
     loader: TunedLoader = 'train'
     """Loader that was tuned: ``train`` or ``validation``."""
     old: TunedSettings
     new: TunedSettings
-    """Settings from here on; of ``keep``, the same as ``old``."""
+    """Loader settings after the action; equal to ``old`` after ``keep``."""
     is_within: bool = False
     """True if the change was made between two batches of a pass through the data."""
     switch_s: Optional[Number] = None
-    """Seconds that the training thread spent on the switch at once."""
+    """Seconds that the training thread spent at once on switching the loader."""
     iter_s: Optional[Number] = None
-    """Iteration time with the settings before the change."""
+    """Iteration time with the loader settings before the change."""
     predicted_iter_s: Optional[Number] = None
     measured_iter_s: Optional[Number] = None
-    """Iteration time with the settings that were judged."""
+    """Iteration time with the loader settings that were judged."""
     gain_pct: Optional[float] = None
-    """Iteration time saved, in per cent: predicted of ``change``, measured of ``keep``
-    and ``roll_back``; below zero it is a loss."""
+    """Iteration time saved, in per cent; below zero it is a loss.
+
+    Predicted of ``change``, measured of ``keep`` and ``roll_back``."""
     gain_low_pct: Optional[float] = None
-    """Lower end of the gain's interval, which holds the truth 9 times in 10 where it is
-    predicted, 19 in 20 where it is measured."""
+    """Lower end of the interval of ``gain_pct``.
+
+    It holds the truth 9 times in 10 where it is predicted, 19 in 20 where it is
+    measured."""
     gain_high_pct: Optional[float] = None
 
 
 Plain = Union[bool, int, float, str]
-"""Value of a setting."""
+"""Value of a config setting: a bool, a number or a text."""
 
 
 class RecommendedChange(Recorded, frozen=True, kw_only=True):
     """One setting that ``mmgpu recommend`` would change."""
 
     key: str
-    """Dotted key, as in ``--cfg-options``."""
+    """Dotted config key, as in ``--cfg-options``."""
     old: Optional[Plain] = None
-    """Value in use; ``None`` is what PyTorch takes for a setting that only workers
-    have, or that the setting is not there."""
+    """Value of the setting that the run used.
+
+    ``None`` is what PyTorch takes for a setting that only workers have, or that the
+    setting is not there."""
     new: Optional[Plain] = None
-    """Recommended value; ``None`` as in ``old``."""
+    """Recommended value of the setting; ``None`` as in ``old``."""
 
 
 class VerdictRecord(EvidenceLine, frozen=True, kw_only=True, tag='verdict'):
-    """Verdict on the run so far, with recommended changes; the newest counts.
+    """Verdict on the training run so far, with recommended changes; the newest counts.
 
     Rank 0 writes one in about every hour of training, so that a run that is killed has
     one, and one after the end.
@@ -1132,11 +1285,11 @@ class VerdictRecord(EvidenceLine, frozen=True, kw_only=True, tag='verdict'):
     verdict: str
     """Name of the verdict, such as ``data_bound_workers``."""
     confidence: str
-    """Confidence: ``high``, ``medium`` or ``low``."""
+    """Confidence of the verdict: ``high``, ``medium`` or ``low``."""
     is_final: bool = False
     """True if training had ended; False in the verdict of each hour."""
     written_unix_s: Optional[Number] = None
-    """Time of writing by the wall clock; a label, never used for durations."""
+    """Time of writing the verdict by the wall clock; not used for durations."""
     judged_rank: Count = 0
     """Rank whose evidence was judged: the one that holds up the others."""
     iterations: Count
@@ -1144,19 +1297,21 @@ class VerdictRecord(EvidenceLine, frozen=True, kw_only=True, tag='verdict'):
     training_hours: Number
     """Hours from building the Runner to the last iteration that is judged."""
     gpu_hours: Optional[Number] = None
-    """Hours of ``training_hours`` times the ranks, each of which trains on a GPU; 0 on
-    the CPU."""
+    """GPU hours: ``training_hours`` times the number of ranks; 0 on the CPU."""
     ledger_pct: Mapping[str, Number] = {}
-    """Share of ``training_hours`` by part of the time ledger; empty when the ledger had
-    been switched off."""
+    """Per cent of ``training_hours`` by part of the time ledger.
+
+    Empty when the ledger had been switched off."""
     changes: Tuple[RecommendedChange, ...] = ()
-    """Recommended changes; empty where none is sure enough."""
+    """Recommended changes of settings; empty where none is sure enough."""
     saved_hours: Optional[float] = None
-    """Predicted hours by which all changes together had shortened ``training_hours``;
+    """Predicted hours by which all changes together had shortened the training.
+
     ``None`` without a change, or where no gain is predicted of it."""
     saved_low_hours: Optional[float] = None
-    """Lower end of the interval of ``saved_hours``, which holds the truth 9 times in
-    10; below zero it is a loss."""
+    """Lower end of the interval of ``saved_hours``; below zero it is a loss.
+
+    The interval holds the truth 9 times in 10."""
     saved_high_hours: Optional[float] = None
     slurm_job_id: Optional[Count] = None
     """Id of the SLURM job that the run ran in."""

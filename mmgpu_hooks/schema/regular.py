@@ -1,4 +1,4 @@
-"""Opens files that others wrote without waiting for anybody: regular ones, or pipes."""
+"""Opens files of other programs without blocking: regular files, or pipes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ _KINDS = {
 
 
 class NotRegularError(OSError):
-    """A folder, a pipe, a device or the like; ``strerror`` says which."""
+    """Error for a path that is a folder, a pipe, a device or the like.
+
+    ``strerror`` says which.
+    """
 
 
 def open_descriptor(path: Path | str, *, or_pipe: bool = False) -> int:
-    """Open a regular file for reading; whatever else stands there is refused at once.
+    """Open a regular file for reading; anything else at the path is refused at once.
 
     Args:
         path: The file, or a link to it.
@@ -52,7 +55,7 @@ def open_descriptor(path: Path | str, *, or_pipe: bool = False) -> int:
 
 
 def open_regular(path: Path | str, *, or_pipe: bool = False) -> BinaryIO:
-    """Open a file as :func:`open_descriptor` does, as an object with a buffer."""
+    """Open a regular file for buffered reading, as :func:`open_descriptor` does."""
     return os.fdopen(open_descriptor(path, or_pipe=or_pipe), 'rb')
 
 

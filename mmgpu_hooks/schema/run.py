@@ -1,4 +1,4 @@
-"""Reads the evidence of one run and of its ranks.
+"""Reads the evidence files of a training run and of its ranks.
 
 What can be used of the evidence is used, what cannot is counted and said.
 """
@@ -31,7 +31,7 @@ from mmgpu_hooks.schema.tried import Profile
 
 @dataclass(frozen=True)
 class RunEvidence:
-    """Evidence of one rank, read back."""
+    """Evidence of one rank, as read from its file."""
 
     path: str
     run: recorded.RunRecord
@@ -39,31 +39,36 @@ class RunEvidence:
     end: Optional[recorded.EndRecord] = None
     sources_off: Tuple[recorded.SourceOffRecord, ...] = ()
     stuck: Tuple[recorded.StuckRecord, ...] = ()
-    """Alarms of the watchdog, and the records of their ends."""
+    """Records of the watchdog's alarms, and of their ends."""
     notes_of_waits: Tuple[recorded.StuckRecord, ...] = ()
-    """Waits for other ranks that were no alarm, and their ends."""
+    """Records of waits for other ranks that were no alarm, and of their ends."""
     save_records: Tuple[recorded.SaveRecord, ...] = ()
     after_saves: Tuple[recorded.AfterSaveRecord, ...] = ()
     validations: Tuple[recorded.ValidationRecord, ...] = ()
     validation_progress: Tuple[recorded.ValidationProgressRecord, ...] = ()
-    """Progress of validations at some times, in order."""
+    """Progress of validations at some times, in the order of time."""
     memory: Tuple[recorded.MemoryRecord, ...] = ()
-    """Holders of the host's memory, in the order of time."""
+    """Use of the host's memory, in the order of time."""
     tuned: Tuple[recorded.TunedRecord, ...] = ()
     """Changes and judgements of ``tune=True``, in the order of time."""
     start_parts: Tuple[recorded.StartPartRecord, ...] = ()
-    """Parts of a start that may last, as they began; of a run that left no more."""
+    """Parts of a start that may last, as they began.
+
+    Of a run that left no more."""
     start: Optional[recorded.StartRecord] = None
-    """Time of the start by part; ``None`` of a run that did not end its first
-    iteration, and of older evidence."""
+    """Time of the training's start by part.
+
+    ``None`` of a run that did not end its first iteration, and of older evidence."""
     notes: Tuple[Text, ...] = ()
-    """Sentences about what was odd in the file, for the user."""
+    """Sentences for the user about what was odd in the evidence file."""
     profile: Optional[Profile] = None
-    """Profile that ``mmgpu profile`` left in the work_dir of the run: maybe of another
-    training."""
+    """Profile that ``mmgpu profile`` left in the work_dir of the run.
+
+    It may be of another training."""
     cores_had: Optional[float] = None
-    """Usable cores as the run had them, where ``run`` says what it would have on
-    another start; ``None`` where it says what it had."""
+    """Usable cores that the run had, where ``run`` describes another start.
+
+    ``None`` where ``run`` says what it had."""
 
     @property
     def switches(self) -> Tuple[recorded.TunedRecord, ...]:
@@ -77,18 +82,20 @@ class RunEvidence:
 
 @dataclass(frozen=True)
 class RankRow:
-    """Seconds per iteration of one rank, over the iterations that all recorded."""
+    """Seconds per iteration of one rank, over the iterations that all ranks have."""
 
     rank: int
     data_wait_s: float
     startup_s: float
     hooks_s: float
-    """Seconds in hooks, less those that wait for other ranks."""
+    """Seconds per iteration in hooks, less hooks that wait for other ranks."""
     save_s: float
     own_s: float
-    """Sum of the rank's own times: the others wait for the rank where it is largest."""
+    """Sum of the rank's own times per iteration, s.
+
+    The others wait for the rank where it is largest."""
     step_s: float
-    """Seconds of the step, with the wait for the slowest rank in it."""
+    """Seconds per iteration of the train step, waits for the slowest rank included."""
     gpu_util_pct: Optional[float] = None
 
 
@@ -100,25 +107,29 @@ class RanksSummary:
     why: Text
     """Sentence that says which rank is slowest and why, or why that cannot be said."""
     rows: Tuple[RankRow, ...] = ()
-    """Times of the ranks, in order of rank."""
+    """Times per iteration of the ranks, in order of rank."""
     iterations: int = 0
     """Number of iterations compared, the warm-up left out."""
     slowest: Optional[int] = None
-    """Slowest rank; ``None`` when they differ by less than noise, or it is unknown."""
+    """Slowest rank; ``None`` when ranks differ by less than noise, or it is unknown."""
     part: Optional[str] = None
-    """Part in which the slowest rank loses time: ``data_wait``, ``startup``, ``hooks``
-    or ``checkpoint_save``."""
+    """Part of the time ledger in which the slowest rank loses time.
+
+    ``data_wait``, ``startup``, ``hooks`` or ``checkpoint_save``."""
     lost_s: Optional[float] = None
-    """Seconds that the slowest rank costs per iteration: its own time beyond the median
-    of the others'."""
+    """Seconds that the slowest rank costs per iteration.
+
+    Its own time beyond the median of the others'."""
     noise_s: Optional[float] = None
-    """Least difference between ranks, s, that is more than noise."""
+    """Least difference between ranks that is more than noise, s."""
     notes: Tuple[Text, ...] = ()
-    """Sentences on files left out, ranks missing, files cut short."""
+    """Sentences on evidence files left out or cut short, and on missing ranks."""
 
 
 def read_evidence(path: Path) -> RunEvidence:
-    """Read one rank's evidence file; some 0.02 ms per line on a 2-core VM.
+    """Read the evidence file of one rank.
+
+    It takes some 0.02 ms per line on a 2-core VM.
 
     Args:
         path: A ``gpu_efficiency.jsonl``.
@@ -162,7 +173,7 @@ _TAIL_BYTES = 2**16
 
 
 def read_last_word(path: Path) -> recorded.EvidenceLine | None:
-    """Read the last interval, standstill or end in the last 64 KiB of evidence.
+    """Read the last record of an interval, standstill or end in a file's last 64 KiB.
 
     Returns:
         ``None`` where there is none yet.
@@ -182,9 +193,9 @@ class _Records(NamedTuple):
     """Records of one evidence file."""
 
     records: dict[Any, list[Any]]
-    """Records of the file by kind."""
+    """Records of the evidence file by kind."""
     notes: list[Text]
-    """Sentences on lines that were left out."""
+    """Sentences on lines of the evidence file that were left out."""
 
 
 def _read_records(path: Path) -> _Records:
@@ -260,11 +271,11 @@ class OtherRanks(NamedTuple):
 
     ranks: List[RunEvidence]
     notes: List[Text]
-    """Sentences, one for each file that could not be read."""
+    """Sentences on evidence files that could not be read, one for each file."""
 
 
 def read_other_ranks(paths: Sequence[Path]) -> OtherRanks:
-    """Read the evidence of other ranks; a bad file costs its rank and no more."""
+    """Read the evidence of other ranks; an unreadable file costs its rank alone."""
     ranks, notes = [], []
     for path in paths:
         try:

@@ -1,4 +1,4 @@
-"""Reads the first record of a run's evidence and the last ones, and nothing between.
+"""Reads the first and the last records of a run's evidence, and nothing in between.
 
 A verdict is a record, so ``mmgpu runs`` judges nothing: it reads the first line and the
 last 64 KiB of each run, more where an hour of intervals lies behind the newest verdict.
@@ -29,14 +29,17 @@ from mmgpu_hooks.schema.text import phrase
 
 _HEAD_BYTES = 2**13
 _TAILS_BYTES = (2**16, 2**19, 2**22)
-"""Bytes to read of a file's end, more each time nothing was found. A run that is killed
-has up to an hour of intervals behind its newest verdict: 0.4 MB of them, as a rule."""
+"""Bytes to read of a file's end, more each time no verdict was found.
+
+A run that is killed has up to an hour of intervals behind its newest verdict: 0.4 MB of
+them, as a rule.
+"""
 
 RecordT = TypeVar('RecordT', bound=EvidenceLine)
 
 
 class FileIdentity(NamedTuple):
-    """Device and inode: the same for each name that leads to a file."""
+    """Device and inode of a file: the same for every path that leads to the file."""
 
     device: int
     inode: int
@@ -44,18 +47,20 @@ class FileIdentity(NamedTuple):
 
 @dataclass(frozen=True)
 class RunEnds:
-    """First and last records of one run."""
+    """First and last records of one run's evidence file."""
 
     identity: FileIdentity
     run: RunRecord
     end: Optional[EndRecord]
-    """Record of the end; ``None`` while it trains, and of a run that was killed."""
+    """Record of the training's end; ``None`` while it trains, or if it was killed."""
     verdict: Optional[VerdictRecord]
-    """Newest verdict; ``None`` where the last 4 MiB have none."""
+    """Newest verdict on the run; ``None`` where the file's last 4 MiB have none."""
 
 
 def read_run_ends(path: str) -> RunEnds:
-    """Read the ends of a run's evidence; some 50 us where the file is cached.
+    """Read the first and last records of a run's evidence file.
+
+    It takes some 50 us where the file is cached.
 
     Args:
         path: Evidence of rank 0.
@@ -124,7 +129,7 @@ def _read_first(path: str, descriptor: int, whole: bytes) -> RunRecord:
 
 
 def _find_last(tail: bytes, kind: Type[RecordT]) -> Optional[RecordT]:
-    """Find the last whole record of a kind in the end of a file."""
+    """Find the last whole record of a kind in the end of an evidence file."""
     # as the hook's own writer has it
     mark = b'{"kind":"%s"' % str(kind.__struct_config__.tag).encode()
     found = len(tail)

@@ -1,4 +1,4 @@
-"""Finds the newest run in a folder a user points at."""
+"""Finds the newest training run in a folder that a user points at."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ PLAIN_NAME = 'scalars.json'
 _RANK = re.compile(r'_rank(\d+)(?=(?:\.\d+)?\.jsonl$)')
 _TIMESTAMP = re.compile(r'^\d{8}_\d{6}')
 _LOG = re.compile(r'^\d{8}_\d{6}(?:_.*rank0+)?\.log$')
-"""Names of MMEngine's own log files; that of rank 0 where each rank has one."""
+"""Pattern of the names of MMEngine's own log files.
+
+That of rank 0 where each rank has one.
+"""
 _TRAINS, _EVALUATES = b'(train)', re.compile(rb'\b(?:Epoch|Iter)\((?:val|test)\)')
 _MOST_BYTES = 2**20
-"""Bytes read of a log, from its end, to see what it is a log of."""
+"""Bytes read from the end of a log to tell a training from an evaluation."""
 
 
 class EvidenceError(UserError):
@@ -40,25 +43,28 @@ class Attempt:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The files of one run."""
+    """The files of one training run."""
 
     folder: Path
-    """Folder of the files: a run's ``vis_data``, as a rule."""
+    """Folder of the run's files: ``vis_data``, as a rule."""
     evidence: Path | None = None
-    """Evidence of rank 0; ``None`` where only MMEngine's own ``scalars.json`` is
-    there."""
+    """Evidence file of rank 0.
+
+    ``None`` where only MMEngine's own ``scalars.json`` is there."""
     config_copy: Path | None = None
     """Flattened copy of the config that MMEngine left."""
     other_ranks: tuple[Path, ...] = ()
-    """Evidence of the same run's other ranks, by rank."""
+    """Evidence files of the run's other ranks, by rank."""
     starting_ranks: tuple[Path, ...] = ()
-    """Evidence of the start, by rank, of ranks that have not begun to train."""
+    """Evidence of the start of ranks that have not begun to train, by rank."""
     older_runs: tuple[Path, ...] = ()
-    """Paths of evidence of the folder's other runs, newest first; they may not
-    exist."""
+    """Evidence paths of the folder's other runs, newest first.
+
+    They may not exist."""
     newer_attempt: Attempt | None = None
-    """Newest attempt, where it is newer than this run: it has ended before its first
-    iteration, or is still starting."""
+    """Newest training without evidence, if newer than this run.
+
+    It has ended before its first iteration, or is still starting."""
 
     @property
     def run_folder(self) -> Path:
@@ -67,26 +73,34 @@ class RunFiles:
 
 
 START_NAME, OTHER_STARTS = 'before_training.jsonl', 'before_training_rank*.jsonl'
-"""Names of the evidence of ranks that have not come to their train loop: who holds
-memory, and where they stand. Their evidence takes its place."""
+"""Names of the evidence files of ranks before their train loop.
+
+They say who holds memory, and where the ranks stand. The evidence of a training takes
+their place.
+"""
 
 STACK_SUFFIX = '.stack'
-"""Suffix of the file beside the evidence with the stacks of a process that C code
-holds."""
+"""Suffix of the file with the call stacks of a process that C code holds.
+
+It lies beside the evidence.
+"""
 
 
 def evidence_name(rank: int) -> str:
-    """File name of one rank's evidence; rank 0 has the plain one."""
+    """Return the file name of one rank's evidence; rank 0 has the plain name."""
     return EVIDENCE_NAME if rank == 0 else f'gpu_efficiency_rank{rank}.jsonl'
 
 
 def start_name(rank: int) -> str:
-    """File name of one rank's evidence before its train loop; rank 0's is plain."""
+    """Return the file name of one rank's evidence from before its train loop.
+
+    Rank 0's is plain.
+    """
     return START_NAME if rank == 0 else f'before_training_rank{rank}.jsonl'
 
 
 def find_start_files(folder: Path) -> tuple[Path, ...]:
-    """Evidence of the ranks in a folder that have not begun to train, by rank."""
+    """Find the evidence of ranks in a folder that have not begun to train, by rank."""
     found = [folder / START_NAME, *folder.glob(OTHER_STARTS)]
     return tuple(sorted((path for path in found if path.is_file()), key=_rank_of))
 
@@ -97,7 +111,10 @@ def _rank_of(path: Path) -> int:
 
 
 def unused_path(path: Path) -> Path:
-    """Choose ``path``, or a numbered one where this Runner trained before."""
+    """Return the path, or a numbered path where a file of that name exists.
+
+    Such a file is there when this Runner trained before.
+    """
     number = 1
     unused = path
     while unused.exists():
@@ -107,7 +124,7 @@ def unused_path(path: Path) -> Path:
 
 
 def read_run_folder(path: Path) -> RunFiles:
-    """Find the newest run under ``path``.
+    """Find the newest training run under ``path``.
 
     Args:
         path: A ``work_dir`` with one folder per run, one run's folder, its
@@ -185,7 +202,7 @@ def read_run_folder(path: Path) -> RunFiles:
 
 
 def find_attempt(path: Path) -> Attempt | None:
-    """Find the newest attempt at or below ``path`` that left no evidence.
+    """Find the newest training attempt at or below ``path`` that left no evidence.
 
     A run that tested or validated a checkpoint is none: its log says so.
     """
@@ -201,7 +218,7 @@ def find_attempt(path: Path) -> Attempt | None:
 
 
 def find_log(folder: Path) -> Path | None:
-    """Find MMEngine's log in the folder of a run; any other file is none.
+    """Find MMEngine's log file in the folder of a run.
 
     It is named as the folder is. Where the folder was renamed, it is the newest log
     that MMEngine may have named so.
@@ -214,7 +231,10 @@ def find_log(folder: Path) -> Path | None:
 
 
 def read_start_time(folder: Path) -> datetime | None:
-    """Read when a run began, by its host's clock: MMEngine names its folder so."""
+    """Read when a run began, from the name that MMEngine gave its folder.
+
+    By its host's clock.
+    """
     with contextlib.suppress(ValueError):
         return datetime.strptime(folder.absolute().name[:15], '%Y%m%d_%H%M%S')
     return None
@@ -228,7 +248,7 @@ def _is_evaluation(log: Path) -> bool:
 
 
 def find_other_ranks(evidence: Path) -> tuple[Path, ...]:
-    """Find the other ranks' files beside rank 0's, by rank.
+    """Find the evidence files of other ranks beside rank 0's, by rank.
 
     Args:
         evidence: Rank 0's; ``gpu_efficiency.2.jsonl``, of a second training with the
@@ -244,7 +264,7 @@ def find_other_ranks(evidence: Path) -> tuple[Path, ...]:
 
 
 def find_peers(evidence: Path) -> tuple[Path, ...]:
-    """Find the files of the other ranks of a run, by rank.
+    """Find the evidence files of all other ranks of a run, by rank.
 
     Args:
         evidence: Of any rank, or what it has of its start.
@@ -264,7 +284,7 @@ def find_peers(evidence: Path) -> tuple[Path, ...]:
 
 
 def _find_runs(path: Path) -> list[Path]:
-    """Find all ``vis_data`` folders that hold a run, oldest first."""
+    """Find all ``vis_data`` folders that hold a training run, oldest first."""
     # glob passes over what it may not read, and the newest run with it
     os.listdir(path)
     for folder in (*path.glob('*'), *path.glob('*/vis_data')):
@@ -288,7 +308,7 @@ def _start_order(vis_data: Path) -> tuple[bool, str, float]:
 
 
 def _read_change_time(file: Path) -> float:
-    """Read when a file changed; 0 of a hidden file, and of a dangling link."""
+    """Read when a file changed; 0 for a hidden file or a dangling link."""
     if not file.name.startswith('.'):
         # an editor's lock is such a link, and a run may end while its files are listed
         with contextlib.suppress(OSError):

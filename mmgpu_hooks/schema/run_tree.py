@@ -1,4 +1,4 @@
-"""Finds the evidence of every run below some folders, whatever else lies there."""
+"""Finds the evidence files of all training runs below some folders."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 _EVIDENCE = re.compile(r'gpu_efficiency(?:\.\d+)?\.jsonl')
-"""Names of rank 0's evidence; a number is of a Runner that trained again."""
+"""Pattern of the names of rank 0's evidence files.
+
+A number is of a Runner that trained again.
+"""
 _DATA_FOLDER = 'vis_data'
-"""Folder of MMEngine's data; images that a visualiser drew lie below it, by the
-thousand."""
+"""Name of the folder that holds MMEngine's data of a run.
+
+Images that a visualiser drew lie below it, by the thousand.
+"""
 
 
 class FoundEvidence(NamedTuple):
-    """Evidence of rank 0 of one run."""
+    """Evidence file of rank 0 of one run, with its owner."""
 
     path: str
     owner_id: int
@@ -28,11 +33,11 @@ class Unreadable(NamedTuple):
 
     path: str
     reason: str
-    """Reason, as the operating system says it."""
+    """Reason why the path could not be read, as the operating system says it."""
 
 
 class RunTree:
-    """Walks folders for the evidence of runs.
+    """Walks folders and yields the evidence files of training runs.
 
     Links to folders are followed, and each folder is entered once, so that loops end. A
     link to a folder that holds one of the roots is passed over: it leads to all that
@@ -50,7 +55,7 @@ class RunTree:
         self._roots = [str(root) for root in roots]
         self._real_roots = [os.path.realpath(root) for root in self._roots]
         self._entered: set[tuple[int, int]] = set()
-        """Device and inode of each folder."""
+        """Device and inode of each folder that was entered."""
 
     def __iter__(self) -> Iterator[FoundEvidence]:
         # links come after all folders, so that a run is shown by its own path
@@ -96,7 +101,7 @@ class RunTree:
     def _sort(
         self, entry: os.DirEntry[str], folders: list[str], links: list[str]
     ) -> None:
-        """Put an entry among the folders or the links, where it is one."""
+        """Add a directory entry to the folders or to the links, if it is either."""
         try:
             if entry.is_dir(follow_symlinks=False):
                 folders.append(entry.path)

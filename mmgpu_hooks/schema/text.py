@@ -1,4 +1,4 @@
-"""Sentences as a template and facts, to be worded in any language.
+"""Sentences as a template and named values, to be worded in any language.
 
 A template is an English sentence with named fields. The unit of a fact is the end of
 its name (``iter_s``, ``free_bytes``, ``wait_share``, ``throttled_pct``), or a noun that
@@ -36,10 +36,12 @@ from mmgpu_hooks.schema.figures import (
 _FORMATTER = string.Formatter()
 _NO_FACTS: Mapping[str, Any] = {}
 _LISTED = '{listed}'
-"""Template of names in a row; it has no words of its own."""
+"""Template of a list of names; it has no words of its own."""
 _PARTS = 'parts'
-"""Name of the only fact of a text that is several sentences in a row: it has no
-template."""
+"""Key, among the values of a `Text`, of the sentences that the text joins.
+
+It is the only value of such a text, which has no template.
+"""
 
 
 class Noun(NamedTuple):
@@ -93,8 +95,10 @@ NOUNS: dict[str, Noun] = {
     'weeks': Noun('{n} week', '{n} weeks'),
     'workers': Noun('{n} worker', '{n} workers'),
 }
-"""Counted nouns by the end of a fact's name. A format for numbers (``{workers:d}``)
-leaves the noun out."""
+"""Counted nouns by the end of the name of a value, such as ``workers``.
+
+A format for numbers (``{workers:d}``) leaves the noun out.
+"""
 
 _UNITS: dict[str, Callable[[Any], str]] = {
     's': format_seconds,
@@ -109,23 +113,28 @@ _UNITS: dict[str, Callable[[Any], str]] = {
     'count': format_count,
     'numbers': format_numbers,
 }
-"""Formatters by the end of a fact's name, or the format after a colon: ``sum`` is a sum
-of seconds over a run, ``long`` over a whole training, ``exact`` per cent as exact as a
-small share needs, ``count`` what may come in millions, ``numbers`` a list as the kernel
-writes CPUs."""
+"""Formatters by the end of the name of a value, or by the format after a colon.
+
+``sum`` is a sum of seconds over a run, ``long`` over a whole training, ``exact`` per
+cent as exact as a small share needs, ``count`` what may come in millions, ``numbers`` a
+list as the kernel writes CPUs.
+"""
 
 SEPARATORS = {';': '; ', ',': ', ', '+': ' + ', '&': ' and ', '/': ' or '}
-"""Separators of a list of facts, by the format after a colon."""
+"""Separators of a list in a template, by the format after a colon."""
 
 SPACE = 'between sentences', '| |'
-"""Context and message of what stands between two sentences, between bars: a language
-without it translates them as ``||``, since an empty translation would be none."""
+"""Context and message, for gettext, of the space between two sentences.
+
+It stands between bars: a language without it translates them as ``||``, since an empty
+translation would be none.
+"""
 
 UNKNOWN = 'unknown'
 
 
 class Text(str):
-    """A sentence that keeps the template and the facts it was made of.
+    """A sentence (``str``) that keeps the template and the values that it was made of.
 
     As a string it is the sentence in English, so that logs, evidence and JSON need
     nothing else. :meth:`Wording.say` words it anew. A plain string is a text without
@@ -139,7 +148,7 @@ class Text(str):
     def __new__(
         cls, english: str, template: str = '', facts: Mapping[str, Any] = _NO_FACTS
     ) -> Text:
-        """Make a text whose English sentence is given.
+        """Make a text from an English sentence, its template and its named values.
 
         Args:
             english: The sentence.
@@ -154,7 +163,7 @@ class Text(str):
 
 
 def phrase(template: str, /, *sources: object, **facts: Any) -> Text:
-    """Make a text of a template and what fills it.
+    """Make a text from a template and the named values that fill it.
 
     Args:
         template: One literal, which catalogs of languages are made of.
@@ -179,7 +188,7 @@ def phrase(template: str, /, *sources: object, **facts: Any) -> Text:
 
 
 def sentences(*parts: Optional[str]) -> Text:
-    """Join whole sentences, leaving out those that are empty or ``None``."""
+    """Join whole sentences to one text, leaving out empty ones and ``None``."""
     said = tuple(part for part in parts if part)
     if len(said) == 1:
         return quoted(said[0])
@@ -187,7 +196,7 @@ def sentences(*parts: Optional[str]) -> Text:
 
 
 def listed(values: Iterable[str]) -> Text:
-    """Join names or texts with commas."""
+    """Join names or texts to one text, with commas."""
     facts = {'listed': tuple(values)}
     return Text(ENGLISH.fill(_LISTED, facts), _LISTED, facts)
 
@@ -198,7 +207,7 @@ def quoted(words: str) -> Text:
 
 
 def worded(words: str) -> Text:
-    """Make a text of ours without facts from a string that is no literal here.
+    """Make a translatable text from a string that is no literal where it is used.
 
     A paragraph of a docstring, a help message, an argument of a decorator: catalogs
     are made of them where they stand.
@@ -242,7 +251,7 @@ def _revive(value: Any) -> Any:
 
 
 def facts_of(said: str) -> dict[str, Any]:
-    """Return the facts of a text for JSON: by name, with those of texts in it nested.
+    """Return the named values of a text for JSON; values of nested texts are nested.
 
     Sentences in a row have one group of facts, in which the first of a name counts.
     """
@@ -286,7 +295,7 @@ class Wording:
         catalog: Optional[gettext.NullTranslations] = None,
         marks: Tuple[str, str] = ('', ''),
     ) -> None:
-        """Set the catalog of the language.
+        """Set the gettext catalog of the language that texts are worded in.
 
         Args:
             catalog: Its sentences by those in English; English by default.
@@ -296,7 +305,7 @@ class Wording:
         self._before, self._after = marks
 
     def say(self, said: object) -> str:
-        """Word a text in this language; anything else is returned as it is."""
+        """Word a text in the catalog's language; return anything else as a string."""
         if not isinstance(said, Text):
             return str(said)
         if not said.template and _PARTS in said.facts:
@@ -309,7 +318,7 @@ class Wording:
         return self._mark(self.fill(self._catalog.gettext(said.template), said.facts))
 
     def fill(self, template: str, facts: Mapping[str, Any]) -> str:
-        """Fill a template of this language with facts.
+        """Fill a template in the catalog's language with named values.
 
         Raises:
             KeyError: If a fact that is named in it is missing.
@@ -371,4 +380,4 @@ class Wording:
 
 
 ENGLISH = Wording()
-"""English wording: templates as they are."""
+"""Wording in English: templates stay as they are."""

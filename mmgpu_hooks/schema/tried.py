@@ -14,7 +14,10 @@ from mmgpu_hooks.schema.text import Text, listed, phrase
 
 
 class SweepRecipe(NamedTuple):
-    """Settings of a sweep that belong to the recipe: they make a batch larger."""
+    """Settings of a sweep that belong to the training recipe: batch size and GPUs.
+
+    They make a batch larger.
+    """
 
     batch_size: Optional[int]
     gpus: Optional[int]
@@ -22,7 +25,7 @@ class SweepRecipe(NamedTuple):
 
 @dataclass(frozen=True)
 class SweepSetting:
-    """Settings of one trial of a sweep; ``None`` keeps the config's own."""
+    """Settings of one trial of a sweep; ``None`` keeps the config's value."""
 
     num_workers: int
     batch_size: Optional[int] = None
@@ -32,17 +35,20 @@ class SweepSetting:
     amp: Optional[bool] = None
     """True if the forward pass runs in mixed precision."""
     gpus: Optional[int] = None
-    """Number of processes that torchrun starts, one per card."""
+    """Number of processes that torchrun starts, one per GPU."""
     others: Mapping[str, Any] = field(default_factory=dict)
     """Values of further settings that were asked for, by name."""
 
     def __hash__(self) -> int:
-        """Hash of the values: those of ``others`` are plain."""
+        """Return the hash of all settings' values, those of ``others`` included.
+
+        Values of ``others`` are plain.
+        """
         return hash((self.name, frozenset(self.others.items())))
 
     @classmethod
     def of(cls, values: Mapping[str, Any], **more: Any) -> SweepSetting:
-        """Make a setting from values by name; ``None`` keeps the config's own.
+        """Make a setting from values by name; ``None`` keeps the config's value.
 
         Args:
             values: Of any settings.
@@ -65,13 +71,13 @@ class SweepSetting:
 
     @property
     def name(self) -> Text:
-        """Name for users: ``4 workers, batch 3, prefetch 2, AMP on``."""
+        """Name of the setting for users: ``4 workers, batch 3, prefetch 2, AMP on``."""
         words = phrase('{workers}', workers=self.num_workers)
         return listed(filter(None, (words, self.group)))
 
     @property
     def recipe(self) -> SweepRecipe:
-        """Part of the setting that is not traded for speed."""
+        """Batch size and GPUs: the part of the setting that is not traded for speed."""
         return SweepRecipe(self.batch_size, self.gpus)
 
     @property
@@ -96,23 +102,24 @@ class SweepSetting:
 
 
 _NAMED = ('num_workers', 'batch_size', 'prefetch_factor', 'pin_memory')
-"""Names of settings that have a field of their own."""
+"""Names of settings that are fields of `SweepSetting`."""
 
 
 @dataclass(frozen=True)
 class GpuSpan:
-    """Samples of the card in one interval of a trial."""
+    """GPU samples of one interval of a trial."""
 
     begin_s: float
-    """Start of the interval, s since the first iteration began."""
+    """Start of the interval, in seconds since the first iteration began."""
     end_s: float
     util_pct: float
     zero_pct: Optional[float]
-    """Share of the samples at 0 % utilisation."""
+    """Share of the GPU samples at 0 % utilisation."""
     samples: int
     is_warm_up: bool
-    """True if the interval belongs to the warm-up: no figure of the row is taken over
-    it."""
+    """True if the interval belongs to the warm-up of the trial.
+
+    No figure of the row is taken over it."""
 
 
 @dataclass(frozen=True)
@@ -126,19 +133,20 @@ class ModelBytes:
 
     @property
     def total(self) -> int:
-        """Sum of all parts."""
+        """Bytes of parameters, gradients and optimizer state together."""
         return self.parameters + self.gradients + self.optimizer_state
 
 
 @dataclass(frozen=True)
 class SweepRow:
-    """Result of one trial of a sweep; figures are ``None`` where not measured."""
+    """Result of one trial of a sweep; ``None`` stands for what was not measured."""
 
     setting: SweepSetting
     status: str
-    """Status: ``completed``, ``failed``, ``timed_out``, ``out_of_memory``, or
-    ``loss_not_finite`` where the training diverged. Only one that completed can be
-    best."""
+    """Status of the trial, such as ``completed``, ``failed`` or ``timed_out``.
+
+    Or ``out_of_memory``, or ``loss_not_finite`` where the training diverged. Only one
+    that completed can be best."""
     error: Optional[Text] = None
     """Decisive line of the error; ``None`` when the trial completed."""
     seconds: float = 0.0
@@ -146,48 +154,49 @@ class SweepRow:
     iterations: int = 0
     """Number of measured iterations, warm-up left out."""
     iter_s: Optional[Estimate] = None
-    """Mean steady iteration, s, saves and first waits of epochs left out."""
+    """Mean steady iteration, s, checkpoint saves and first waits of epochs left out."""
     data_wait_s: Optional[float] = None
-    """Wait for data, a part of ``iter_s``."""
+    """Mean wait for data in an iteration, s; a part of ``iter_s``."""
     images_per_s: Optional[float] = None
     gpu_util_pct: Optional[float] = None
     gpu_zero_pct: Optional[float] = None
-    """Share of the samples at 0 % utilisation."""
+    """Share of the GPU samples at 0 % utilisation."""
     gpu_samples: int = 0
-    """Number of samples of the utilisation, warm-up left out."""
+    """Number of samples of the GPU utilisation, warm-up left out."""
     gpu_unknown: Optional[Text] = None
-    """Reason why the utilisation is unknown."""
+    """Reason why the GPU utilisation is unknown."""
     gpu_timeline: Tuple[GpuSpan, ...] = ()
-    """Samples of the card over the whole trial, warm-up included."""
+    """GPU samples over the whole trial, warm-up included."""
     model_bytes: Optional[ModelBytes] = None
     memory_peak_bytes: Optional[int] = None
-    """Peak of CUDA's allocator."""
+    """Peak of the memory that CUDA's allocator handed out in the trial."""
     memory_reserved_bytes: Optional[int] = None
-    """Memory that CUDA's allocator keeps."""
+    """Memory that CUDA's allocator keeps reserved in the trial."""
     host_memory_bytes: Optional[int] = None
     """Most host memory that the training process held."""
     saves_s: Tuple[float, ...] = ()
-    """Length of each save of a checkpoint beside the running workers, the first left
-    out."""
+    """Length of each checkpoint save beside the running workers, s.
+
+    The first is left out."""
     save_s: Optional[float] = None
-    """Median of ``saves_s``."""
+    """Median length of a checkpoint save beside the running workers, s."""
     save_run_delay_s: Optional[float] = None
-    """Median wait of a save for a core, s."""
+    """Median wait of a checkpoint save for a core, s."""
     save_unknown: Optional[Text] = None
-    """Reason why no save was measured."""
+    """Reason why no checkpoint save was measured."""
     cpu_cores: Optional[float] = None
     """Cores in use by the training process and its workers, mean."""
     external_cpu_cores: Optional[float] = None
-    """Cores in use by other processes meanwhile."""
+    """Cores in use by other processes during the trial."""
     most_workers: Optional[int] = None
-    """Most workers that this host carries with this setting; ``None`` is unknown."""
+    """Most workers that this host carries with the setting; ``None`` is unknown."""
     most_workers_reason: Optional[Text] = None
     folder: str = ''
     """Folder with the trial's log and evidence."""
 
     @property
     def is_measured(self) -> bool:
-        """True if the trial can be compared; a failed one cannot."""
+        """True if the trial has an iteration time that can be compared."""
         return self.iter_s is not None and self.status in ('completed', 'timed_out')
 
     @property
@@ -199,14 +208,14 @@ class SweepRow:
 
 @dataclass(frozen=True)
 class BatchMemory:
-    """Most memory that a batch size took in any of its trials."""
+    """Most memory that one batch size took in any of its trials."""
 
     batch_size: int
     total_bytes: int
     """Peak of CUDA's allocator; without CUDA, of the training process."""
     model_bytes: Optional[ModelBytes]
     reserved_bytes: Optional[int] = None
-    """Memory that CUDA's allocator kept."""
+    """Memory that CUDA's allocator kept reserved."""
 
 
 @dataclass(frozen=True)
@@ -214,18 +223,18 @@ class MemoryLine:
     """Memory against batch size, least squares: ``memory = fixed + image x batch``."""
 
     group: str
-    """Settings that the trials have in common beside the batch size, such as ``AMP
-    on``."""
+    """Settings that the trials share beside the batch size, such as ``AMP on``."""
     source: str
-    """Source of the figures: ``cuda``, the peak of the allocator, or ``host``, the
-    training process."""
+    """Source of the measured memory: ``cuda`` or ``host``.
+
+    ``cuda`` is the peak of the allocator, ``host`` the training process."""
     points: Tuple[BatchMemory, ...]
     fixed_bytes: float
     """Memory taken before the first image."""
     image_bytes: float
     """Memory that each further image takes."""
     residual_pct: float
-    """Largest distance of a point from the line, as a share of the point."""
+    """Largest distance of a measured point from the line, as a share of the point."""
 
 
 @dataclass(frozen=True)
@@ -233,18 +242,21 @@ class Sweep:
     """Results of all trials of a config on this host."""
 
     rows: Tuple[SweepRow, ...]
-    """Rows, in order of batch size and workers."""
+    """Results of the trials, in order of batch size and workers."""
     asked: int = 0
-    """Number of settings that were asked for; fewer rows when the sweep was stopped."""
+    """Number of settings that were asked for.
+
+    There are fewer rows when the sweep was stopped."""
     best: Tuple[SweepSetting, ...] = ()
-    """Fastest settings that the host carries, one per batch size; the fastest of all
-    first."""
+    """Fastest settings that the host carries, one per batch size.
+
+    The fastest of all comes first."""
     seconds: float = 0.0
-    """Seconds of this start of the sweep."""
+    """Seconds that this start of the sweep took."""
     is_interrupted: bool = False
     notes: Tuple[str, ...] = ()
     memory_lines: Tuple[MemoryLine, ...] = ()
-    """Lines of memory against batch size, where at least two were measured."""
+    """Lines of memory against batch size, where at least two sizes were measured."""
 
     def find_rivals(self, best: SweepRow) -> List[SweepRow]:
         """Find settings of the same batch size that may be as fast as the best one.
@@ -267,9 +279,9 @@ class Sweep:
 
 @dataclass(frozen=True)
 class SaveBenchRow:
-    """Saves of a trial with one number of workers; figures are medians, per save.
+    """Checkpoint saves of a trial with one number of workers; medians per save.
 
-    All of them are ``None`` where no save was measured.
+    All medians are ``None`` where no save was measured.
     """
 
     num_workers: int
@@ -278,7 +290,7 @@ class SaveBenchRow:
     error: Optional[Text] = None
     """Decisive line of the error; ``None`` when the trial completed."""
     saves: Tuple[SaveRecord, ...] = ()
-    """Saves in order; the first of the training is left out, and any that failed."""
+    """Checkpoint saves in order; the training's first and failed saves are left out."""
     won_s: Tuple[Optional[float], ...] = ()
     """Seconds that the workers won back after each save; ``None`` is unknown."""
     save_s: Optional[float] = None
@@ -288,79 +300,93 @@ class SaveBenchRow:
     other_cores: Optional[float] = None
     """Cores of the host that other processes used during the saves."""
     slow: int = 0
-    """Number of saves that were judged slow, by themselves and their own run."""
+    """Number of checkpoint saves of the trial that were judged slow.
+
+    By themselves and their own run."""
     cause: Optional[str] = None
     """Most frequent proven cause of the slow saves, out of :data:`SAVE_CAUSES`."""
     gross_s: Optional[float] = None
-    """Extra seconds compared with the saves of the reference; negative when shorter."""
+    """Extra seconds of a save over those of the reference trial; may be negative."""
     net_s: Optional[float] = None
-    """Seconds of ``gross_s`` that the job lost: less what the workers won back
-    meanwhile."""
+    """Seconds of ``gross_s`` that the training lost.
+
+    Less what the workers won back meanwhile."""
     is_harmful: Optional[bool] = None
-    """True if saves take longer by enough to matter, and beyond noise; ``None`` for the
-    reference, and when that is unknown."""
+    """True if saves take longer than in the reference trial, beyond noise.
+
+    By enough to matter, too; ``None`` for the reference, and when that is unknown."""
     remark: Optional[Text] = None
-    """Reason why the effect is unknown, or another remark on the row."""
+    """Remark on the trial, such as why the effect on saves is unknown."""
 
     @property
     def name(self) -> Text:
-        """Name for users: ``1 worker`` or ``8 workers``."""
+        """Name of the trial for users: ``1 worker`` or ``8 workers``."""
         return phrase('{workers}', workers=self.num_workers)
 
 
 @dataclass(frozen=True)
 class SaveBench:
-    """Effect of the number of workers on saves, on this host and with this model."""
+    """Effect of the number of workers on checkpoint saves, on this host and model."""
 
     rows: Tuple[SaveBenchRow, ...]
-    """Rows, in order of the number of workers."""
+    """Measured saves, in order of the number of workers."""
     reference: Optional[int] = None
-    """Number of workers of the reference row: the fewest whose saves were measured."""
+    """Workers of the reference trial: the fewest whose saves were measured."""
     harmful_workers: Optional[int] = None
-    """Smallest number of workers from which on saves are harmed; ``None`` when no
-    measured number is, or that is unknown."""
+    """Smallest number of workers from which on checkpoint saves are harmed.
+
+    ``None`` when no measured number is, or that is unknown."""
     is_interrupted: bool = False
     seconds: float = 0.0
     asked: int = 0
-    """Number of settings that were to be trained; fewer rows when it was stopped."""
+    """Number of settings that were to be trained.
+
+    There are fewer rows when the bench was stopped."""
 
 
 @dataclass(frozen=True)
 class TrialSpec:
-    """Order for one training of a user's config with some settings of its own."""
+    """Specification of a trial: a short training of a config with other settings."""
 
     config: str
-    """Path of the config file, absolute: a trial may run elsewhere."""
+    """Absolute path of the config file: a trial may run elsewhere."""
     folder: str
-    """Folder for everything that the trial leaves, its log too; used by no other
-    trial."""
+    """Folder for everything that the trial leaves, its log too.
+
+    No other trial uses it."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings by dotted key, as in ``--cfg-options``."""
+    """Config settings of the trial by dotted key, as in ``--cfg-options``."""
     hook: Optional[Mapping[str, Any]] = field(default_factory=dict)
-    """Arguments of GPUEfficiencyHook in this trial; the others stay as the config has
-    them. ``None`` trains without the hook."""
+    """Arguments of GPUEfficiencyHook in this trial; ``None`` trains without the hook.
+
+    The others stay as the config has them."""
     save_interval: Optional[int] = None
-    """Iterations from one save into the trial's folder to the next, in the place of the
-    config's checkpoint hooks; the newest is kept. ``None`` asks for none."""
+    """Iterations from one checkpoint save of the trial to the next; ``None`` for none.
+
+    It saves into the trial's folder, in the place of the config's checkpoint hooks; the
+    newest is kept."""
     last_saves: int = 0
-    """Number of saves after the last block: the first at once, the others ``save_gap``
-    apart."""
+    """Number of checkpoint saves after the trial's last block of iterations.
+
+    The first at once, the others ``save_gap`` apart."""
     save_gap: int = 0
     ranks: int = 1
-    """Number of processes that train, started by torchrun where they are several."""
+    """Number of processes that train; several are started by torchrun."""
     is_whole: bool = False
     """True if the trial validates, saves and logs as the config says."""
     profiled: int = 0
     """Number of iterations that torch.profiler records; 0 for none."""
     keeps_hook: bool = False
-    """True if GPUEfficiencyHook stays where the config has it; ``hook`` goes first."""
+    """True if GPUEfficiencyHook stays where the config has it.
+
+    ``hook`` goes first."""
 
 
 class TrialBlock(msgspec.Struct, frozen=True, tag_field='event', tag='block'):
-    """Consecutive iterations of one training, as its process reports them."""
+    """Block of consecutive iterations of a trial, as its process reports them."""
 
     seconds: List[float]
-    """Seconds of each iteration, from the end of the one before."""
+    """Seconds of each iteration, from the end of the iteration before."""
     starts: List[int] = []
     """Indices of the iterations that began an epoch."""
     batch_size: Optional[int] = None
@@ -369,22 +395,22 @@ class TrialBlock(msgspec.Struct, frozen=True, tag_field='event', tag='block'):
     epoch: Optional[int] = None
     """Number of iterations in an epoch."""
     is_loss_finite: bool = True
-    """True if every loss up to the block's end was a number, as far as it is logged."""
+    """True if every logged loss up to the end of the iterations was a number."""
     model_bytes: Optional[ModelBytes] = None
-    """Memory of the model itself, with the first block."""
+    """Memory of the model itself; reported with the first block of iterations."""
 
 
 class TrialEnd(msgspec.Struct, frozen=True, tag_field='event', tag='over'):
-    """End of a trial's process: reported by it, or concluded from how it died."""
+    """End of a trial's process: as the process reported, or judged by how it died."""
 
     status: str
-    """Status, as in :class:`Trial`."""
+    """Status of the trial, as in :class:`Trial`."""
     error: Optional[str] = None
     """Decisive line of the error; ``None`` when the trial completed."""
     iterations: int = 0
     """Number of iterations trained, as far as the process could report it."""
     save_error: Optional[str] = None
-    """Reason why its last saves ended the training."""
+    """Reason why the trial's last checkpoint saves ended the training."""
 
 
 TrialEvent = Union[TrialBlock, TrialEnd]
@@ -404,108 +430,124 @@ class TrialRole:
     side: str
     """Side that was trained, out of :data:`SIDES`."""
     is_held: bool
-    """True if the other side's training is held meanwhile, False if it has ended."""
+    """True if the training of the other side is paused, False if it has ended."""
     is_warm_up: bool
-    """True if the trial's times are not those that are compared."""
+    """True if the trial only warms up: its times are not compared."""
 
 
 @dataclass(frozen=True)
 class BlockFigures:
-    """A measured block of ``mmgpu verify``, as its trial keeps it."""
+    """Measurements of one block of iterations of ``mmgpu verify``.
+
+    As its trial keeps them.
+    """
 
     steady_s: float
-    """Mean steady iteration, s."""
+    """Mean length of a steady iteration in a block of iterations, s."""
     batch_size: Optional[int]
     epoch: Optional[int]
     """Number of iterations in an epoch."""
     starts_s: List[float]
     """Extra seconds of the iterations that began an epoch."""
     late_s: float
-    """Mean iteration of the second half, s."""
+    """Mean iteration of the second half of a block of iterations, s."""
     left: Optional[int]
     """Iterations that the training still has."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Result of a trial; a training that fails is one like any other."""
+    """Result of a trial: a short training that an experiment started.
+
+    A training that fails is a result like any other.
+    """
 
     name: str
-    """Name of what was trained; a plan has no two of the same name."""
+    """Name of the trial, unique within a plan of trials."""
     status: str
     """Status: ``completed``, ``failed``, ``timed_out`` or ``out_of_memory``."""
     error: Optional[Text] = None
     """Decisive line of the error; ``None`` when the trial completed."""
     seconds: float = 0.0
-    """Seconds of the whole trial, imports and the building of the model included."""
+    """Seconds of the whole trial.
+
+    Imports and the building of the model are included."""
     iterations: int = 0
     """Number of iterations trained, whatever the status."""
     folder: str = ''
-    """Folder with the log, and the evidence to be read again."""
+    """Folder with the trial's log and evidence."""
     role: Optional[TrialRole] = None
-    """Role in a comparison of two sides."""
+    """Role of the trial in a comparison of two sides."""
     figures: Mapping[str, Any] = field(default_factory=dict)
-    """Figures that the trial's plan derived from it, as JSON."""
+    """Values that the plan of the experiment derived from the trial, as JSON."""
 
 
 @dataclass(frozen=True)
 class HostPart:
-    """CPU that one part of an iteration takes of the training thread, in seconds."""
+    """CPU of the training thread that one part of an iteration takes, in seconds."""
 
     plain_s: float
-    """Mean of an iteration, s."""
+    """Mean CPU of a part of an iteration, without optimisations, s."""
     optimized_s: Optional[float] = None
-    """Mean with the optimisations that leave all bits as they are; ``None`` where none
-    of them could be used."""
+    """Mean CPU of a part of an iteration, with bit-identical optimisations, s.
+
+    ``None`` where none of them could be used."""
     error_s: float = 0.0
-    """Standard error of the difference."""
+    """Standard error of the CPU that the optimisations take off, s."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Profile of a training's steps by torch.profiler: time by kind of work."""
+    """Profile of a training's train steps by torch.profiler: time by kind of work."""
 
     device: str
     iterations: int
     """Number of profiled iterations."""
     step_s: float
-    """Seconds of a step by the clock, the profiler's own work included."""
+    """Seconds of a train step by the clock, the profiler's own work included."""
     plain_step_s: float
-    """Seconds of a step without the profiler: the median of a few before."""
+    """Seconds of a train step without the profiler: the median of a few before."""
     parts: Mapping[str, float]
-    """Seconds of a step by part: kernels of each, without CUDA operators of torch;
-    ``idle`` is when none ran. Together they are the step."""
+    """Seconds of a train step by kind of work; together they are the step.
+
+    Kernels of each, without CUDA operators of torch; ``idle`` is when none ran."""
     modules: Mapping[str, float]
-    """Seconds of the five that take most, forward and backward, by dotted name, empty
-    for the model itself; none contains another."""
+    """Seconds of the five modules that take most time, by dotted name.
+
+    Forward and backward. The name is empty for the model itself; no module contains
+    another."""
     products_pct: Optional[float]
     """Share of the busy time in convolutions and matrix products."""
     kernels: Optional[float]
-    """Kernels and copies per step; ``None`` without CUDA."""
+    """Number of CUDA kernels and copies per train step; ``None`` without CUDA."""
     bound: Optional[str]
-    """Limit of a step on a card: ``launches`` or ``kernels``."""
+    """Limit of a train step on a GPU: ``launches`` or ``kernels``."""
     bound_reason: Optional[str]
-    """Reason why the limit is unknown."""
+    """Reason why the limit of a train step is unknown."""
     amp: Optional[str]
-    """Type that autocast computes in; ``None`` without mixed precision."""
+    """Data type that autocast computes in; ``None`` without mixed precision."""
     capability: Optional[Tuple[int, int]]
-    """Compute capability of the card."""
+    """CUDA compute capability of the GPU."""
     flags: Mapping[str, Any]
     """Flags of torch: TF32 and cuDNN."""
     folder: str
-    """Folder with the trace."""
+    """Folder with the profiler's trace."""
     host_parts: Mapping[str, HostPart] = field(default_factory=dict)
-    """Parts of an iteration on the host, without the profiler: those of
-    :data:`HOST_PARTS` that there are."""
+    """CPU of the parts of an iteration on the host, without the profiler.
+
+    Those of :data:`HOST_PARTS` that there are."""
     uncovered_s: Optional[float] = None
-    """Seconds of a step in which no kernel ran: the most that the card waited for the
-    host; ``None`` without CUDA."""
+    """Seconds of a train step in which no kernel ran; ``None`` without CUDA.
+
+    They are the most that the card waited for the host."""
     fills: Optional[float] = None
-    """New tensors that a step fills for determinism; ``None`` where it fills none."""
+    """Number of new tensors that a train step fills for determinism.
+
+    ``None`` where it fills none."""
     losses_pct: Optional[float] = None
     """Share of the busy time in the losses, which autocast computes in float32."""
     counted: Optional[StepOverhead] = None
-    """Host work of the step, as a run of the same training counts it."""
+    """Host work of the train step, as a run of the same training counts it."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Reason why an optimisation could not be used, by its name."""
 
@@ -520,4 +562,7 @@ HOST_PARTS = (
     'batch received',
     'batch sent',
 )
-"""Parts of an iteration on the host. The last one is a worker's, and for a batch."""
+"""Parts of an iteration that take CPU of the host.
+
+The last one is a worker's, and for a batch.
+"""

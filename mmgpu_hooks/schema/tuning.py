@@ -14,35 +14,45 @@ from mmgpu_hooks.schema.text import Text
 
 
 class TuneQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """Question to the tuner, with facts of a training that its evidence lacks."""
+    """Question of a training to the child process that tunes its loader.
+
+    It has what the evidence lacks.
+    """
 
     iterations_left: int
     """Iterations until training ends."""
     may_persist: bool = True
-    """False where a hook of the user's own may change the data set between epochs:
-    workers that live on would not see it."""
+    """True if workers may live through epochs.
+
+    False where a hook of the user's own may change the data set between epochs: workers
+    that live on would not see it."""
     can_change: bool = True
-    """False where a change that was made is only to be judged."""
+    """True if a change of the loader may be proposed.
+
+    False where a change that was made is only to be judged."""
 
 
 class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer of the tuner: a change to make, or the judgement of the last one."""
+    """Answer to a `TuneQuestion`: a change, or the judgement of the last change."""
 
     proposed: Optional[TunedRecord] = None
-    """Change that is worth it; the iteration is filled in where it is made."""
+    """Change of loader settings that is worth making.
+
+    The iteration is filled in where it is made."""
     judged: Optional[TunedRecord] = None
-    """Judgement of the last change; the iteration is filled in where it is made."""
+    """Judgement of the last change of loader settings.
+
+    The iteration is filled in where it is made."""
     cost_s: float = 0.0
-    """Expected cost of the change, s."""
+    """Expected cost of the proposed change, s."""
     why: Text = Text('')
     """Reason why nothing is to be done yet, as a clause; empty where something is."""
 
 
 class TuneOffer(msgspec.Struct, frozen=True, kw_only=True):
-    """Message of rank 0 to the other ranks about a change."""
+    """Message of rank 0 to the other ranks about a change of loader settings."""
 
     record: TunedRecord
-    """Change that all ranks are to make, or the judgement of the last one
-    (``keep``)."""
+    """Change that all ranks are to make, or the judgement of the last change."""
     salt: int = 0
     """Number added to the seeds of all ranks' new workers."""

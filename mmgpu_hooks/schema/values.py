@@ -1,4 +1,4 @@
-"""Values that a setting may have: which ones pass, and how an error names them."""
+"""Types and ranges of settings: which values pass, and how an error names them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from typing import Any, Protocol
 from mmgpu_hooks.schema.text import phrase
 
 FAST_METRIC = 'mmgpu_hooks.FastCocoMetric'
-"""MMDetection's CocoMetric on a fast backend, in a config that needs no import."""
+"""Name in a config of MMDetection's CocoMetric on a fast backend.
+
+The config needs no import.
+"""
 
 LARGEST = 2**31 - 1
 """Largest whole number that PyTorch and OpenCV take."""
 
 
 class Values(Protocol):
-    """Values that a setting may have: a type and a range."""
+    """Values that a config setting may have: a type and a range."""
 
     @property
     def expected(self) -> str:
@@ -27,7 +30,7 @@ class Values(Protocol):
 
 @dataclass(frozen=True)
 class Whole:
-    """Whole numbers of a range."""
+    """Whole numbers of a range, as values of a config setting."""
 
     least: int
     most: int = LARGEST
@@ -36,11 +39,11 @@ class Whole:
 
     @property
     def expected(self) -> str:
-        """Description for an error: ``a whole number from 0 to 8``."""
+        """Description of the values for an error: ``a whole number from 0 to 8``."""
         return phrase('a whole number from {least} to {most}', self)
 
     def takes(self, value: Any) -> bool:
-        """Return True for such a number; ``True`` is none, although it is an int."""
+        """Return True for a whole number in the range; the int ``True`` is none."""
         if value is None:
             return self.is_optional
         return type(value) is int and self.least <= value <= self.most
@@ -48,18 +51,18 @@ class Whole:
 
 @dataclass(frozen=True)
 class Flag:
-    """A setting that is on or off."""
+    """A config setting that is on or off."""
 
     is_optional: bool = False
     """True if ``None`` is allowed: it leaves the choice to PyTorch."""
 
     @property
     def expected(self) -> str:
-        """Description for an error: ``True or False``."""
+        """Description of the values for an error: ``True or False``."""
         return phrase('True or False')
 
     def takes(self, value: Any) -> bool:
-        """Return True for a bool."""
+        """Return True for a bool, and for ``None`` where that is allowed."""
         return self.is_optional if value is None else type(value) is bool
 
 

@@ -1,4 +1,4 @@
-"""Appends records to an evidence file so that a reader never meets half a one."""
+"""Appends records to an evidence file, each of them whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mmgpu_hooks.schema.recorded import EvidenceLine, RunRecord
 
 
 class EvidenceWriter:
-    """One open evidence file.
+    """Appends records to one open evidence file.
 
     Each record goes out in one unbuffered append, so a run that is killed leaves
     every earlier line whole. When a write fails half-way (a full disk), the half
@@ -32,7 +32,7 @@ class EvidenceWriter:
         )
 
     def write(self, record: EvidenceLine) -> None:
-        """Append one record.
+        """Append one record to the evidence file.
 
         Raises:
             OSError: If it could not be written whole; nothing of it is left.
@@ -53,14 +53,14 @@ class EvidenceWriter:
             raise
 
     def close(self) -> None:
-        """Close the file; a second call does nothing."""
+        """Close the evidence file; a second call does nothing."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
 
 def open_evidence(path: Path, run: RunRecord) -> EvidenceWriter:
-    """Begin an evidence file with its run record, or leave none behind.
+    """Create an evidence file with its run record, or leave no file behind.
 
     A file without that record is none that anybody could read.
 

@@ -1,4 +1,4 @@
-"""Every setting that is tuned, in the order of the search; a setting is a file.
+"""All settings that are tuned, in the order of the search; one module each.
 
 A setting is a function from a prospect to a prospect (``model/prospect.py``): its file
 says its key, type and range, how it is read from a run, its candidates or what it
@@ -25,7 +25,9 @@ SETTINGS: tuple[Setting, ...] = (
     PinMemory(),
     WorkerNice(),
 )
-"""Settings in the order of the search: those that change the work of a batch come
-first."""
+"""Tuned settings in the order of the search.
+
+Those that change the work of a batch come first.
+"""
 
 BY_NAME = {setting.name: setting for setting in SETTINGS}

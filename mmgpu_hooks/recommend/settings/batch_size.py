@@ -1,4 +1,4 @@
-"""``batch_size``: larger batches, where they pay and fit.
+"""``batch_size``: larger batches, where they are faster and fit in memory.
 
 Only larger ones: a smaller one that is as fast changes the recipe for nothing.
 """
@@ -20,11 +20,16 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 from mmgpu_hooks.schema.values import Whole
 
 KNEE_SHARE = 0.03
-"""Relative difference from the fastest below which a batch size is as fast: less
-memory, and a smaller change of the learning rate."""
+"""Relative difference from the fastest below which a batch size counts as fastest.
+
+Less memory, and a smaller change of the learning rate.
+"""
 
 FARTHEST = 2
-"""Largest multiple of the batch sizes that were measured: beyond, a line is a guess."""
+"""Largest multiple of the measured batch sizes that may be recommended.
+
+Beyond, a line is a guess.
+"""
 
 _GIB = 2**30
 _USUAL = {size for power in range(16) for size in (2**power, 3 * 2**power // 2)}
@@ -57,7 +62,7 @@ class BatchSize(Setting):
         return run.workload.batch_size
 
     def candidates(self, job: Job, at: Choice) -> tuple[int | None, ...]:
-        """List the run's own size, and larger ones that fit, if they are allowed."""
+        """List the run's own batch size, and larger sizes that fit, if allowed."""
         old, memory = at[self.name], job.memory
         if old is None or memory is None or memory.fit is None:
             return (old,)
@@ -74,7 +79,7 @@ class BatchSize(Setting):
     def apply(
         self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
     ) -> Prospect:
-        """Apply the loading and the step of more images, in fewer iterations.
+        """Return the training with more images per batch, in fewer iterations.
 
         Raises:
             NoPredictionError: If no run shows the step against batch size.
@@ -94,15 +99,15 @@ class BatchSize(Setting):
         return replace(then, workload=sized, plan=plan)
 
     def score_s(self, then: Prospect) -> float:
-        """Return the length of a steady iteration over its images."""
+        """Return the seconds per image of a steady iteration."""
         return then.iter_s / (then.workload.batch_size or 1)
 
     def is_asked(self, job: Job) -> bool:
-        """True with ``--allow-batch-size``."""
+        """True if the user gave ``--allow-batch-size``."""
         return job.memory is not None
 
     def why(self, decision: Decision) -> Text:
-        """Phrase both rates, and the memory."""
+        """Phrase the rates with the old and new batch size, and the memory peak."""
         job, old, new = decision.job, decision.old[self.name], decision.new[self.name]
         assert job.memory is not None and job.memory.fit is not None
         peak = predict_peak(job.memory.fit, new)

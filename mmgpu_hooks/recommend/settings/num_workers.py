@@ -22,11 +22,13 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 from mmgpu_hooks.schema.values import Whole
 
 OWN_CORE_GAIN = 0.1
-"""Smallest gain for which workers may use the core of the training process: sharing one
-is what simulations know least about."""
+"""Smallest gain for which workers may use the core of the training process.
+
+Sharing one is what simulations know least about.
+"""
 
 EACH_UP_TO = 12
-"""Number of workers up to which every one is tried; beyond, in steps of a quarter."""
+"""Number of workers up to which every number is tried; beyond, in steps of 25 %."""
 
 
 class NumWorkers(Setting):
@@ -40,20 +42,20 @@ class NumWorkers(Setting):
     rules = ('MG101',)
 
     def read(self, run: Run) -> int:
-        """Read the workers that the run had."""
+        """Read the number of workers that the run had."""
         return run.meta.loader.num_workers or 0
 
     def candidates(self, job: Job, at: Choice) -> list[int]:
-        """List numbers from 0 to what the host carries, and the run's own."""
+        """List numbers of workers from 0 to the host's limit, and the run's own."""
         most, own = job.cap(at).workers, at[self.name]
         return sorted({*_list_counts(most), *([own] if own <= most else [])})
 
     def apply(self, job: Job, then: Prospect, new: int, slip: float = 0.0) -> Prospect:
-        """Apply the number by simulation; the model knows its error."""
+        """Return the training with another number of workers, to be simulated."""
         return replace(then, loader=replace(then.loader, num_workers=new))
 
     def handicap(self, job: Job, new: int) -> float:
-        """Return a tenth for workers in the core of the training process, as a rule."""
+        """Return the gain that workers must have to share the main process's core."""
         if job.run.waiting_share:
             return 0.0
         workload = job.base.workload
@@ -63,11 +65,11 @@ class NumWorkers(Setting):
         return OWN_CORE_GAIN if new > spare else 0.0
 
     def may_be_needed(self, job: Job, at: Choice) -> bool:
-        """Return True if the workers are more than the cores."""
+        """Return True if the workers are more than the usable cores."""
         return bool(at[self.name] > job.cores)
 
     def is_needed(self, job: Job, before: Choice, after: Choice) -> bool:
-        """Return True if the old workers only take turns on too few cores.
+        """Return True if the run's workers only take turns on too few cores.
 
         Only where that was measured: workers that wait for storage are right to
         outnumber the cores.
@@ -84,7 +86,10 @@ class NumWorkers(Setting):
         return job.at(after).total_s <= job.at(before).total_s * (1 + SAME_SPEED)
 
     def why(self, decision: Decision) -> Text:
-        """Phrase the figures of both numbers of workers, and the limit of the host."""
+        """Phrase the iteration with the old and the new number of workers.
+
+        The limit of the host is in it, too.
+        """
         job, run = decision.job, decision.job.run
         old, new = decision.old[self.name], decision.new[self.name]
         then, cap = job.at(decision.new), job.cap(decision.new)
@@ -134,7 +139,7 @@ class NumWorkers(Setting):
         return reason
 
     def cite(self, decision: Decision) -> tuple[str, ...]:
-        """Return the rules on crowded cores where fewer workers are the cure."""
+        """Return the codes of the rules: on crowded cores if workers get fewer."""
         return ('MG105', 'MG106') if self._is_crowd(decision) else self.rules
 
     def _is_crowd(self, decision: Decision) -> bool:

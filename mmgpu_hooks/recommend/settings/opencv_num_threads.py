@@ -23,7 +23,7 @@ ONE_THREAD = 0
 
 
 class OpencvNumThreads(Setting):
-    """Chooses one thread a worker, where several took each other's cores."""
+    """Chooses one OpenCV thread per worker, where several took each other's cores."""
 
     name = 'opencv_num_threads'
     noun = phrase('Threads of OpenCV in each worker, 0 being one')
@@ -35,18 +35,21 @@ class OpencvNumThreads(Setting):
     rules = ('MG115',)
 
     def read(self, run: Run) -> int | None:
-        """Read the number that OpenCV itself reports in a worker."""
+        """Read the number of threads that OpenCV itself reports in a worker."""
         return run.figures.loader.opencv_threads if run.figures.loader else None
 
     def candidates(self, job: Job, at: Choice) -> tuple[int | None, ...]:
-        """List the run's own number, and one thread where several thrash."""
+        """List the run's own number of threads, and one thread where several thrash."""
         own = at[self.name]
         return (own,) if _find_thrash(job.run) is None else (own, ONE_THREAD)
 
     def apply(
         self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
     ) -> Prospect:
-        """Apply the saved CPU: each doubling of threads over the cores burns some."""
+        """Return the training without the CPU that surplus OpenCV threads burn.
+
+        Each doubling of threads over the cores burns some.
+        """
         found = _find_thrash(job.run)
         if new == job.old[self.name] or new not in (0, 1) or found is None:
             return then
@@ -59,7 +62,7 @@ class OpencvNumThreads(Setting):
         return replace(then, workload=workload)
 
     def why_unknown(self, job: Job, new: int | None) -> Text | None:
-        """Say that only one thread in the place of several that thrash was measured."""
+        """Say that only one OpenCV thread in place of thrashing ones was measured."""
         if new == job.old[self.name]:
             return None
         if _find_thrash(job.run) is None:
@@ -74,7 +77,7 @@ class OpencvNumThreads(Setting):
         return None
 
     def why(self, decision: Decision) -> Text:
-        """Phrase what the threads wait for, and the iteration without them."""
+        """Phrase how long OpenCV's threads wait, and the iteration without them."""
         job, run = decision.job, decision.job.run
         found, then = run.threads, job.at(decision.new)
         assert found is not None  # or it would not change
@@ -89,7 +92,7 @@ class OpencvNumThreads(Setting):
 
 
 def _find_thrash(run: Run) -> WorkerThreads | None:
-    """Find threads of the workers, where OpenCV's take each other's cores."""
+    """Find the workers' threads, if OpenCV's threads take each other's cores."""
     found = run.threads
     is_thrash = found is not None and found.is_thrash and (found.opencv or 0) >= 2
     return found if is_thrash else None

@@ -22,7 +22,7 @@ from mmgpu_hooks.schema.values import Flag
 
 
 class PersistentWorkers(Setting):
-    """Decides by the cost of starting workers anew, without a search."""
+    """Decides on persistent workers by the cost of starting workers anew."""
 
     name = 'persistent_workers'
     noun = phrase('Workers that live through all epochs')
@@ -31,12 +31,12 @@ class PersistentWorkers(Setting):
     rules = ('MG104',)
 
     def read(self, run: Run) -> bool:
-        """Read the run's own value; False without workers."""
+        """Read if the run's workers lived through all epochs; False without workers."""
         loader = run.meta.loader
         return bool(loader.persistent_workers) and bool(loader.num_workers)
 
     def settle(self, job: Job, at: Choice) -> bool:
-        """Return True if starts cost time, repeatedly, and the host carries workers."""
+        """Return True if repeated worker starts cost time and the host has room."""
         recorded, workers = job.run.meta.loader, at['num_workers']
         if not workers:
             return False
@@ -48,11 +48,11 @@ class PersistentWorkers(Setting):
         return count_starts(job.run) >= 2 if is_new else starts_cost(job.run)
 
     def apply(self, job: Job, then: Prospect, new: bool, slip: float = 0.0) -> Prospect:
-        """Apply the value by simulation; the model knows its error."""
+        """Return the training with persistent workers or without, to be simulated."""
         return replace(then, loader=replace(then.loader, persistent_workers=bool(new)))
 
     def judge_unpredicted(self, run: Run) -> Unpredicted | None:
-        """Judge by the measured starts: they are saved, whatever else is unknown."""
+        """Judge persistent workers by the measured starts, which are saved anyway."""
         loader = run.meta.loader
         ends = bool(loader.num_workers) and loader.persistent_workers is False
         if not run.figures.is_enough or not ends or not starts_cost(run):
@@ -64,7 +64,7 @@ class PersistentWorkers(Setting):
         return Unpredicted(True, gain, _why_keep(run))
 
     def why(self, decision: Decision) -> Text:
-        """Phrase what starts cost, or would."""
+        """Phrase what starting workers anew costs, or would cost."""
         run = decision.job.run
         if not decision.new[self.name]:
             return phrase('There are no workers to keep.')
@@ -76,7 +76,7 @@ class PersistentWorkers(Setting):
         return _why_keep(run)
 
     def cite(self, decision: Decision) -> tuple[str, ...]:
-        """Return the rules on starts; none where there are no workers."""
+        """Return the codes of the rules on worker starts; none without workers."""
         return self.rules if decision.new[self.name] else ()
 
 
@@ -93,7 +93,7 @@ def count_starts(run: Run) -> int:
 
 
 def starts_cost(run: Run) -> bool:
-    """Return True if starting workers anew costs something, and does nothing else.
+    """Return True if starting workers anew costs time, and frees no growing memory.
 
     Workers that grow give their memory back when an epoch ends them: they stay so.
     """

@@ -16,7 +16,7 @@ DEPTHS = (2, 4, 8)
 
 
 class PrefetchFactor(Setting):
-    """Chooses more batches ahead, where they carry the loop over slow ones."""
+    """Chooses more batches ahead, where they carry the loop over slow batches."""
 
     name = 'prefetch_factor'
     noun = phrase('Batches ahead of each worker')
@@ -27,12 +27,12 @@ class PrefetchFactor(Setting):
     rules = ('MG101',)
 
     def read(self, run: Run) -> int | None:
-        """Read the run's own depth; ``None`` without workers, whatever the default."""
+        """Read the run's batches ahead per worker; ``None`` without workers."""
         loader = run.meta.loader
         return loader.prefetch_factor if loader.num_workers else None
 
     def candidates(self, job: Job, at: Choice) -> Iterator[int | None]:
-        """List the run's own depth, and deeper ones that the host carries."""
+        """List the run's own prefetch depth, and deeper ones that the host carries."""
         own, workers = at[self.name], at['num_workers']
         yield own
         for depth in DEPTHS if workers else ():
@@ -41,29 +41,29 @@ class PrefetchFactor(Setting):
                 yield depth
 
     def settle(self, job: Job, at: Choice) -> int | None:
-        """Return the depth; ``None`` without workers, where PyTorch refuses one."""
+        """Return the prefetch depth; ``None`` without workers, as PyTorch demands."""
         return at[self.name] if at['num_workers'] else None
 
     def assume(self, job: Job, at: Choice) -> int | None:
-        """Return at least PyTorch's own depth, for judging numbers of workers."""
+        """Return at least PyTorch's default depth, to judge numbers of workers with."""
         own: int | None = at[self.name]
         is_kept = at['num_workers'] == job.old['num_workers']
         return own if own is None or is_kept else max(own, DEFAULT_PREFETCH)
 
     def fill_in(self, job: Job, at: Choice) -> int | None:
-        """Return at least PyTorch's own depth, for every number of workers alike."""
+        """Return at least PyTorch's default depth, for any number of workers."""
         own: int | None = at[self.name]
         return None if own is None else max(own, DEFAULT_PREFETCH)
 
     def apply(
         self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
     ) -> Prospect:
-        """Apply the depth by simulation; the model knows its error."""
+        """Return the training with another prefetch depth, to be simulated."""
         depth = new or DEFAULT_PREFETCH
         return replace(then, loader=replace(then.loader, prefetch_factor=depth))
 
     def why(self, decision: Decision) -> Text:
-        """Phrase the reason: late batches, or no workers."""
+        """Phrase why the prefetch depth changes: late batches, or no workers."""
         if not decision.new['num_workers']:
             return phrase('There are no workers to make batches ahead.')
         return phrase(
@@ -71,5 +71,5 @@ class PrefetchFactor(Setting):
         )
 
     def cite(self, decision: Decision) -> tuple[str, ...]:
-        """Return the rules on late batches; none where there are no workers."""
+        """Return the codes of the rules on late batches; none without workers."""
         return self.rules if decision.new['num_workers'] else ()

@@ -1,4 +1,4 @@
-"""``worker_nice``: niced workers, which leave the cores to a save."""
+"""``worker_nice``: niced workers, which leave the cores to a checkpoint save."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NICE = 10
 
 
 class WorkerNice(Setting):
-    """Chooses niced workers for the sake of saves: no loader is faster by them."""
+    """Chooses niced workers for the sake of checkpoint saves: no loader is faster."""
 
     name = 'worker_nice'
     noun = phrase('Niceness of the workers')
@@ -29,13 +29,13 @@ class WorkerNice(Setting):
     rules = ('MG304',)
 
     def read(self, run: Run) -> int | None:
-        """Read the value that the hook was given."""
+        """Read the nice value of workers that the hook was given."""
         return run.meta.worker_nice
 
     def apply(
         self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
     ) -> Prospect:
-        """Apply saves without what workers held up, as far as the job lost it."""
+        """Return the training without the delays of saves that niced workers end."""
         run, saves_s = job.run, job.run.figures.ledger_s.get('checkpoint_save', 0.0)
         if (new or 0) < NICE or job.old[self.name] or not saves_s:
             return then
@@ -60,7 +60,7 @@ class WorkerNice(Setting):
         )
 
     def judge_alone(self, run: Run, at: Choice) -> LoneChange | None:
-        """Judge by the saves: applied if the job gains enough, and no core is free."""
+        """Judge niced workers by saves: applied if the job gains and cores are full."""
         cure = None if run.meta.worker_nice else _cure_by_nice(run)
         if cure is None or run.meta.host.cores_had is None:
             return None
@@ -80,7 +80,7 @@ def _is_full(run: Run, num_workers: int) -> bool:
 
 
 def _cure_by_nice(run: Run) -> SaveCure | None:
-    """Predict which delays of saves end when the saving thread goes first.
+    """Predict which delays of checkpoint saves end when the saving thread goes first.
 
     Delays that make no single save slow count too, as soon as they add up to something.
 
