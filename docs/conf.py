@@ -9,6 +9,7 @@ the site of the other one, or to the repository.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -89,7 +90,7 @@ def find_file(app: Sphinx, link: nodes.Element) -> Path | None:
         return Path(app.env.relfn2path(link['reftarget'], app.env.docname)[1])
     if link['refdomain'] != 'doc':
         return None
-    file = Path(app.srcdir, f'{link["reftarget"]}.md')
+    file = Path(os.path.normpath(Path(app.srcdir, f'{link["reftarget"]}.md')))
     return None if file.is_relative_to(app.srcdir) else file
 
 
