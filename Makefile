@@ -7,8 +7,9 @@ BENCH_FLAGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-# The tools of `make dist`, which needs nothing of .venv
+# The tools of `make dist` and `make docs`, which need nothing of .venv
 DIST_BIN := .venv-dist/bin
+DOCS_BIN := .venv-docs/bin
 # On which the wheel is tried: make dist PYTHONS='3.9 3.12'
 PYTHONS ?= 3.9 3.10 3.11 3.12 3.13
 PIP_INSTALL := $(BIN)/python -m pip install --quiet $(PIP_FLAGS)
@@ -16,7 +17,7 @@ DEMO_CONFIG := configs/demo/rtmdet-tiny_demo.py
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo dist messages reference test test-slow lint clean bench-drift bench-end bench-host bench-ledger
+.PHONY: help setup demo dist docs messages reference test test-slow lint clean bench-drift bench-end bench-host bench-ledger
 .PHONY: bench-holders bench-overhead bench-memory bench-memory-causes bench-metric bench-predict
 .PHONY: bench-quick bench-regret bench-runs
 .PHONY: bench-rewrite bench-saves bench-setup bench-start bench-tune bench-validation bench-whole bench-why
@@ -30,6 +31,7 @@ help:
 	@echo 'make setup  only do the set-up that the others do first (5 minutes, once)'
 	@echo 'make messages  sentences into the catalogs of languages, and those compiled'
 	@echo 'make reference  write docs/en/reference from the code'
+	@echo 'make docs   build the pages of docs/ as sites, in docs/_build, and try their links (1 minute)'
 	@echo 'make dist   build the wheel, and try it on each Python at hand (5 minutes)'
 	@echo 'make clean  remove what demo and tests wrote; .venv stays'
 	@echo 'make bench-drift     intervals of short, drifting runs against planted truth (5 minutes)'
@@ -91,9 +93,18 @@ dist: .venv-dist/.tools
 	$(DIST_BIN)/check-wheel-contents dist/*.whl
 	PYTHONS='$(PYTHONS)' PIP_FLAGS='$(PIP_FLAGS)' $(DIST_BIN)/nox -- $(BENCH_FLAGS)
 
-.venv-dist/.tools: requirements/dist.txt
-	@'$(PYTHON)' -m venv .venv-dist
-	@$(DIST_BIN)/python -m pip install --quiet $(PIP_FLAGS) -r $<
+# the same settings for every language; each warning is an error
+SPHINX := $(DOCS_BIN)/sphinx-build --quiet --nitpicky --fail-on-warning --keep-going -c docs
+
+docs: .venv-docs/.tools
+	rm -rf docs/_build
+	$(SPHINX) -D language=en docs/en docs/_build/en
+	$(if $(wildcard docs/zh_cn/index.md),$(SPHINX) -D language=zh_CN docs/zh_cn docs/_build/zh_cn)
+	$(DOCS_BIN)/python requirements/links.py docs/_build
+
+.venv-%/.tools: requirements/%.txt
+	@'$(PYTHON)' -m venv .venv-$*
+	@.venv-$*/bin/python -m pip install --quiet $(PIP_FLAGS) -r $<
 	@touch $@
 
 bench-overhead: $(VENV)/.bench
@@ -165,7 +176,7 @@ gpu-check:
 	'$(PYTHON)' -m benchmarks.gpu_check $(BENCH_FLAGS)
 
 clean:
-	rm -rf build dist .nox .venv-dist *.egg-info data/demo work_dirs/demo configs/demo/*_recommended.py
+	rm -rf build dist docs/_build .nox .venv-dist .venv-docs *.egg-info data/demo work_dirs/demo configs/demo/*_recommended.py
 	rm -rf work_dirs/bench_whole work_dirs/bench_whole_demo
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -23,7 +23,12 @@ from mmgpu_hooks.commands.main import COMMANDS as NAMES
 from mmgpu_hooks.commands.main import mmgpu
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *ROOT.glob('docs/en/**/*.md')]
+PAGES = [
+    ROOT / 'CONTRIBUTING.md',
+    *sorted(ROOT.glob('README*.md')),
+    *sorted(ROOT.glob('docs/*/**/*.md')),
+]
+"""In every language."""
 
 PLACEHOLDERS = {
     'work_dirs/CONFIG': 'work_dirs/mine',
