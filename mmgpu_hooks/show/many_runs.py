@@ -43,8 +43,8 @@ def title_runs(totals: RunTotals) -> Text:
         return phrase('{runs}', totals)
     facts = {
         'runs': totals.runs,
-        'spent': _round(spent),
-        'lost': _round(lost),
+        'spent': round_hours(spent),
+        'lost': round_hours(lost),
         'lost_pct': 100 * max(lost, 0.0) / spent,
     }
     if totals.gpu_hours:
@@ -84,7 +84,8 @@ def tabulate_runs(totals: RunTotals, rows: Sequence[RunRow]) -> Table:
     return Table(head, cells, said, texts=2)
 
 
-def _round(hours: float) -> str:
+def round_hours(hours: float) -> str:
+    """Writes a sum of hours: whole ones from 10 on, else two digits."""
     return f'{hours:,.0f}' if abs(hours) >= 10 else f'{hours:.2g}'
 
 

@@ -12,7 +12,12 @@ from mmgpu_hooks.schema.many_runs import ManyRuns, RunRow, find_start_day
 from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.show.charts import LIGHT, WIDTH, Chart
 from mmgpu_hooks.show.document import KeyFigure, Section, listing
-from mmgpu_hooks.show.many_runs import list_notes, tabulate_runs, title_runs
+from mmgpu_hooks.show.many_runs import (
+    list_notes,
+    round_hours,
+    tabulate_runs,
+    title_runs,
+)
 from mmgpu_hooks.show.words import say
 
 
@@ -117,11 +122,11 @@ def _figures(answer: ManyRuns) -> Iterator[KeyFigure]:
         spent, lost = totals.training_hours, totals.saved_hours
     if not spent:
         return
-    spent_h = phrase('{spent:,.0f} hours', spent=spent)
-    lost_h = phrase('{lost:,.0f} hours', lost=lost)
+    spent_h = phrase('{spent} hours', spent=round_hours(spent))
+    lost_h = phrase('{lost} hours', lost=round_hours(lost))
     if totals.gpu_hours:
-        spent_h = phrase('{spent:,.0f} GPU hours', spent=spent)
-        lost_h = phrase('{lost:,.0f} GPU hours', lost=lost)
+        spent_h = phrase('{spent} GPU hours', spent=round_hours(spent))
+        lost_h = phrase('{lost} GPU hours', lost=round_hours(lost))
     share = phrase('{lost_pct:exact}, predicted', lost_pct=100 * max(lost, 0.0) / spent)
     yield KeyFigure(phrase('Spent'), spent_h, phrase('of the runs where known'))
     yield KeyFigure(phrase('Lost'), lost_h, share)
