@@ -153,7 +153,7 @@ class LostHook:
     cure: str
     """Statement for the config that keeps the hook of its base config."""
     is_own: bool = True
-    """True if the named config itself lacks the hook, and not one of its bases."""
+    """True if the checked config itself dropped the hook, False if a base of it did."""
 
 
 @dataclass(frozen=True)
