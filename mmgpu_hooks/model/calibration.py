@@ -32,7 +32,7 @@ is a third.
 
 _POWERS = 1.0, 4.0
 _SEEN_FROM = 0.02
-"""Smallest share of a simulated step lost to workers that shows its exponent.
+"""Smallest simulated share of a step lost to workers to fit a slow-down exponent.
 
 The exponent is `Workload.step_power`.
 """

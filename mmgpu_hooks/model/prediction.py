@@ -47,7 +47,7 @@ class Rate:
 # a grid asks for the same settings again and again
 @functools.lru_cache(maxsize=512)
 def rate_of(workload: Workload, num_workers: int, prefetch: int, draws: int) -> Rate:
-    """Simulate a steady iteration's rate over ``draws`` different batches and steps."""
+    """Simulate a steady iteration over ``draws`` different batches and steps."""
     if num_workers == 0:
         rate = _rate_alone(workload)
     else:

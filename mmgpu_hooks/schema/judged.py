@@ -51,9 +51,9 @@ class Finding:
     """Finding of a diagnostic rule on a training run, with the numbers behind it."""
 
     code: str
-    """Stable rule code, such as ``MG101``."""
+    """Stable code of the diagnostic rule, such as ``MG101``."""
     title: Text
-    """Title of the rule, for users."""
+    """Title of the diagnostic rule, for users."""
     severity: str
     """Severity of the finding: ``problem``, ``notice``, ``ok`` or ``unknown``.
 
@@ -111,7 +111,7 @@ class Change:
     confidence: str
     """Confidence of the change: ``high``, ``medium`` or ``low``."""
     rules: Tuple[str, ...] = ()
-    """Codes of the rules that ask for the change."""
+    """Codes of the diagnostic rules that ask for the change."""
     predicted_iter_s: Optional[float] = None
     """Predicted iteration time with all changes made, s; ``None`` if not predicted."""
     predicted_gain_pct: Optional[float] = None
@@ -126,7 +126,7 @@ class SaveCure:
     """A change that makes checkpoint saves cost less, with its predicted effect."""
 
     name: str
-    """Name of the change: ``worker_nice``."""
+    """Name of the config change that shortens saves: ``worker_nice``."""
     sentence: Text
     save_s: Optional[float]
     """Predicted mean length of the checkpoint saves that the change helps, s."""
@@ -192,13 +192,15 @@ class HostSaving:
     name: str
     """Name of the optimisation, as ``optimize`` takes it."""
     found: Text
-    """Host overhead that was counted: a sentence without its full stop."""
+    """Counted host overhead, said as a sentence without its full stop."""
     host_s: Optional[float] = None
     """Measured host CPU time of the overhead in an iteration, s."""
     optimized_host_s: Optional[float] = None
     """Host CPU time of an iteration's overhead that the optimisation leaves, s."""
     most_saved_s: Optional[float] = None
-    """Upper bound of the host CPU taken off, s, where the overhead was not measured."""
+    """Upper bound of the host CPU time that the optimisation saves, s.
+
+    Where the overhead was not measured."""
     predicted_iter_s: Optional[float] = None
     """Predicted iteration time with the optimisation, s."""
     predicted_gain_pct: Optional[float] = None
@@ -217,9 +219,9 @@ class HostOverhead:
     names: Tuple[str, ...]
     """Value for ``optimize``: optimisations that are worth it, and those already on."""
     predicted_iter_s: Optional[float] = None
-    """Predicted iteration time with all optimisations of measured overhead, s."""
+    """Predicted iteration time with all optimisations that could be measured, s."""
     predicted_gain_pct: Optional[float] = None
-    """Predicted saving of all optimisations of measured overhead, per cent.
+    """Predicted saving of all optimisations that could be measured, per cent.
 
     In per cent of the whole training's time."""
     predicted_gain_low_pct: Optional[float] = None
@@ -248,13 +250,13 @@ class Recommendation:
     save_cures: Tuple[SaveCure, ...] = ()
     """Ways to make checkpoint saves cost less; ``changes`` holds the applied ones."""
     advice: Tuple[Text, ...] = ()
-    """Sentences about what else would help, with the evidence; never applied."""
+    """Sentences on what else would speed up training, with evidence; never applied."""
     batch_size: Tuple[Text, ...] = ()
     """Sentences on the decision about the batch size.
 
     Empty unless a change of it was allowed."""
     validation: Optional[ValidationOutlook] = None
-    """Outlook for validation's loader; ``None`` for a run without validations."""
+    """Cost of validations, and gain of loader changes; ``None`` without validations."""
     host_overhead: Optional[HostOverhead] = None
     """Host overhead that ``optimize`` would take off the run.
 
@@ -423,7 +425,7 @@ class FigureComparison:
 FASTER = 'faster'
 SLOWER = 'slower'
 NO_DIFFERENCE = 'no_difference'
-"""Verdict on two runs whose iterations do not differ beyond noise.
+"""Verdict on two runs whose iteration times do not differ beyond noise.
 
 With :data:`FASTER` and :data:`SLOWER` it is about an iteration of the second run.
 """

@@ -120,7 +120,7 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
 
     A library, or code of the training; ``None`` when nothing did."""
     bound_by: Optional[str] = None
-    """Environment variables that bound the process to ``affinity_cpus``.
+    """Environment variables that bound this process to fewer CPUs.
 
     ``None`` when it is unknown what did."""
     wider_thread_cpus: Optional[Count] = None
@@ -316,7 +316,7 @@ class RunRecord(
     ``torch.backends.cudnn.benchmark``; ``None`` where the process uses no CUDA."""
     loader: LoaderSettings = msgspec.field(default_factory=LoaderSettings)
     worker_nice: Optional[Count] = None
-    """Nice value that the hook gave the loader's workers.
+    """Nice value that GPUEfficiencyHook gave the loader's workers.
 
     ``None`` when it left it alone."""
     optimized: Tuple[str, ...] = ()
@@ -326,7 +326,7 @@ class RunRecord(
     overhead: Optional[StepOverhead] = None
     """Host work of one training step."""
     hook_place: Optional[str] = None
-    """Dotted config key of the hook, such as ``default_hooks.gpu_efficiency``.
+    """Dotted config key of GPUEfficiencyHook, as ``default_hooks.gpu_efficiency``.
 
     ``None`` where it stands in none."""
     host: HostLimits = msgspec.field(default_factory=HostLimits)
@@ -466,7 +466,7 @@ class HostWindow(Recorded, frozen=True, kw_only=True):
 
 
 class WorkersWindow(Recorded, frozen=True, kw_only=True):
-    """The loader's worker processes over the iterations of one log interval."""
+    """Measurements of the loader's worker processes over one log interval."""
 
     count: Count
     """Most loader workers seen at one time; 0 where the training process loads."""
@@ -539,7 +539,7 @@ class GpuWindow(Recorded, frozen=True, kw_only=True):
 
     Or ``power_cap``."""
     sm_active_pct: Optional[Number] = None
-    """Share of multiprocessors with work (GPM, Hopper and later)."""
+    """Share of the GPU's multiprocessors with work (GPM, Hopper and later)."""
 
 
 class CudaMemoryWindow(Recorded, frozen=True, kw_only=True):
@@ -742,7 +742,7 @@ class SavePhase(Recorded, frozen=True, kw_only=True):
 
     wall_s: Number
     cpu_s: Optional[Number] = None
-    """Seconds that the saving thread ran on a core."""
+    """Seconds that the saving thread ran on a core in one phase of the save."""
     run_delay_s: Optional[Number] = None
     """Seconds that the saving thread was ready to run, but waited for a core."""
     blocked_s: Optional[Number] = None
@@ -889,9 +889,9 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
     metrics_s: Optional[Mapping[str, Number]] = None
     """Seconds in ``compute_metrics`` by class of metric."""
     process_s: Optional[Mapping[str, Number]] = None
-    """Seconds of the validation's part ``process`` by class of metric.
+    """Seconds of processing a validation's batches, by class of metric.
 
-    The rest of it is the evaluator's own."""
+    The rest of the part ``process`` is the evaluator's own."""
     iterations: Count = 0
     """Batches of the validation that its iteration times are taken over.
 
@@ -965,7 +965,7 @@ class ValidationProgressRecord(
     metric: Optional[str] = None
     """Metric of the validation that was running, if any."""
     call_s: Number
-    """Seconds that the running call of the validation has lasted.
+    """Seconds that the validation's running call, as of a metric, has lasted.
 
     Nothing else has begun or ended in them."""
     parts_s: Mapping[str, Number]
@@ -1058,7 +1058,7 @@ START_PART = 'start'
 
 
 class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
-    """A long standstill of training: the part that ran, and what its processes did."""
+    """A long standstill of training: the work that ran, and what its processes did."""
 
     iteration: Count
     """Training iterations done, counted over the whole training."""
@@ -1092,7 +1092,7 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
 
     R where it used a core meanwhile, S, D, T, Z, or X when it is gone."""
     sample: Optional[Count] = None
-    """Index of the sample that was being loaded.
+    """Index of the sample that was being loaded when training stood still.
 
     By the worker that owed the next batch; without workers, by the loop."""
     sample_s: Optional[Number] = None
@@ -1110,7 +1110,7 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
 
     Known once its annotation was read."""
     call: Optional[str] = None
-    """System call that the worker waited in.
+    """System call that the worker that owed the next batch waited in.
 
     In an uninterruptible sleep the kernel's function where that is known."""
     path: Optional[str] = None

@@ -189,7 +189,7 @@ class SweepRow:
     external_cpu_cores: Optional[float] = None
     """Number of cores in use by other processes during the trial."""
     most_workers: Optional[int] = None
-    """Most workers that this host carries with the setting; ``None`` is unknown."""
+    """Most workers that the host allows with the setting; ``None`` is unknown."""
     most_workers_reason: Optional[Text] = None
     folder: str = ''
     """Folder with the trial's log and evidence."""
@@ -201,7 +201,7 @@ class SweepRow:
 
     @property
     def exceeds_host(self) -> bool:
-        """True if the trial had more workers than the host carries."""
+        """True if the trial had more workers than the host allows."""
         most = self.most_workers
         return most is not None and self.setting.num_workers > most
 
@@ -248,7 +248,7 @@ class Sweep:
 
     There are fewer rows when the sweep was stopped."""
     best: Tuple[SweepSetting, ...] = ()
-    """Fastest settings that the host carries, one per batch size.
+    """Fastest settings that the host allows, one per batch size.
 
     The fastest of all comes first."""
     seconds: float = 0.0
