@@ -27,7 +27,7 @@ COVERAGE = 1.9
 
 _MANY_DRAWS = 1024
 _FEW_DRAWS = 256
-"""Number of simulated batches that show how an error in the costs changes a rate."""
+"""Number of simulated batches that show how a cost's error changes the iteration."""
 _NEAR = 0.03
 _FULL = 0.9
 """Smallest share of the cores in use from which more workers give next to nothing."""
@@ -295,7 +295,7 @@ class LoaderSetting:
 
 @dataclass(frozen=True)
 class JobPlan:
-    """Length of a training from first to last iteration."""
+    """Length of a training: epochs, iterations per epoch, seconds of saves."""
 
     iterations: int
     """Number of iterations in one epoch."""

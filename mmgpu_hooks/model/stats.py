@@ -87,7 +87,7 @@ _NEGLIGIBLE = 1e-6
 """Relative probability below which a correlation changes no result."""
 
 _MOST_LAGS = 10_000
-"""Most lags of a series that are summed up.
+"""Most lags of a series over which correlations are summed up.
 
 Values further apart are independent at every correlation.
 """

@@ -225,7 +225,7 @@ class Workload:
     is_step_power_known: bool = True
     """True if workers were seen to delay the step, where it has several threads."""
     notes: tuple[Text, ...] = ()
-    """Sentences about what was left out or assumed, for the user."""
+    """Sentences on what the costs leave out or assume, for the user."""
 
     @property
     def step_threads(self) -> int:

@@ -500,7 +500,7 @@ class Verification:
     dicts and classes are texts."""
     after: Mapping[str, Any] = field(default_factory=dict)
     folder: str = ''
-    """Folder with the logs of the trainings."""
+    """Folder with the logs of the compared trainings."""
     batches_per_epoch: Optional[int] = None
     """Iterations of an epoch with the first setting."""
     after_batches_per_epoch: Optional[int] = None

@@ -746,7 +746,7 @@ class SavePhase(Recorded, frozen=True, kw_only=True):
     run_delay_s: Optional[Number] = None
     """Seconds that the saving thread was ready to run, but waited for a core."""
     blocked_s: Optional[Number] = None
-    """Seconds that the saving thread was blocked.
+    """Seconds that the saving thread was blocked in one phase of the save.
 
     It waited for storage, a lock, the GPU, or another thread."""
 
@@ -1098,7 +1098,7 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
     sample_s: Optional[Number] = None
     """Seconds spent so far on the sample that was being loaded."""
     sample_number: Optional[Count] = None
-    """Place in its batch of the sample that was being loaded, from 1.
+    """Position of the sample that was being loaded within its batch, from 1.
 
     ``None`` where samples are not seen singly."""
     batch_samples: Optional[Count] = None

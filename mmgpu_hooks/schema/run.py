@@ -66,7 +66,7 @@ class RunEvidence:
 
     It may be of another training."""
     cores_had: Optional[float] = None
-    """Usable cores that the run had, where ``run`` describes another start.
+    """Usable cores that the run had, where its run record describes another start.
 
     ``None`` where ``run`` says what it had."""
 

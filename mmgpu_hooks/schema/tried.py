@@ -37,7 +37,7 @@ class SweepSetting:
     gpus: Optional[int] = None
     """Number of processes that torchrun starts, one per GPU."""
     others: Mapping[str, Any] = field(default_factory=dict)
-    """Values of further settings that were asked for, by name."""
+    """Values of the trial's further settings, by name."""
 
     def __hash__(self) -> int:
         """Return the hash of all settings' values, those of ``others`` included.
@@ -223,7 +223,7 @@ class MemoryLine:
     """Memory against batch size, least squares: ``memory = fixed + image x batch``."""
 
     group: str
-    """Settings that the trials share beside the batch size, such as ``AMP on``."""
+    """Settings that the trials share besides batch size, such as ``AMP on``."""
     source: str
     """Source of the measured memory: ``cuda`` or ``host``.
 
@@ -244,7 +244,7 @@ class Sweep:
     rows: Tuple[SweepRow, ...]
     """Results of the trials, in order of batch size and workers."""
     asked: int = 0
-    """Number of settings that were asked for.
+    """Number of settings that the sweep was asked to train with.
 
     There are fewer rows when the sweep was stopped."""
     best: Tuple[SweepSetting, ...] = ()
