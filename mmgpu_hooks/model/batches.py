@@ -210,7 +210,7 @@ def predict_peak(fit: MemoryFit, batch_size: int) -> PeakPrediction:
 
 
 def find_largest_batch(fit: MemoryFit, free_bytes: float) -> int:
-    """Find the largest batch size whose predicted peak fits at its upper end; or 0."""
+    """Find the largest batch size whose memory peak fits at its upper bound; or 0."""
     return int((fit.band(_BATCHES).high <= free_bytes).sum())
 
 

@@ -21,7 +21,9 @@ from mmgpu_hooks.model.simulation import WAKE_S, Trace, make_loop, settle, simul
 from mmgpu_hooks.model.workload import Workload
 
 USUAL_POWER = 2.7
-"""Value of `Workload.step_power` where no run shows it.
+"""Exponent assumed for the slow-down of a train step on several threads.
+
+It is `Workload.step_power` where no run shows it.
 
 Two threads and a worker that share two cores have two thirds of a core each, and one of
 the three pairs that may run is both threads: a third of the time, and 2/3 to this power
@@ -30,7 +32,10 @@ is a third.
 
 _POWERS = 1.0, 4.0
 _SEEN_FROM = 0.02
-"""Smallest simulated share of the step lost to workers that shows `step_power`."""
+"""Smallest simulated share of a step lost to workers to fit a slow-down exponent.
+
+The exponent is `Workload.step_power`.
+"""
 _LEAST_SHARE = 0.25
 """Least share of a measured train step that is left when delays are taken out.
 
@@ -45,7 +50,10 @@ _LEAST_FETCHING, _MOST_FETCHING = 0.25, 4.0
 """Range of the cost of fetching a ready batch, relative to the usual cost."""
 
 _TURNS_ERROR = 0.4
-"""Relative standard error of `Workload.turns_s`, where a run measured it."""
+"""Relative standard error of measured extra seconds of loading without workers.
+
+They are `Workload.turns_s`.
+"""
 _SPIN_S = 0.005
 """Seconds that an idle thread of OpenMP (libgomp) spins.
 
@@ -124,9 +132,9 @@ def _step_waits_s(measured: Workload, main_delay_s: float) -> float:
 def _correct_step(
     measured: Workload, workload: Workload, simulated_s: float
 ) -> Workload:
-    """Correct the step's time or power so that simulating gives the measured step.
+    """Correct the step's time or exponent so that simulating gives the measured step.
 
-    The power (`Workload.step_power`) shows only where the simulated cores are crowded.
+    The exponent (`Workload.step_power`) shows only where simulated cores are crowded.
     """
     measured_s, alone_s = measured.step.mean_s, workload.step.mean_s
     lost_s, simulated_lost_s = measured_s - alone_s, simulated_s - alone_s
@@ -158,7 +166,7 @@ def _without_delay(measured: Workload, workload: Workload, delay_s: float) -> Wo
 
 
 def _fetch_correction(measured: Workload, trace: Trace) -> float:
-    """Find the factor of the fetching cost with which the iteration comes out right.
+    """Find the factor on the fetching cost that makes the simulated iteration fit.
 
     A loop that waits for its workers anyway does not show it.
     """
@@ -171,7 +179,7 @@ def _fetch_correction(measured: Workload, trace: Trace) -> float:
 
 
 def _correct_other_tasks(workload: Workload, other_cores: float, trace: Trace) -> float:
-    """Correct the number of other tasks to use as much simulated CPU as measured."""
+    """Correct the number of other processes' tasks to use the CPU that was measured."""
     used = trace.others_cpu_s / trace.seconds
     if used <= 0.0:
         return other_cores
@@ -183,7 +191,9 @@ def _least_step_s(workload: Workload) -> float:
 
 
 def _estimate_turns(workload: Workload, batch_bytes: int | None) -> float:
-    """Estimate `Workload.turns_s`, which a run with workers does not show.
+    """Estimate the extra seconds of loading without workers on a busy host.
+
+    They are `Workload.turns_s`, which a run with workers does not show.
 
     The training process copies an image's tensor on several threads. Where one of them
     has no core, the copy waits for the turn of that thread, and then for its own.

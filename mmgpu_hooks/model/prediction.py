@@ -27,7 +27,7 @@ COVERAGE = 1.9
 
 _MANY_DRAWS = 1024
 _FEW_DRAWS = 256
-"""Number of simulated batches that show how an error in the costs changes a rate."""
+"""Number of simulated batches that show how a cost's error changes the iteration."""
 _NEAR = 0.03
 _FULL = 0.9
 """Smallest share of the cores in use from which more workers give next to nothing."""
@@ -47,7 +47,7 @@ class Rate:
 # a grid asks for the same settings again and again
 @functools.lru_cache(maxsize=512)
 def rate_of(workload: Workload, num_workers: int, prefetch: int, draws: int) -> Rate:
-    """Simulate a steady iteration's rate over ``draws`` different batches and steps."""
+    """Simulate a steady iteration over ``draws`` different batches and steps."""
     if num_workers == 0:
         rate = _rate_alone(workload)
     else:
@@ -145,13 +145,13 @@ twice) on one of another's.
 """
 
 _OTHER = 0.035
-"""Relative error of a prediction, added for another number of workers.
+"""Relative error of a prediction, added if the number of workers changes.
 
 Caches, memory bandwidth and the scheduler's ways are not simulated.
 """
 
 _ALONE = 0.06
-"""Relative error of a prediction, added between no workers and some.
+"""Relative error of a prediction, added if workers are introduced or given up.
 
 Two busy CPUs that are threads of one core are slower than one alone, and so is what
 shares a cache. The same loading took 1 to 1.14 times the CPU beside a worker.
@@ -184,9 +184,9 @@ That is `Workload.turns_s`: the number of operations is not known.
 """
 
 _POWER = 0.5
-"""Relative error assumed for the part of `Workload.step_power` above 1.
+"""Relative error assumed for the train step's slow-down exponent, its part above 1.
 
-Where no run showed it.
+That is `Workload.step_power`, where no run showed it.
 """
 
 
@@ -274,7 +274,7 @@ START_ERROR = 0.3
 _FEWEST, _SHIFTS = 64, 8
 
 _LONG = 20
-"""Multiple of the simulated start beyond which an epoch is long.
+"""Multiple of the iterations simulated at its start beyond which an epoch is long.
 
 In an epoch so long, which batches come first makes 0.4 % at most, with costs that vary
 by twice their mean.
@@ -295,7 +295,7 @@ class LoaderSetting:
 
 @dataclass(frozen=True)
 class JobPlan:
-    """Length of a training from first to last iteration."""
+    """Length of a training: epochs, iterations per epoch, seconds of saves."""
 
     iterations: int
     """Number of iterations in one epoch."""

@@ -47,7 +47,7 @@ class Loop:
 
     As many as ``batch_cpu_s``."""
     fetch_s: float
-    """CPU of fetching a ready batch, of the loop and of the worker in turn."""
+    """CPU of fetching a ready batch, of the loop and of the worker in turn, s."""
     fetch_busy_s: float
     """Extra seconds of fetching a ready batch when no core is free."""
     step_cpu_s: float
@@ -61,9 +61,11 @@ class Loop:
     It has to wait for a turn."""
     step_factors: Sequence[float] = (1.0,)
     step_power: float = 1.0
-    """Exponent of the step's slow-down on crowded cores: see `Workload.step_power`."""
+    """Exponent of the train step's slow-down on crowded cores.
+
+    See `Workload.step_power`."""
     start_s: float = 0.0
-    """CPU of the training process to start one worker, before the first batch."""
+    """CPU of the training process to start one worker, before the first batch, s."""
     batches: int | None = None
     """Number of batches of the epoch; ``None`` for an epoch without end."""
 
@@ -75,7 +77,7 @@ class Trace:
     ends_s: Sequence[float]
     """End of each simulated iteration, s, the first iterations included."""
     iterations: int
-    """Number of iterations that the sums are over."""
+    """Number of simulated iterations that the sums of seconds are over."""
     seconds: float
     wait_s: float
     """Seconds in which the training loop had no batch."""
@@ -178,7 +180,7 @@ class _Simulation:
         next(self._tasks[_MAIN])
 
     def run_until(self, iterations: int) -> dict[str, float]:
-        """Simulate until so many iterations are done; return the sums of seconds."""
+        """Simulate until a number of iterations is done; return the sums of seconds."""
         while len(self.ends_s) < iterations:
             next(self._tasks[self._advance()])
             if self._is_starving and len(self.ends_s) in self._made:
@@ -205,7 +207,7 @@ class _Simulation:
         return task
 
     def _compute(self, task: int, seconds: float) -> Iterator[None]:
-        """Use a simulated core for so many seconds of CPU."""
+        """Use a simulated core for a number of seconds of CPU."""
         self._want(1)
         heapq.heappush(self._running, (self._served_s + seconds, task))
         yield
@@ -230,7 +232,7 @@ class _Simulation:
             self._rate = rate
 
     def _stretch_step(self, change: float) -> None:
-        """Rescale what is left of the step when cores get more or less crowded."""
+        """Rescale the rest of the train step when cores get more or less crowded."""
         running, served_s = self._running, self._served_s
         for index, (end_s, task) in enumerate(running):
             if task == _MAIN:

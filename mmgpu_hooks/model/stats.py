@@ -87,7 +87,7 @@ _NEGLIGIBLE = 1e-6
 """Relative probability below which a correlation changes no result."""
 
 _MOST_LAGS = 10_000
-"""Most lags of a series that are summed up.
+"""Most lags of a series over which correlations are summed up.
 
 Values further apart are independent at every correlation.
 """
@@ -195,7 +195,7 @@ def _inflate(weight: FloatArray, correlation: FloatArray) -> FloatArray:
 
 
 _PRECISION = 1e-9
-"""Relative precision of the probability beyond an interval."""
+"""Relative precision of the probability outside a confidence interval."""
 
 
 def _half_width(
@@ -289,7 +289,7 @@ def rank_sum_chance(low: Sequence[float], high: Sequence[float]) -> float:
 
 
 _LEAST = 3
-"""Least number of values on either side of a change of level."""
+"""Least number of a series' values on either side of a change of level."""
 
 
 def find_last_change(values: Sequence[float], least_change: float = 0.1) -> int | None:
@@ -346,7 +346,7 @@ Growth below the larger of this and :data:`LEAST_GROWTH_BYTES` is the allocator'
 """
 
 _EVEN = 0.25
-"""Least growth of each block of readings, as a share of the mean growth.
+"""Least memory growth in each block of readings, as a share of the mean growth.
 
 A pool that only reaches its largest size now and then grows by jumps, and stands still
 between them.

@@ -13,7 +13,7 @@ DEFAULT_PREFETCH = 2
 """PyTorch's default ``prefetch_factor``."""
 
 _LEAST_CORES = 0.5
-"""Least cores that the scheduler gives, however many other tasks there are."""
+"""Least cores that a run gets, however many tasks other processes have."""
 
 
 _MOST_RARE = 0.25
@@ -43,12 +43,15 @@ class Cost:
 
     @property
     def variation(self) -> float:
-        """Coefficient of variation, ``std_s`` over ``usual_s``; 0 if that is 0."""
+        """Coefficient of variation of the duration, rare occurrences left out.
+
+        ``std_s`` over ``usual_s``; 0 if that is 0.
+        """
         return self.std_s / self.usual_s if self.usual_s > 0 else 0.0
 
     @property
     def relative_error(self) -> float:
-        """Relative error of the mean, ``error_s`` over ``mean_s``; 0 if that is 0."""
+        """Relative standard error of the mean duration; 0 if the mean is 0."""
         return self.error_s / self.mean_s if self.mean_s > 0 else 0.0
 
     @property
@@ -112,7 +115,7 @@ class BatchLine:
     constant_s: float
     image_s: float
     image_error_s: float = 0.0
-    """Standard error of ``image_s``."""
+    """Standard error of the train step's seconds per image, ``image_s``."""
     batch_sizes: tuple[int, ...] = ()
     """Batch sizes that the line was fitted to."""
 
@@ -152,7 +155,7 @@ class Workload:
 
     It is P in the bounds."""
     step: Cost
-    """Time of the train step and its hooks, once data is at hand.
+    """Duration of the train step and its hooks, once data is at hand.
 
     It is G in the bounds."""
     step_cpu_s: float
@@ -171,11 +174,13 @@ class Workload:
 
     It is C in the bounds."""
     host_cores: float
-    """Logical CPUs of the host."""
+    """Number of logical CPUs of the host."""
     other_tasks: float = 0.0
     """Mean number of other processes' tasks that want a core."""
     spin_s: float = 0.0
-    """Part of ``step_cpu_s`` spent spinning for the GPU.
+    """CPU seconds per iteration that the training process spins for the GPU.
+
+    A part of ``step_cpu_s``.
 
     It takes a core from the workers, but the step does not get longer when they take it
     back."""
@@ -185,13 +190,13 @@ class Workload:
     When each thread gets a share r of a core, the step goes on at r to this power. 1
     where the threads do not wait for each other, more where they do."""
     transfer_s: float = 0.0
-    """Part of ``batch_time`` that collating and sending a batch takes.
+    """Seconds that collating and sending a batch takes, a part of ``batch_time``.
 
     Without workers there is none."""
     transfer_cpu_s: float = 0.0
-    """Part of ``batch_cpu`` that collating and sending a batch takes."""
+    """CPU seconds of collating and sending a batch, a part of ``batch_cpu``."""
     transfer_cpu_error: float = 0.5
-    """Relative standard error of ``transfer_cpu_s``."""
+    """Relative standard error of the CPU of collating and sending a batch."""
     worker_start_s: float = 0.0
     """Seconds that one worker adds to the start of an epoch."""
     step_line: BatchLine | None = None
@@ -201,7 +206,7 @@ class Workload:
     measured_batch_size: int | None = None
     """Batch size of the run, where the costs were scaled to another ``batch_size``."""
     fetch_error: float = 0.0
-    """Relative standard error of ``fetch_s`` and ``fetch_busy_s``."""
+    """Relative standard error of the time of fetching a ready batch."""
     is_transfer_known: bool = True
     """True if workers that sent batches to the training process were measured."""
     is_batch_time_known: bool = True
@@ -220,11 +225,11 @@ class Workload:
     is_step_power_known: bool = True
     """True if workers were seen to delay the step, where it has several threads."""
     notes: tuple[Text, ...] = ()
-    """Sentences about what was left out or assumed, for the user."""
+    """Sentences on what the costs leave out or assume, for the user."""
 
     @property
     def step_threads(self) -> int:
-        """Least threads with which the step can use its CPU in its time."""
+        """Least number of threads that can use the train step's CPU in its time."""
         # a thread that waits for a core uses none meanwhile
         running_s = self.step.mean_s - self.step_waits_s
         if running_s <= 0.0:
@@ -236,7 +241,9 @@ class Workload:
 
     @property
     def threads_power(self) -> float:
-        """Value of ``step_power`` for the part of the step that has many threads.
+        """Exponent of the train step's slow-down, less where few threads are busy.
+
+        ``step_power`` for the part of the step that has many threads.
 
         One thread alone is not affected, and a second that has little to do hardly.
         """
@@ -248,12 +255,12 @@ class Workload:
 
     @property
     def compute_s(self) -> float:
-        """CPU of the train step, spinning for a GPU left out."""
+        """CPU seconds of the train step, spinning for a GPU left out."""
         return max(self.step_cpu_s - self.spin_s, 0.0)
 
     @property
     def cpu_s(self) -> float:
-        """CPU that an iteration cannot do without, spinning for a GPU left out."""
+        """CPU seconds that an iteration needs, spinning for a GPU left out."""
         return self.batch_cpu.mean_s + self.compute_s + self.fetch_s
 
     @property
@@ -264,7 +271,10 @@ class Workload:
 
     @property
     def cpu_floor_s(self) -> float:
-        """``(P + m + f) / C``: the CPU of an iteration over the cores free for it."""
+        """Lower bound on an iteration, s: its CPU seconds over the free cores.
+
+        ``(P + m + f) / C``, with the cores that are free for it as C.
+        """
         return self.cpu_s / self.free_cores
 
     @property
@@ -283,7 +293,7 @@ class Workload:
         return LocalLoading(cpu_s, whole_s)
 
     def core_share(self, tasks: int) -> float:
-        """Return the share of a core that each of so many tasks gets."""
+        """Return the share of a core that each of a number of tasks gets."""
         return min(
             1.0,
             self.usable_cores / max(tasks, 1),
@@ -297,15 +307,16 @@ class Workload:
 
     @property
     def step_delay_s(self) -> float:
-        """Delay of the train step by other processes when no worker runs beside it."""
+        """Delay of the train step by other processes when no worker runs beside, s."""
         threads = self.step_threads
         rate = self.core_share(threads) ** self.threads_power
         return float(self.compute_s / threads * (1 / rate - 1.0))
 
     def bound_iter_s(self, num_workers: int) -> float:
-        """Lower bound on the iteration: no loader with these costs is faster.
+        """Return a lower bound on the iteration, s, with a number of workers.
 
-        ``max(G + f, S / W, (P + m + f) / C)``; G + S without workers.
+        No loader with these costs is faster: ``max(G + f, S / W, (P + m + f) / C)``;
+        G + S without workers.
         """
         if num_workers == 0:
             return self.step.mean_s + self.local_loading.whole_s
@@ -362,7 +373,7 @@ blurring and changing colours took 0.96 to 1.31 times the CPU of one thread each
 """
 
 MOST_DOUBLINGS = 5
-"""Most doublings of OpenCV's threads over the cores that were measured."""
+"""Most doublings of the number of OpenCV threads over that of cores, as measured."""
 
 
 def with_one_thread(workload: Workload, saved: float) -> Workload:
@@ -381,7 +392,7 @@ def with_one_thread(workload: Workload, saved: float) -> Workload:
 def with_spared_host(
     workload: Workload, *, step_s: float, received_s: float, sent_s: float
 ) -> Workload:
-    """Copy a run's costs with CPU taken off the step, and off receiving and sending.
+    """Copy a run's costs with CPU taken off the step, and off transferring batches.
 
     Args:
         workload: What the run says.
@@ -412,7 +423,7 @@ TRANSFER_CPU_S, TRANSFER_TENSOR_S, _TRANSFER_BYTE_S = 0.0008, 0.00025, 1e-9
 """CPU of a worker beyond loading, s: per batch, per tensor and per byte of a batch."""
 
 _MEASURED_ERROR, _ASSUMED_ERROR = 0.25, 0.5
-"""Relative standard error of a worker's CPU for sending, measured and assumed.
+"""Relative standard error of a worker's CPU to send a batch, measured and assumed.
 
 Loading may burn more in the training process than in a worker, since libraries use
 several threads there. Real loaders of 1 to 480 tensors and 0.05 to 100 MB took 0.8 to
@@ -426,7 +437,7 @@ On both sides. The extra is some turns of the scheduler.
 """
 
 _FETCH_SIDES = 2.0
-"""Ratio of the time that a tensor takes to cross to the training process's CPU in it.
+"""Ratio of the time of fetching a tensor to the training process's CPU for it.
 
 A thread of the worker answers each of its requests, and they run in turns. Batches of 1
 to 64 tensors took 1.7 to 2.2 times that CPU.
@@ -457,9 +468,9 @@ class Transfer(NamedTuple):
     fetch_s: float
     fetch_busy_s: float
     cpu_error: float
-    """Relative standard error of ``cpu_s``."""
+    """Relative standard error of the CPU of collating and sending a batch."""
     fetch_error: float
-    """Relative standard error of ``fetch_s`` and ``fetch_busy_s``."""
+    """Relative standard error of the time of fetching a ready batch."""
 
 
 def estimate_transfer(

@@ -147,18 +147,18 @@ class LostHook:
 
     name: str
     base: str
-    """Base config that has the hook."""
+    """Base config that has the lost hook."""
     config: str
-    """Config whose ``custom_hooks`` lack the hook."""
+    """Config whose ``custom_hooks`` lack the hook of a base config."""
     cure: str
     """Statement for the config that keeps the hook of its base config."""
     is_own: bool = True
-    """True if the named config itself lacks the hook, and not one of its bases."""
+    """True if the checked config itself dropped the hook, False if a base of it did."""
 
 
 @dataclass(frozen=True)
 class ConfigCheck:
-    """Requirements of a config: its train loader, data and hooks."""
+    """Result of checking a config: its train loader, data sets and hooks."""
 
     path: str
     reason: Optional[str] = None
@@ -217,7 +217,7 @@ class Machine:
     work_dir: Optional[Folder] = None
     annotations: CacheUse = CacheUse()
     config: Optional[ConfigCheck] = None
-    """Requirements of the checked config; ``None`` where no config was named."""
+    """Result of checking the config; ``None`` where no config was named."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,10 @@ class _SaidError(Exception):
 
 
 class UserError(_SaidError):
-    """Error in the user's input: expected, found, what to do. Exit code 2."""
+    """Error in the user's input: says what was expected and found, and what to do.
+
+    The exit code is 2.
+    """
 
 
 class NoPredictionError(_SaidError):

@@ -32,28 +32,32 @@ class SaveJudgement:
     uncontended_s: Optional[float]
     """Predicted length of the save without contention, s; ``None`` when unknown."""
     gross_delay_s: Optional[float]
-    """Seconds that training stood still beyond ``uncontended_s``."""
+    """Seconds that the checkpoint save took beyond its length without contention."""
     net_delay_s: Optional[float]
-    """Seconds that the training lost by the delay of the checkpoint save.
+    """Seconds of the save's delay that training lost after workers won back a part.
 
     The gross delay, less what the loader's workers won back by loading meanwhile;
     ``None`` while the iterations after it are unknown."""
     sentence: Text
     """Paragraph for the user on the checkpoint save, with numbers and what to do."""
     held_s: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of the save's gross delay by proven cause; the rest has none."""
+    """Seconds by which each proven cause delayed the checkpoint save.
+
+    The rest of ``gross_delay_s`` has no proven cause."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One finding of a rule, with the numbers that it rests on."""
+    """Finding of a diagnostic rule on a training run, with the numbers behind it."""
 
     code: str
-    """Stable rule code, such as ``MG101``."""
+    """Stable code of the diagnostic rule, such as ``MG101``."""
     title: Text
-    """Title of the rule, for users."""
+    """Title of the diagnostic rule, for users."""
     severity: str
-    """Severity: ``problem``, ``notice``, ``ok``, or ``unknown`` for a missing input."""
+    """Severity of the finding: ``problem``, ``notice``, ``ok`` or ``unknown``.
+
+    ``unknown`` where an input is missing."""
     detail: Text
     """Sentence of the finding, with measured values, units and sample counts."""
     share: Optional[float] = None
@@ -95,9 +99,9 @@ class Change:
     """Recommended change of one config setting, with its reason."""
 
     key: str
-    """Dotted config key, as in ``--cfg-options``."""
+    """Dotted key of the config setting to change, as in ``--cfg-options``."""
     old: Any
-    """Value of the setting that the run had."""
+    """Value of the setting in the judged run, before the change."""
     new: Any
     """Recommended value of the setting.
 
@@ -107,13 +111,13 @@ class Change:
     confidence: str
     """Confidence of the change: ``high``, ``medium`` or ``low``."""
     rules: Tuple[str, ...] = ()
-    """Codes of the rules that ask for the change."""
+    """Codes of the diagnostic rules that ask for the change."""
     predicted_iter_s: Optional[float] = None
     """Predicted iteration time with all changes made, s; ``None`` if not predicted."""
     predicted_gain_pct: Optional[float] = None
     """Predicted saving of all changes together, per cent of the whole job's time."""
     predicted_gain_low_pct: Optional[float] = None
-    """Lower end of the interval that holds the true gain 9 times in 10."""
+    """Lower end, per cent, of the interval that holds the true saving 9 times in 10."""
     predicted_gain_high_pct: Optional[float] = None
 
 
@@ -122,16 +126,16 @@ class SaveCure:
     """A change that makes checkpoint saves cost less, with its predicted effect."""
 
     name: str
-    """Name of the change: ``worker_nice``."""
+    """Name of the config change that shortens saves: ``worker_nice``."""
     sentence: Text
     save_s: Optional[float]
     """Predicted mean length of the checkpoint saves that the change helps, s."""
     saves: int
-    """Number of the run's checkpoint saves that the change helps, or spares."""
+    """Number of the run's checkpoint saves that the change would shorten."""
     run_gross_s: float
-    """Seconds by which all checkpoint saves of such a run together get shorter."""
+    """Seconds by which all checkpoint saves of a run together would get shorter."""
     run_net_s: Optional[float]
-    """Seconds that the job gains by shorter saves.
+    """Seconds by which shorter checkpoint saves would shorten the whole training.
 
     ``None`` while the net delays are unknown."""
 
@@ -161,7 +165,7 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class ValidationOutlook:
-    """Cost of a run's validations, and the predicted effect of other settings."""
+    """Cost of a run's validations, and predicted effect of other loader settings."""
 
     sentence: Text
     """Sentence on how long validations take, and what is changed or why nothing is."""
@@ -188,19 +192,21 @@ class HostSaving:
     name: str
     """Name of the optimisation, as ``optimize`` takes it."""
     found: Text
-    """Host overhead that was counted: a sentence without its full stop."""
+    """Counted host overhead, said as a sentence without its full stop."""
     host_s: Optional[float] = None
-    """Host CPU of the overhead in an iteration, measured, s."""
+    """Measured host CPU time of the overhead in an iteration, s."""
     optimized_host_s: Optional[float] = None
-    """Host CPU of the overhead that the optimisation leaves, s."""
+    """Host CPU time of an iteration's overhead that the optimisation leaves, s."""
     most_saved_s: Optional[float] = None
-    """Upper bound of the host CPU taken off, s, where the overhead was not measured."""
+    """Upper bound of the host CPU time that the optimisation saves, s.
+
+    Where the overhead was not measured."""
     predicted_iter_s: Optional[float] = None
     """Predicted iteration time with the optimisation, s."""
     predicted_gain_pct: Optional[float] = None
     """Predicted saving of the optimisation, per cent of the whole training's time."""
     predicted_gain_low_pct: Optional[float] = None
-    """Lower end of the interval that holds the true gain 9 times in 10."""
+    """Lower end, per cent, of the interval that holds the true saving 9 times in 10."""
     predicted_gain_high_pct: Optional[float] = None
 
 
@@ -213,9 +219,9 @@ class HostOverhead:
     names: Tuple[str, ...]
     """Value for ``optimize``: optimisations that are worth it, and those already on."""
     predicted_iter_s: Optional[float] = None
-    """Predicted iteration time with all optimisations of measured overhead, s."""
+    """Predicted iteration time with all optimisations that could be measured, s."""
     predicted_gain_pct: Optional[float] = None
-    """Predicted saving of all optimisations of measured overhead together.
+    """Predicted saving of all optimisations that could be measured, per cent.
 
     In per cent of the whole training's time."""
     predicted_gain_low_pct: Optional[float] = None
@@ -244,13 +250,13 @@ class Recommendation:
     save_cures: Tuple[SaveCure, ...] = ()
     """Ways to make checkpoint saves cost less; ``changes`` holds the applied ones."""
     advice: Tuple[Text, ...] = ()
-    """Sentences about what else would help, with the evidence; never applied."""
+    """Sentences on what else would speed up training, with evidence; never applied."""
     batch_size: Tuple[Text, ...] = ()
     """Sentences on the decision about the batch size.
 
     Empty unless a change of it was allowed."""
     validation: Optional[ValidationOutlook] = None
-    """Outlook for validation's loader; ``None`` for a run without validations."""
+    """Cost of validations, and gain of loader changes; ``None`` without validations."""
     host_overhead: Optional[HostOverhead] = None
     """Host overhead that ``optimize`` would take off the run.
 
@@ -273,23 +279,25 @@ class TrainingEnd:
     That is until one was seen, where some are planned, or the plan is unknown; so are
     ``metric_hours`` and ``save_hours``."""
     metric_hours: Optional[float]
-    """Part of ``validation_hours`` in ``compute_metrics``."""
+    """Hours left for metrics (``compute_metrics``), a part of ``validation_hours``."""
     save_hours: Optional[float]
-    """Hours left for scheduled saves; saves of the best are in ``validation_hours``."""
+    """Hours left for scheduled checkpoint saves.
+
+    Saves of the best checkpoint are in ``validation_hours``."""
     whole_hours: float
-    """Hours from the start of the run to its end."""
+    """Forecast hours from the start of the run to its end."""
 
 
 @dataclass(frozen=True)
 class JobLimit:
-    """Epochs or iterations that the time limit of a job leaves undone."""
+    """Epochs or iterations that the time limit of a SLURM job leaves undone."""
 
     unit: str
     """Unit of the counted work: ``epoch`` or ``iteration``."""
     whole: int
-    """Epochs or iterations of the whole training."""
+    """Number of epochs or iterations of the whole training."""
     missing: int
-    """Epochs or iterations that will not have ended at the job's time limit."""
+    """Number of epochs or iterations that will not have ended at the time limit."""
     last_saved: Optional[int]
     """Epoch or iteration after which the last checkpoint is saved.
 
@@ -307,32 +315,34 @@ class JobEnd:
 
 @dataclass(frozen=True)
 class SavedHours:
-    """Hours that some changes take off a training, all of them together."""
+    """Hours that recommended config changes together take off a training."""
 
     keys: Tuple[str, ...]
     """Dotted config keys of the changes."""
     whole: float
     """Hours saved over a whole run by the changes."""
     rest: Optional[float]
-    """Hours saved of the training that was left when the evidence ends.
+    """Hours saved in the part of the training that follows the judged evidence.
 
     ``None`` where training is over, or its end is unknown."""
 
 
 @dataclass(frozen=True)
 class MendedStart:
-    """Cores, settings and speed of a training that ``srun`` gives all of its CPUs."""
+    """Cores, settings and speed if ``srun`` gave a training all CPUs of its task."""
 
     command: str
-    """Command to write in the place of ``srun``."""
+    """Command that replaces ``srun``, so that a task gets all of its CPUs."""
     cores: float
     """Usable cores of a rank whose SLURM task gets all of its CPUs."""
     changes: Tuple[Change, ...] = ()
-    """Changed settings for a start with all CPUs of the task; no file has them."""
+    """Recommended changes for a start with all CPUs of the SLURM task.
+
+    No file has them."""
     no_change_reason: Optional[Text] = None
     """Reason why no setting is changed; ``None`` when there is a change."""
     predicted_iter_s: Optional[float] = None
-    """Predicted iteration time with all CPUs of the task, and the changes, s.
+    """Predicted iteration time with all CPUs of the task and recommended changes, s.
 
     ``None`` is no claim."""
 
@@ -344,27 +354,27 @@ class NextJob:
     cpus_per_task: int
     """CPUs to ask SLURM for per task, with as many ranks in a task as before."""
     asked_cpus: Optional[int]
-    """CPUs that the job had asked for per task; ``None`` is unknown."""
+    """CPUs per task that the SLURM job had asked for; ``None`` is unknown."""
     used_cores: Optional[float]
-    """Cores that the ranks of a task used on average in steady iterations.
+    """Cores that the ranks of a SLURM task used on average in steady iterations.
 
     ``None`` is unknown."""
     predicted_iter_s: float
-    """Predicted iteration time with the CPUs to ask for, s.
+    """Predicted iteration time with the CPUs to ask SLURM for, s.
 
     With the recommended settings for them."""
     num_workers: int
-    """Number of workers recommended for the CPUs to ask for."""
+    """Number of loader workers recommended for the CPUs to ask SLURM for."""
 
 
 @dataclass(frozen=True)
 class RunAdvice:
-    """Answer about a run from the child process that judged it."""
+    """Recommendation and verdict from the child process that judged a training run."""
 
     recommendation: Recommendation = Recommendation()
-    """Recommendation for the run, as in the config where one was written."""
+    """Recommendation for the run; where a config was written, as the config has it."""
     config: Optional[str] = None
-    """Absolute path of the config that was written; ``None`` when none was."""
+    """Absolute path of the recommended config; ``None`` when none was written."""
     reason: Optional[Text] = None
     """Reason why no config was written although something is to change.
 
@@ -377,7 +387,7 @@ class RunAdvice:
     It is an option of the command that added the hook. ``None`` where it is not
     recommended, or is in a config."""
     verdict: Optional[VerdictRecord] = None
-    """Verdict as a record of the evidence; ``None`` where there is no answer."""
+    """Verdict on the run, as an evidence record; ``None`` where there is no answer."""
 
 
 @dataclass(frozen=True)
@@ -399,7 +409,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class FigureComparison:
-    """One measured value compared between two runs; unknown when either side is."""
+    """One measured value of two runs compared; unknown if unknown in either run."""
 
     name: str
     """Name of the compared value with its unit, such as ``iter_s``.
@@ -415,7 +425,7 @@ class FigureComparison:
 FASTER = 'faster'
 SLOWER = 'slower'
 NO_DIFFERENCE = 'no_difference'
-"""Verdict on two runs whose iterations do not differ beyond noise.
+"""Verdict on two runs whose iteration times do not differ beyond noise.
 
 With :data:`FASTER` and :data:`SLOWER` it is about an iteration of the second run.
 """
@@ -437,9 +447,10 @@ class RunComparison:
     after: str
     """Evidence file of the second run."""
     verdict: Optional[str]
-    """Verdict on an iteration of the second run: ``faster``, ``slower`` or neither.
+    """Verdict on the second run's speed: ``faster``, ``slower`` or ``no_difference``.
 
-    ``no_difference`` is beyond noise; ``None`` when the speeds cannot be compared."""
+    It is about the length of an iteration, beyond noise; ``None`` when the speeds
+    cannot be compared."""
     figures: Tuple[FigureComparison, ...]
     """Compared values: the iteration, images per second, parts of the time ledger."""
     settings: Mapping[str, SettingTexts]
@@ -472,7 +483,7 @@ class Verification:
     iterations: int = 0
     """Number of measured iterations with each setting, warm-up left out."""
     seconds: float = 0.0
-    """Seconds of the whole verification."""
+    """Seconds that the whole verification took."""
     ending: str = ''
     """Reason why the verification ended: a sentence."""
     external_cpu_cores: Optional[float] = None
@@ -483,13 +494,13 @@ class Verification:
     """Predicted speed-up of the second setting; ``None`` without a prediction."""
     notes: Tuple[Text, ...] = ()
     before: Mapping[str, Any] = field(default_factory=dict)
-    """Config settings of the first side by dotted key.
+    """Config settings of the first side of the comparison, by dotted key.
 
     Of two configs those that differ, where a key that one lacks is missing, and lists,
     dicts and classes are texts."""
     after: Mapping[str, Any] = field(default_factory=dict)
     folder: str = ''
-    """Folder with the logs of the trainings."""
+    """Folder with the logs of the compared trainings."""
     batches_per_epoch: Optional[int] = None
     """Iterations of an epoch with the first setting."""
     after_batches_per_epoch: Optional[int] = None
@@ -506,11 +517,11 @@ class Verification:
     """Config that the first side of the comparison trained."""
     after_config: str = ''
     other_work: Tuple[str, ...] = ()
-    """Differences that make an iteration of the second config other work.
+    """Differences between the two configs that change the work of an iteration.
 
     ``model``, ``data set``, ``batch size``, ``pipeline``, ``sampler``."""
     untrained: Tuple[str, ...] = ()
-    """Config keys that differ, too, but whose effect such a training does not show."""
+    """Differing config keys whose effect the verification's trainings do not show."""
 
 
 @dataclass(frozen=True)
@@ -523,9 +534,9 @@ class FlightRecord:
     """Sequence number of the collective within its process group."""
     group: str
     behind: Tuple[int, ...] = ()
-    """Ranks that never began the collective, by their dumps."""
+    """Ranks that never began the collective, by their flight recorder dumps."""
     others: Mapping[int, str] = field(default_factory=dict)
-    """Ranks that began another collective in its place, or other sizes, and which."""
+    """Different collective, or sizes, that a rank began instead, by rank."""
     without_dump: Tuple[int, ...] = ()
     """Ranks of the group that left no dump of the flight recorder."""
     calls: Tuple[str, ...] = ()
@@ -541,9 +552,9 @@ class MetricCheck:
     rows: int
     """Number of boxes or masks in the results of all images."""
     differing: Tuple[str, ...]
-    """Arrays and values of the two metrics that differ in any bit."""
+    """Arrays and values of CocoMetric and FastCocoMetric that differ in any bit."""
     plain_cpu_s: float
-    """CPU of CocoMetric's ``compute_metrics``, s."""
+    """CPU time of CocoMetric's ``compute_metrics``, s."""
     fast_cpu_s: float
     plain_reason: Optional[str]
     """Reason why FastCocoMetric evaluated as CocoMetric does.
@@ -574,7 +585,7 @@ class Proof:
     """One line of a log or file that proves a cause."""
 
     source: str
-    """Kind of source: ``console``, ``log``, ``evidence``, ``kernel`` or ``host``.
+    """Source of the line: ``console``, ``log``, ``evidence``, ``kernel``, ``host``.
 
     ``log`` is MMEngine's own."""
     line: Optional[int]
@@ -634,7 +645,7 @@ class Prediction:
 
     ``None`` where only an iteration was asked for."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Values of all settings that were asked for, by name."""
+    """Values of all settings that the prediction was asked for, by name."""
 
 
 @dataclass(frozen=True)

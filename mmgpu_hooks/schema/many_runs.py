@@ -34,7 +34,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``None`` while it trains, and of a run that was killed."""
     verdict: Optional[str] = None
-    """Name of the run's verdict; ``None`` of a run that was not judged."""
+    """Name of the run's verdict; ``None`` for a run that was not judged."""
     confidence: Optional[str] = None
     is_judged_now: bool = False
     """True if ``--judge`` judged the run now, False for its recorded verdict."""
@@ -45,7 +45,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Per cent of ``training_hours`` by part of the time ledger."""
     changes: Tuple[RecommendedChange, ...] = ()
     saved_hours: Optional[float] = None
-    """Predicted hours by which the recommended changes had shortened the training."""
+    """Predicted hours that the recommended changes would have saved the training."""
     saved_low_hours: Optional[float] = None
     """Lower end of the interval that holds the true saved hours 9 times in 10."""
     saved_high_hours: Optional[float] = None
@@ -61,7 +61,7 @@ class RunTotals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     runs: int
     judged: int
-    """Number of runs with a verdict."""
+    """Number of training runs that have a verdict."""
     training_hours: float
     saved_hours: float
     gpu_hours: float
@@ -122,7 +122,7 @@ def find_start_day(row: RunRow) -> Optional[date]:
 
 
 def add_up(rows: Sequence[RunRow]) -> RunTotals:
-    """Sum the hours of some training runs."""
+    """Sum the hours and GPU hours of training runs, and count the runs."""
 
     def total(name: str) -> float:
         known = (getattr(row, name) for row in rows)

@@ -28,10 +28,10 @@ class PeakFactors(NamedTuple):
 
 @dataclass(frozen=True)
 class StaticBytes:
-    """Training memory that does not grow with the batch; exact."""
+    """Training memory that does not grow with the batch size, in bytes; exact."""
 
     parameters: int
-    """Number of values in the parameters."""
+    """Number of values in the model's parameters."""
     parameter_bytes: int
     gradient_bytes: int
     buffer_bytes: int
@@ -76,7 +76,7 @@ class ActivationFit:
     squared_pixel_bytes: float
     """Activation bytes of each pair of padded pixels of an image: attention."""
     residual_pct: float
-    """Largest relative distance of a measured point from the fit."""
+    """Largest distance of measured activation memory from the fit, per cent."""
     points: Tuple[ActivationPoint, ...]
 
 
@@ -97,13 +97,13 @@ class CardFit:
 
     Less CUDA's context, and less a tenth of the rest."""
     factor: float
-    """Ratio of peak to estimate that the safe batch size allows for."""
+    """Ratio of memory peak to estimate that the safe batch size allows for."""
     batch_size: Optional[int]
     """Largest batch size that fits if training takes the estimated memory.
 
     ``None`` when unknown."""
     safe_batch_size: Optional[int]
-    """Largest batch size that fits if the peak is ``factor`` times the estimate."""
+    """Largest batch size that fits if peak memory is ``factor`` times the estimate."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class MemoryEstimate:
     """Class of the model whose training is estimated."""
     static: StaticBytes
     image_size: Optional[ImageSize] = None
-    """Padded size of the images that the totals are for."""
+    """Padded size of the images that the estimated memory is for."""
     image_size_source: str = ''
     mixed_precision: bool = False
     fit: Optional[ActivationFit] = None
@@ -124,7 +124,7 @@ class MemoryEstimate:
     activation_bytes: Mapping[int, Optional[int]] = field(default_factory=dict)
     """Bytes saved for the backward pass, by batch size."""
     peak_factors: PeakFactors = field(default=PeakFactors(1.0, 1.0))
-    """Range of the ratio of published memory peaks to such an estimate."""
+    """Range of the ratio of published memory peaks to estimated memory."""
     notes: Tuple[str, ...] = ()
     card: Optional[CardFit] = None
     """Largest batch sizes for a GPU; ``None`` when no GPU was asked for."""

@@ -120,7 +120,7 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
 
     A library, or code of the training; ``None`` when nothing did."""
     bound_by: Optional[str] = None
-    """Environment variables that bound the process to ``affinity_cpus``.
+    """Environment variables that bound this process to fewer CPUs.
 
     ``None`` when it is unknown what did."""
     wider_thread_cpus: Optional[Count] = None
@@ -283,7 +283,7 @@ class RunRecord(
 
     Above all what the data set parsed and keeps. ``None`` where that was not seen."""
     before_hook_s: Optional[Mapping[str, Number]] = None
-    """Seconds of a start below ``mmgpu run`` before GPUEfficiencyHook was built.
+    """Seconds by part of a start of ``mmgpu run`` until GPUEfficiencyHook was built.
 
     ``imports`` until MMEngine's Runner is imported, ``config`` until one is being
     built, ``model`` until its hooks are; in no other figure."""
@@ -316,7 +316,7 @@ class RunRecord(
     ``torch.backends.cudnn.benchmark``; ``None`` where the process uses no CUDA."""
     loader: LoaderSettings = msgspec.field(default_factory=LoaderSettings)
     worker_nice: Optional[Count] = None
-    """Nice value that the hook gave the loader's workers.
+    """Nice value that GPUEfficiencyHook gave the loader's workers.
 
     ``None`` when it left it alone."""
     optimized: Tuple[str, ...] = ()
@@ -326,7 +326,7 @@ class RunRecord(
     overhead: Optional[StepOverhead] = None
     """Host work of one training step."""
     hook_place: Optional[str] = None
-    """Dotted config key of the hook, such as ``default_hooks.gpu_efficiency``.
+    """Dotted config key of GPUEfficiencyHook, as ``default_hooks.gpu_efficiency``.
 
     ``None`` where it stands in none."""
     host: HostLimits = msgspec.field(default_factory=HostLimits)
@@ -419,7 +419,7 @@ class StartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start'):
     wall_s: Number
     """Seconds of a training's whole start: the sum of ``parts_s``."""
     parts_s: Mapping[str, Number]
-    """Seconds by part of the start, out of :data:`START_PARTS`.
+    """Seconds of the training's start by part, out of :data:`START_PARTS`.
 
     ``before_hook`` is from the start of the process to the hook's construction; below
     ``mmgpu run`` it is split into ``imports``, ``config`` and ``model``, and where it
@@ -439,16 +439,16 @@ class StartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start'):
 
 
 class StartPartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start_part'):
-    """A part of the start that has begun, for a run that has no evidence yet."""
+    """Beginning of a part of a training's start, before the evidence file exists."""
 
     part: str
-    """Name of the part of the start, out of :data:`START_PARTS`."""
+    """Name of the part of the training's start, out of :data:`START_PARTS`."""
     elapsed_s: Number
     """Seconds since GPUEfficiencyHook was built."""
     data_set: Optional[str] = None
     """Class of the data set that began to be initialised."""
     file: Optional[str] = None
-    """File that is read in this part of the start."""
+    """File that is read in the recorded part of the training's start."""
     file_bytes: Optional[Count] = None
 
 
@@ -466,15 +466,17 @@ class HostWindow(Recorded, frozen=True, kw_only=True):
 
 
 class WorkersWindow(Recorded, frozen=True, kw_only=True):
-    """The loader's worker processes over the iterations of one log interval."""
+    """Measurements of the loader's worker processes over one log interval."""
 
     count: Count
-    """Most worker processes read at one time; 0 where the training process loads."""
+    """Most loader workers seen at one time; 0 where the training process loads."""
     cpu_s: Number
     run_delay_s: Number
     """Seconds that the workers' main threads waited for a core."""
     thread_cpu_s: Optional[Number] = None
-    """Part of ``cpu_s`` that threads other than the workers' main threads used."""
+    """CPU time of the workers' threads other than their main threads, s.
+
+    A part of ``cpu_s``."""
     batch_time: Optional[DurationStats] = None
     """Seconds that a worker was busy with a batch, over batches that the loop took.
 
@@ -537,7 +539,7 @@ class GpuWindow(Recorded, frozen=True, kw_only=True):
 
     Or ``power_cap``."""
     sm_active_pct: Optional[Number] = None
-    """Share of multiprocessors with work (GPM, Hopper and later)."""
+    """Share of the GPU's multiprocessors with work (GPM, Hopper and later)."""
 
 
 class CudaMemoryWindow(Recorded, frozen=True, kw_only=True):
@@ -629,7 +631,7 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     The rest is MMEngine's own calling; ``(unattributed)`` stands for all hooks where a
     Runner calls them in a way of its own."""
     data_wait_cpu_s: Optional[Number] = None
-    """CPU time inside ``data_wait``, first waits of epochs left out, s.
+    """CPU time during waits for data, first waits of epochs left out, s.
 
     Of the training thread, estimated from every eighth wait on average; of the whole
     process when it loads without workers."""
@@ -642,7 +644,7 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     process_own_bytes: Optional[Count] = None
     """Resident memory of the training process, files and shared memory left out."""
     group_free_bytes: Optional[Count] = None
-    """Memory left below the limit of the control group that has least.
+    """Memory left below the limit of the control group that has least left.
 
     Page cache that can be given back is free."""
     worker_own_bytes: Optional[Count] = None
@@ -683,7 +685,7 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
 
     All about memory is read every second at most."""
     process_cpu_s: Optional[Number] = None
-    """CPU of the training process, all threads, workers excluded."""
+    """CPU time of the training process, all threads, workers excluded, s."""
     process_run_delay_s: Optional[Number] = None
     """Seconds that the process's main thread was ready to run and waited for a core."""
     system_cpu_pct: Optional[Number] = None
@@ -716,9 +718,9 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     gpu_idle_iterations: Count = 0
     """Iterations that ``gpu_idle_pct`` is taken over; 0 leaves it unknown."""
     gpu_mem_peak_bytes: Optional[Count] = None
-    """Largest peak of the CUDA allocator since the interval before."""
+    """Largest peak of the CUDA allocator since the log interval before."""
     gpu_mem_reserved_bytes: Optional[Count] = None
-    """Most memory that the CUDA allocator reserved since the interval before."""
+    """Most memory that the CUDA allocator reserved since the log interval before."""
     cuda_memory: Optional[CudaMemoryWindow] = None
     stored_pixel_ratio: Optional[Number] = None
     """Pixels of the last batch's images as stored, over their pixels in training."""
@@ -740,11 +742,11 @@ class SavePhase(Recorded, frozen=True, kw_only=True):
 
     wall_s: Number
     cpu_s: Optional[Number] = None
-    """Seconds that the saving thread ran on a core."""
+    """Seconds that the saving thread ran on a core in one phase of the save."""
     run_delay_s: Optional[Number] = None
     """Seconds that the saving thread was ready to run, but waited for a core."""
     blocked_s: Optional[Number] = None
-    """Seconds that the saving thread was blocked.
+    """Seconds that the saving thread was blocked in one phase of the save.
 
     It waited for storage, a lock, the GPU, or another thread."""
 
@@ -788,7 +790,7 @@ class SaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='save'):
 
     A part of ``bytes``: 16 for each value of each scalar."""
     workers: Optional[Count] = None
-    """Number of loader workers that were alive.
+    """Number of loader workers that were alive during the checkpoint save.
 
     ``None`` where the loader is not watched."""
     workers_busy: Optional[Number] = None
@@ -798,16 +800,16 @@ class SaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='save'):
     ``workers_cpu_s``."""
     workers_cpu_s: Optional[Number] = None
     other_cpu_s: Optional[Number] = None
-    """CPU time of all processes on the host but this one and its workers, s.
+    """CPU time of other processes on the host during the checkpoint save, s.
 
-    Other ranks count, too. ``None`` where that of the workers or of the host is
-    unknown."""
+    All but this process and its workers: other ranks count, too. ``None`` where that of
+    the workers or of the host is unknown."""
     memory_pressure_pct: Optional[Number] = None
     """Share of the save in which some task waited for memory (PSI ``some``).
 
     ``None`` where the kernel keeps none."""
     major_faults: Optional[Count] = None
-    """Major page faults of the training process: pages read from storage or swap."""
+    """Major page faults of the process in the save: pages read from storage or swap."""
     error: Optional[str] = None
     """Type of the exception that ended the checkpoint save."""
 
@@ -887,9 +889,9 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
     metrics_s: Optional[Mapping[str, Number]] = None
     """Seconds in ``compute_metrics`` by class of metric."""
     process_s: Optional[Mapping[str, Number]] = None
-    """Seconds of the validation's part ``process`` by class of metric.
+    """Seconds of processing a validation's batches, by class of metric.
 
-    The rest of it is the evaluator's own."""
+    The rest of the part ``process`` is the evaluator's own."""
     iterations: Count = 0
     """Batches of the validation that its iteration times are taken over.
 
@@ -899,7 +901,7 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
 
     So are ``step`` and ``iter``."""
     step: Optional[DurationStats] = None
-    """Time from the batch in hand until the next batch is asked for.
+    """Duration of a validation step: from a batch in hand to asking for the next.
 
     Forward, the evaluator's part of a batch, hooks."""
     iter: Optional[DurationStats] = None
@@ -909,7 +911,7 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
     first_wait_s: Number = 0.0
     """Sum of the first waits for data, s: workers that start, and the first batch."""
     data_wait_cpu_s: Optional[Number] = None
-    """CPU time inside the waits for data, the first ones left out, s.
+    """CPU time during a validation's waits for data, first waits left out, s.
 
     Of what loads there: the training thread, or the whole process when it loads without
     workers."""
@@ -937,7 +939,9 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
     train_workers_cpu_s: Optional[Number] = None
     """CPU time of the train loader's workers during the validation, s."""
     other_cpu_s: Optional[Number] = None
-    """CPU time of all other processes on the host, other ranks included, s."""
+    """CPU time of all other processes on the host during the validation, s.
+
+    Other ranks are included."""
 
 
 class ValidationProgressRecord(
@@ -961,7 +965,7 @@ class ValidationProgressRecord(
     metric: Optional[str] = None
     """Metric of the validation that was running, if any."""
     call_s: Number
-    """Seconds that the running call of the validation has lasted.
+    """Seconds that the validation's running call, as of a metric, has lasted.
 
     Nothing else has begun or ended in them."""
     parts_s: Mapping[str, Number]
@@ -1002,7 +1006,7 @@ class MemoryRecord(EvidenceLine, frozen=True, kw_only=True, tag='memory'):
     total_bytes: Count
     """Memory that the limit ``bound`` allows."""
     used_bytes: Count
-    """Memory within ``bound`` in use by any process.
+    """Memory in use by any process within the limit ``bound``.
 
     Page cache is free, since it can be given back."""
     shm_bytes: Optional[Count] = None
@@ -1025,7 +1029,7 @@ class MemoryRecord(EvidenceLine, frozen=True, kw_only=True, tag='memory'):
     result_name: Optional[str] = None
     """Metric that keeps most results, such as ``CocoMetric.results``."""
     is_pss: bool = True
-    """True if shared pages count in part (PSS).
+    """True if pages that processes share count in part in each of them (PSS).
 
     False where the kernel shows no PSS: pages that a forked worker shares with its
     parent count in each then."""
@@ -1054,7 +1058,7 @@ START_PART = 'start'
 
 
 class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
-    """A long standstill of training: the part that ran, and what its processes did."""
+    """A long standstill of training: the work that ran, and what its processes did."""
 
     iteration: Count
     """Training iterations done, counted over the whole training."""
@@ -1088,13 +1092,13 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
 
     R where it used a core meanwhile, S, D, T, Z, or X when it is gone."""
     sample: Optional[Count] = None
-    """Index of the sample that was being loaded.
+    """Index of the sample that was being loaded when training stood still.
 
     By the worker that owed the next batch; without workers, by the loop."""
     sample_s: Optional[Number] = None
     """Seconds spent so far on the sample that was being loaded."""
     sample_number: Optional[Count] = None
-    """Place in its batch of the sample that was being loaded, from 1.
+    """Position of the sample that was being loaded within its batch, from 1.
 
     ``None`` where samples are not seen singly."""
     batch_samples: Optional[Count] = None
@@ -1106,7 +1110,7 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
 
     Known once its annotation was read."""
     call: Optional[str] = None
-    """System call that the worker waited in.
+    """System call that the worker that owed the next batch waited in.
 
     In an uninterruptible sleep the kernel's function where that is known."""
     path: Optional[str] = None
@@ -1187,7 +1191,7 @@ class EndRecord(EvidenceLine, frozen=True, kw_only=True, tag='end'):
 
     In the training process."""
     oom_kills: Optional[Count] = None
-    """Out-of-memory kills in the control group by the kernel."""
+    """Out-of-memory kills by the kernel in the training's control group."""
     without_gradient: Tuple[str, ...] = ()
     """Parameters that had no gradient on this rank in data-parallel training.
 
@@ -1197,7 +1201,7 @@ class EndRecord(EvidenceLine, frozen=True, kw_only=True, tag='end'):
 
 
 TunedAction = Literal['change', 'keep', 'roll_back']
-"""Action of tuning: ``change``, ``keep`` or ``roll_back``.
+"""Action of tuning the DataLoader: ``change``, ``keep`` or ``roll_back``.
 
 ``change``: other settings from here on. ``keep`` and ``roll_back``: what the last
 change gave was judged.
@@ -1223,7 +1227,7 @@ class TunedRecord(EvidenceLine, frozen=True, kw_only=True, tag='tuned'):
     iteration: Count
     """Training iterations done, counted over the whole training."""
     action: TunedAction
-    """Action of tuning: ``change``, ``keep`` or ``roll_back``.
+    """Action of tuning the DataLoader: ``change``, ``keep`` or ``roll_back``.
 
     ``change``: the loader has other settings from here on. ``keep``: what the last
     change gave was judged. ``roll_back``: it was judged and taken back."""
@@ -1241,16 +1245,16 @@ class TunedRecord(EvidenceLine, frozen=True, kw_only=True, tag='tuned'):
     switch_s: Optional[Number] = None
     """Seconds that the training thread spent at once on switching the loader."""
     iter_s: Optional[Number] = None
-    """Iteration time with the loader settings before the change."""
+    """Iteration time with the loader settings before the change, s."""
     predicted_iter_s: Optional[Number] = None
     measured_iter_s: Optional[Number] = None
-    """Iteration time with the loader settings that were judged."""
+    """Iteration time with the loader settings that were judged, s."""
     gain_pct: Optional[float] = None
     """Iteration time saved, in per cent; below zero it is a loss.
 
     Predicted of ``change``, measured of ``keep`` and ``roll_back``."""
     gain_low_pct: Optional[float] = None
-    """Lower end of the interval of ``gain_pct``.
+    """Lower end of the interval of the iteration time saved, per cent.
 
     It holds the truth 9 times in 10 where it is predicted, 19 in 20 where it is
     measured."""
@@ -1265,14 +1269,16 @@ class RecommendedChange(Recorded, frozen=True, kw_only=True):
     """One setting that ``mmgpu recommend`` would change."""
 
     key: str
-    """Dotted config key, as in ``--cfg-options``."""
+    """Dotted key of the config setting to change, as in ``--cfg-options``."""
     old: Optional[Plain] = None
     """Value of the setting that the run used.
 
     ``None`` is what PyTorch takes for a setting that only workers have, or that the
     setting is not there."""
     new: Optional[Plain] = None
-    """Recommended value of the setting; ``None`` as in ``old``."""
+    """Recommended value of the setting.
+
+    ``None`` as in ``old``."""
 
 
 class VerdictRecord(EvidenceLine, frozen=True, kw_only=True, tag='verdict'):
@@ -1305,11 +1311,11 @@ class VerdictRecord(EvidenceLine, frozen=True, kw_only=True, tag='verdict'):
     changes: Tuple[RecommendedChange, ...] = ()
     """Recommended changes of settings; empty where none is sure enough."""
     saved_hours: Optional[float] = None
-    """Predicted hours by which all changes together had shortened the training.
+    """Predicted hours that all changes together would have saved the training.
 
     ``None`` without a change, or where no gain is predicted of it."""
     saved_low_hours: Optional[float] = None
-    """Lower end of the interval of ``saved_hours``; below zero it is a loss.
+    """Lower end of the interval of the hours saved; below zero it is a loss.
 
     The interval holds the truth 9 times in 10."""
     saved_high_hours: Optional[float] = None

@@ -31,7 +31,7 @@ from mmgpu_hooks.schema.tried import Profile
 
 @dataclass(frozen=True)
 class RunEvidence:
-    """Evidence of one rank, as read from its file."""
+    """Evidence of one rank of a training run, as read from the rank's evidence file."""
 
     path: str
     run: recorded.RunRecord
@@ -39,24 +39,24 @@ class RunEvidence:
     end: Optional[recorded.EndRecord] = None
     sources_off: Tuple[recorded.SourceOffRecord, ...] = ()
     stuck: Tuple[recorded.StuckRecord, ...] = ()
-    """Records of the watchdog's alarms, and of their ends."""
+    """Records of the watchdog's alarms on standstills, and of the standstills' ends."""
     notes_of_waits: Tuple[recorded.StuckRecord, ...] = ()
-    """Records of waits for other ranks that were no alarm, and of their ends."""
+    """Records of waits for other ranks that raised no alarm, and of the waits' ends."""
     save_records: Tuple[recorded.SaveRecord, ...] = ()
     after_saves: Tuple[recorded.AfterSaveRecord, ...] = ()
     validations: Tuple[recorded.ValidationRecord, ...] = ()
     validation_progress: Tuple[recorded.ValidationProgressRecord, ...] = ()
-    """Progress of validations at some times, in the order of time."""
+    """Records of the progress of validations, in the order of time."""
     memory: Tuple[recorded.MemoryRecord, ...] = ()
-    """Use of the host's memory, in the order of time."""
+    """Records of the use of host memory, in the order of time."""
     tuned: Tuple[recorded.TunedRecord, ...] = ()
     """Changes and judgements of ``tune=True``, in the order of time."""
     start_parts: Tuple[recorded.StartPartRecord, ...] = ()
-    """Parts of a start that may last, as they began.
+    """Records of the beginnings of those parts of a training's start that may last.
 
     Of a run that left no more."""
     start: Optional[recorded.StartRecord] = None
-    """Time of the training's start by part.
+    """Record of the time of the training's start, by part.
 
     ``None`` of a run that did not end its first iteration, and of older evidence."""
     notes: Tuple[Text, ...] = ()
@@ -66,13 +66,13 @@ class RunEvidence:
 
     It may be of another training."""
     cores_had: Optional[float] = None
-    """Usable cores that the run had, where ``run`` describes another start.
+    """Usable cores that the run had, where its run record describes another start.
 
     ``None`` where ``run`` says what it had."""
 
     @property
     def switches(self) -> Tuple[recorded.TunedRecord, ...]:
-        """Records of ``tuned`` that gave the train loader other settings."""
+        """Records of tuning actions that gave the train loader other settings."""
         return tuple(
             record
             for record in self.tuned
@@ -88,10 +88,10 @@ class RankRow:
     data_wait_s: float
     startup_s: float
     hooks_s: float
-    """Seconds per iteration in hooks, less hooks that wait for other ranks."""
+    """Seconds per iteration in hooks, hooks that wait for other ranks left out."""
     save_s: float
     own_s: float
-    """Sum of the rank's own times per iteration, s.
+    """Seconds per iteration of the rank in data wait, startup, hooks and saves.
 
     The others wait for the rank where it is largest."""
     step_s: float

@@ -37,7 +37,7 @@ class Attempt:
     """A training that was started and has left a log of MMEngine, but no evidence."""
 
     folder: Path
-    """Folder of the training, which MMEngine names by the start."""
+    """Folder of the training, which MMEngine names by the start time."""
     log: Path
 
 
@@ -73,7 +73,7 @@ class RunFiles:
 
 
 START_NAME, OTHER_STARTS = 'before_training.jsonl', 'before_training_rank*.jsonl'
-"""Names of the evidence files of ranks before their train loop.
+"""File names of evidence from before the train loop: rank 0's, and other ranks'.
 
 They say who holds memory, and where the ranks stand. The evidence of a training takes
 their place.
@@ -308,7 +308,7 @@ def _start_order(vis_data: Path) -> tuple[bool, str, float]:
 
 
 def _read_change_time(file: Path) -> float:
-    """Read when a file changed; 0 for a hidden file or a dangling link."""
+    """Read when a file was last modified; 0 for a dotfile or a dangling link."""
     if not file.name.startswith('.'):
         # an editor's lock is such a link, and a run may end while its files are listed
         with contextlib.suppress(OSError):

@@ -113,7 +113,7 @@ _UNITS: dict[str, Callable[[Any], str]] = {
     'count': format_count,
     'numbers': format_numbers,
 }
-"""Formatters by the end of the name of a value, or by the format after a colon.
+"""Formatters of a template's values, by the end of the value's name or format.
 
 ``sum`` is a sum of seconds over a run, ``long`` over a whole training, ``exact`` per
 cent as exact as a small share needs, ``count`` what may come in millions, ``numbers`` a

@@ -37,7 +37,7 @@ class SweepSetting:
     gpus: Optional[int] = None
     """Number of processes that torchrun starts, one per GPU."""
     others: Mapping[str, Any] = field(default_factory=dict)
-    """Values of further settings that were asked for, by name."""
+    """Values of the trial's further settings, by name."""
 
     def __hash__(self) -> int:
         """Return the hash of all settings' values, those of ``others`` included.
@@ -48,7 +48,7 @@ class SweepSetting:
 
     @classmethod
     def of(cls, values: Mapping[str, Any], **more: Any) -> SweepSetting:
-        """Make a setting from values by name; ``None`` keeps the config's value.
+        """Make a sweep setting from values by name; ``None`` keeps the config's.
 
         Args:
             values: Of any settings.
@@ -82,7 +82,7 @@ class SweepSetting:
 
     @property
     def group(self) -> Text:
-        """Name of everything but the workers: ``batch 3, prefetch 2, AMP on``."""
+        """Name of all settings but the workers: ``batch 3, prefetch 2, AMP on``."""
         parts = []
         if self.batch_size is not None:
             parts.append(phrase('batch {batch_size}', self))
@@ -173,7 +173,7 @@ class SweepRow:
     memory_reserved_bytes: Optional[int] = None
     """Memory that CUDA's allocator keeps reserved in the trial."""
     host_memory_bytes: Optional[int] = None
-    """Most host memory that the training process held."""
+    """Most host memory that the training process held during the trial."""
     saves_s: Tuple[float, ...] = ()
     """Length of each checkpoint save beside the running workers, s.
 
@@ -185,11 +185,11 @@ class SweepRow:
     save_unknown: Optional[Text] = None
     """Reason why no checkpoint save was measured."""
     cpu_cores: Optional[float] = None
-    """Cores in use by the training process and its workers, mean."""
+    """Mean number of cores in use by the training process and its workers."""
     external_cpu_cores: Optional[float] = None
-    """Cores in use by other processes during the trial."""
+    """Number of cores in use by other processes during the trial."""
     most_workers: Optional[int] = None
-    """Most workers that this host carries with the setting; ``None`` is unknown."""
+    """Most workers that the host allows with the setting; ``None`` is unknown."""
     most_workers_reason: Optional[Text] = None
     folder: str = ''
     """Folder with the trial's log and evidence."""
@@ -201,7 +201,7 @@ class SweepRow:
 
     @property
     def exceeds_host(self) -> bool:
-        """True if the trial had more workers than the host carries."""
+        """True if the trial had more workers than the host allows."""
         most = self.most_workers
         return most is not None and self.setting.num_workers > most
 
@@ -212,7 +212,7 @@ class BatchMemory:
 
     batch_size: int
     total_bytes: int
-    """Peak of CUDA's allocator; without CUDA, of the training process."""
+    """Peak memory of CUDA's allocator; without CUDA, of the training process."""
     model_bytes: Optional[ModelBytes]
     reserved_bytes: Optional[int] = None
     """Memory that CUDA's allocator kept reserved."""
@@ -223,18 +223,18 @@ class MemoryLine:
     """Memory against batch size, least squares: ``memory = fixed + image x batch``."""
 
     group: str
-    """Settings that the trials share beside the batch size, such as ``AMP on``."""
+    """Settings that the trials share besides batch size, such as ``AMP on``."""
     source: str
     """Source of the measured memory: ``cuda`` or ``host``.
 
     ``cuda`` is the peak of the allocator, ``host`` the training process."""
     points: Tuple[BatchMemory, ...]
     fixed_bytes: float
-    """Memory taken before the first image."""
+    """Memory that training takes before the first image of a batch."""
     image_bytes: float
-    """Memory that each further image takes."""
+    """Memory that each further image of a batch takes."""
     residual_pct: float
-    """Largest distance of a measured point from the line, as a share of the point."""
+    """Largest distance of measured memory from the line, per cent of the measured."""
 
 
 @dataclass(frozen=True)
@@ -244,15 +244,15 @@ class Sweep:
     rows: Tuple[SweepRow, ...]
     """Results of the trials, in order of batch size and workers."""
     asked: int = 0
-    """Number of settings that were asked for.
+    """Number of settings that the sweep was asked to train with.
 
     There are fewer rows when the sweep was stopped."""
     best: Tuple[SweepSetting, ...] = ()
-    """Fastest settings that the host carries, one per batch size.
+    """Fastest settings that the host allows, one per batch size.
 
     The fastest of all comes first."""
     seconds: float = 0.0
-    """Seconds that this start of the sweep took."""
+    """Seconds that the sweep took since it was last started."""
     is_interrupted: bool = False
     notes: Tuple[str, ...] = ()
     memory_lines: Tuple[MemoryLine, ...] = ()
@@ -286,13 +286,15 @@ class SaveBenchRow:
 
     num_workers: int
     status: str
-    """Status: ``completed``, ``failed``, ``timed_out`` or ``out_of_memory``."""
+    """Trial's status: ``completed``, ``failed``, ``timed_out`` or ``out_of_memory``."""
     error: Optional[Text] = None
     """Decisive line of the error; ``None`` when the trial completed."""
     saves: Tuple[SaveRecord, ...] = ()
     """Checkpoint saves in order; the training's first and failed saves are left out."""
     won_s: Tuple[Optional[float], ...] = ()
-    """Seconds that the workers won back after each save; ``None`` is unknown."""
+    """Seconds of each save that training won back from batches loaded meanwhile.
+
+    ``None`` is unknown."""
     save_s: Optional[float] = None
     cpu_s: Optional[float] = None
     run_delay_s: Optional[float] = None
@@ -308,9 +310,9 @@ class SaveBenchRow:
     gross_s: Optional[float] = None
     """Extra seconds of a save over those of the reference trial; may be negative."""
     net_s: Optional[float] = None
-    """Seconds of ``gross_s`` that the training lost.
+    """Extra seconds that a save cost training, less what the workers won back.
 
-    Less what the workers won back meanwhile."""
+    A part of ``gross_s``."""
     is_harmful: Optional[bool] = None
     """True if saves take longer than in the reference trial, beyond noise.
 
@@ -329,17 +331,17 @@ class SaveBench:
     """Effect of the number of workers on checkpoint saves, on this host and model."""
 
     rows: Tuple[SaveBenchRow, ...]
-    """Measured saves, in order of the number of workers."""
+    """Rows of the measured checkpoint saves, in order of the number of workers."""
     reference: Optional[int] = None
     """Workers of the reference trial: the fewest whose saves were measured."""
     harmful_workers: Optional[int] = None
-    """Smallest number of workers from which on checkpoint saves are harmed.
+    """Smallest number of workers from which on checkpoint saves are slowed down.
 
     ``None`` when no measured number is, or that is unknown."""
     is_interrupted: bool = False
     seconds: float = 0.0
     asked: int = 0
-    """Number of settings that were to be trained.
+    """Number of settings that the bench was to train with.
 
     There are fewer rows when the bench was stopped."""
 
@@ -391,7 +393,7 @@ class TrialBlock(msgspec.Struct, frozen=True, tag_field='event', tag='block'):
     """Indices of the iterations that began an epoch."""
     batch_size: Optional[int] = None
     left: Optional[int] = None
-    """Iterations that the training still has."""
+    """Number of iterations left until the training ends."""
     epoch: Optional[int] = None
     """Number of iterations in an epoch."""
     is_loss_finite: bool = True
@@ -404,7 +406,7 @@ class TrialEnd(msgspec.Struct, frozen=True, tag_field='event', tag='over'):
     """End of a trial's process: as the process reported, or judged by how it died."""
 
     status: str
-    """Status of the trial, as in :class:`Trial`."""
+    """Status of the trial, such as ``completed`` or ``failed``; see :class:`Trial`."""
     error: Optional[str] = None
     """Decisive line of the error; ``None`` when the trial completed."""
     iterations: int = 0
@@ -452,7 +454,7 @@ class BlockFigures:
     late_s: float
     """Mean iteration of the second half of a block of iterations, s."""
     left: Optional[int]
-    """Iterations that the training still has."""
+    """Number of iterations left until the training ends."""
 
 
 @dataclass(frozen=True)
@@ -465,7 +467,7 @@ class Trial:
     name: str
     """Name of the trial, unique within a plan of trials."""
     status: str
-    """Status: ``completed``, ``failed``, ``timed_out`` or ``out_of_memory``."""
+    """Trial's status: ``completed``, ``failed``, ``timed_out`` or ``out_of_memory``."""
     error: Optional[Text] = None
     """Decisive line of the error; ``None`` when the trial completed."""
     seconds: float = 0.0
@@ -487,13 +489,13 @@ class HostPart:
     """CPU of the training thread that one part of an iteration takes, in seconds."""
 
     plain_s: float
-    """Mean CPU of a part of an iteration, without optimisations, s."""
+    """Mean CPU time of a part of an iteration, without optimisations, s."""
     optimized_s: Optional[float] = None
-    """Mean CPU of a part of an iteration, with bit-identical optimisations, s.
+    """Mean CPU time of a part of an iteration with bit-identical optimisations, s.
 
     ``None`` where none of them could be used."""
     error_s: float = 0.0
-    """Standard error of the CPU that the optimisations take off, s."""
+    """Standard error of the CPU time that the optimisations take off, s."""
 
 
 @dataclass(frozen=True)
@@ -517,7 +519,7 @@ class Profile:
     Forward and backward. The name is empty for the model itself; no module contains
     another."""
     products_pct: Optional[float]
-    """Share of the busy time in convolutions and matrix products."""
+    """Share of a train step's busy time in convolutions and matrix products."""
     kernels: Optional[float]
     """Number of CUDA kernels and copies per train step; ``None`` without CUDA."""
     bound: Optional[str]
@@ -545,7 +547,7 @@ class Profile:
 
     ``None`` where it fills none."""
     losses_pct: Optional[float] = None
-    """Share of the busy time in the losses, which autocast computes in float32."""
+    """Share of a train step's busy time in losses, which autocast does in float32."""
     counted: Optional[StepOverhead] = None
     """Host work of the train step, as a run of the same training counts it."""
     refused: Mapping[str, str] = field(default_factory=dict)

@@ -46,13 +46,13 @@ class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
     cost_s: float = 0.0
     """Expected cost of the proposed change, s."""
     why: Text = Text('')
-    """Reason why nothing is to be done yet, as a clause; empty where something is."""
+    """Reason why no tuning action is due yet, as a clause; empty where one is."""
 
 
 class TuneOffer(msgspec.Struct, frozen=True, kw_only=True):
     """Message of rank 0 to the other ranks about a change of loader settings."""
 
     record: TunedRecord
-    """Change that all ranks are to make, or the judgement of the last change."""
+    """Loader change that all ranks are to make, or judgement of the last change."""
     salt: int = 0
     """Number added to the seeds of all ranks' new workers."""
