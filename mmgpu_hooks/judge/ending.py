@@ -48,7 +48,7 @@ _COVERAGE = 1.9
 _DRIFT = 0.02
 """Relative standard error assumed for the iteration time of a steady training."""
 _FIRST, _LATER = 0.1, 0.03
-"""Relative standard error of a validation's time, after one and after several."""
+"""Relative standard error of a validation's time, after one validation or several."""
 
 
 @dataclass
@@ -67,7 +67,7 @@ class _Rate(NamedTuple):
     """Linear forecast of the seconds per iteration."""
 
     now_s: float
-    """Seconds of the next iteration."""
+    """Forecast seconds of the next iteration."""
     slope_s: float
     """Seconds by which each iteration is longer than the one before."""
     error: float
@@ -101,7 +101,7 @@ class EndForecaster:
         self._validated, self._saved, self._saves_s = 0, 0, 0.0
 
     def add_interval(self, record: IntervalRecord) -> None:
-        """Add a log interval that has ended."""
+        """Add a log interval that has ended to the evidence of the forecast."""
         ledger_s = record.ledger_s
         outside_s = sum(ledger_s.get(part, 0.0) for part in _OUTSIDE)
         start_s = ledger_s.get('startup', 0.0) + ledger_s.get('teardown', 0.0)
@@ -134,12 +134,12 @@ class EndForecaster:
             self._each *= 2
 
     def add_validation(self, record: ValidationRecord) -> None:
-        """Add a validation that has ended."""
+        """Add a validation that has ended to the evidence of the forecast."""
         self._validations.append(record)
         self._validated += 1
 
     def add_save(self, record: SaveRecord) -> None:
-        """Add a checkpoint save that has ended, unless it is of the best model.
+        """Add a checkpoint save, unless of the best model, to the forecast's evidence.
 
         Saves of the best model belong to validations.
         """
@@ -223,7 +223,7 @@ class EndForecaster:
         )
 
     def _reach_s(self, schedule: Schedule, rate: _Rate, iteration: int) -> float:
-        """Compute the seconds until an iteration, validations and saves left out."""
+        """Forecast the seconds until an iteration, without validations and saves."""
         starts = schedule.count_starts(self._done) - schedule.count_starts(iteration)
         return rate.sum_s(iteration - self._done) + starts * self._start_s
 

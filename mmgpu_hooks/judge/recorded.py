@@ -96,7 +96,7 @@ class RecordedRun:
 
 
 def read_settings(run: RunRecord) -> TunedSettings:
-    """Read the settings of a train loader that can be tuned, from a run record."""
+    """Read the tunable settings of the train loader from a run record."""
     loader = run.loader
     return TunedSettings(
         num_workers=loader.num_workers or 0,
