@@ -43,13 +43,13 @@ What a quiet host of two cores shows.
 """
 
 USUAL_BLOCKING = 0.5
-"""Largest ratio of blocked time to CPU in a save that is no delay.
+"""Largest ratio of blocked time to CPU time that is usual in a save, and no delay.
 
 Page faults, a write through the page cache, copies from a card.
 """
 
 LIKE_SIZE = 1.25
-"""Largest ratio of the sizes of two saves that are compared, per byte."""
+"""Largest ratio of the sizes of two saves whose times per byte are compared."""
 
 LEAST_REFERENCES = 3
 """Fewest uncontended saves whose median is trusted.
@@ -64,14 +64,14 @@ The scheduler moves tasks late, and short saves are read coarsely.
 """
 
 EXPLAINED = 0.7
-"""Smallest ratio of others' CPU to a wait for a core that explains the wait.
+"""Smallest ratio of others' CPU time to a save's core wait that explains the wait.
 
 A task was on that core all the while, but for what a hypervisor takes and the clock's
 grain of 10 ms.
 """
 
 BY_ELIMINATION = 0.25
-"""Ratio of a suspect's CPU to a wait for a core below which the suspect is cleared."""
+"""Ratio of CPU time to a save's core wait below which a suspect program is cleared."""
 
 MAJOR_FAULT_S = 1e-4
 """Least seconds that a page takes from storage or swap: a fast solid-state disk's."""
@@ -92,7 +92,7 @@ class DelayCause(NamedTuple):
     """Texts on a cause of slow saves: the reason, and what helps."""
 
     why: Text
-    """Clause on the reason, to follow "it took longer"."""
+    """Clause on the cause of a slow save, to follow "it took longer"."""
     cure: Text
 
 
@@ -300,7 +300,7 @@ def won_back_s(
 
 
 def net_delay_s(gross_s: float, won_s: float | None) -> float | None:
-    """Compute the job's loss by a slow save: the gross delay at most, or ``None``."""
+    """Compute the seconds a job lost by a slow save: at most its delay, or ``None``."""
     return None if won_s is None else min(max(gross_s - won_s, 0.0), gross_s)
 
 

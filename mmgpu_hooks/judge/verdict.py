@@ -16,7 +16,7 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 _DATA = 'MG101'
 _CAUSES = ('MG111', 'MG113', 'MG117', 'MG115', 'MG102', 'MG103')
-"""Rules that explain why training waits for data, in order of precedence.
+"""Codes of the rules that explain why training waits for data, by precedence.
 
 None of them stands alone.
 """

@@ -62,7 +62,7 @@ class _Bounded(NamedTuple):
     """Measured value of a run, with the largest value that is possible."""
 
     field: str
-    """Dotted path of the measured value, from a `_Part` on."""
+    """Dotted path of a measured value, from a `_Part` on."""
     most: float
 
 
@@ -407,7 +407,7 @@ class _Loading(NamedTuple):
 
     cost: Cost | None
     is_measured: bool
-    """True if the cost was measured; False if it is only bounded, or unknown."""
+    """True if the loading cost was measured; False if only bounded, or unknown."""
 
 
 def _loading_cost(part: _Part) -> _Loading:
@@ -441,7 +441,7 @@ def _loading_cost(part: _Part) -> _Loading:
 
 
 _RARE_FROM = 0.02
-"""Smallest share of the mean loading time that rare slow batches must make."""
+"""Smallest share of the mean loading time that rare slow batches must make up."""
 _RARE_AT_MOST = 0.05
 """Largest share of slow batches that counts as rare.
 
@@ -475,7 +475,7 @@ def _with_rare(loading: Cost, intervals: Intervals) -> Cost:
 
 
 class _LogNormal(NamedTuple):
-    """Log-normal distribution with the percentiles of the intervals."""
+    """Log-normal distribution of a time per batch, fitted to percentiles."""
 
     mean_s: float
     std_s: float
