@@ -35,13 +35,13 @@ class BatchSizes:
 
     count: int
     late: int
-    """Number of batch sizes first seen in the second half of the log intervals."""
+    """Number of padded batch sizes first seen in the second half of log intervals."""
     is_all: bool
-    """True if all batch sizes were counted; False if there were too many to count."""
+    """True if all padded batch sizes were counted; False if there were too many."""
     is_fixed: bool
-    """True if all batches have one size, apart from the last batch of an epoch."""
+    """True if all batches have one padded size, apart from an epoch's last batch."""
     is_varying: bool
-    """True if there are many batch sizes, and new ones kept coming."""
+    """True if there are many padded batch sizes, and new ones kept coming."""
 
 
 def find_batch_sizes(run: Run) -> BatchSizes | None:

@@ -42,7 +42,7 @@ class PeakGrowth(NamedTuple):
     """Height in pixels of the largest batch's images when the GPU memory peak grew."""
     width: int | None
     boxes: int | None
-    """Most boxes in a batch of the interval in which the memory peak grew."""
+    """Most boxes in a batch of the log interval in which the GPU memory peak grew."""
 
 
 class CardFigures(NamedTuple):

@@ -106,9 +106,9 @@ class _Traceback:
         self.frame: str | None = None
         self.innermost = ''
         self.ignored = -_CONTEXT
-        """Line order at which Python last printed ``Exception ignored in``."""
+        """Position of the line where Python last printed ``Exception ignored in``."""
         self.chained = -_CONTEXT
-        """Line order at which Python last said that an exception led to another."""
+        """Position of the line in which Python last reported a chained exception."""
         self.is_chained = False
         self.is_of_program: bool | None = None
         """True if the traceback begins in the program itself; ``None``: not known.
@@ -118,7 +118,7 @@ class _Traceback:
         self.is_in_frames = False
         """True if the next line that is not indented is the exception."""
         self.indent = ''
-        """Text before each line of the traceback."""
+        """Text before each line of the traceback in the console log."""
 
     def begin(self, order: int, is_worker: bool, indent: str = '') -> None:
         self.indent = indent
@@ -154,15 +154,15 @@ class ConsoleLog:
 
     def __init__(self) -> None:
         self.lines = 0
-        """Number of the last line that was read."""
+        """Number of the last line of the console log that was read."""
         self.progress = 0
-        """Number of distinct iterations that were logged."""
+        """Number of distinct iterations that the console log shows."""
         self.last_progress = 0
         """Line number of the last logged iteration; 0 where none was logged."""
         self.unread_bytes = 0
         """Bytes of the log before the first line that was read."""
         self.is_text = True
-        """False if too much of the log could not be decoded."""
+        """True unless too much of the console log could not be decoded."""
         self.failed_rank: int | None = None
         """Rank that failed first, where torchrun's summary names one."""
         self._done_line = self._done_progress = 0
@@ -174,7 +174,7 @@ class ConsoleLog:
         self._calm = 0
         self._nans: list[Event] = []
         self._has_started = self._has_ended = self._has_ranks = False
-        """True once the log showed a start, an end by exception, several ranks."""
+        """True once the log showed a training's start, its exception, several ranks."""
 
     def feed(self, line: int, text: str) -> None:
         """Read one line of a console log, given without its line end."""

@@ -52,16 +52,16 @@ class Order(enum.IntEnum):
     WORKER = 20
     """Error that occurred in a DataLoader worker."""
     WATCHED = 22
-    """Warning of the hook's own watchdog."""
+    """Warning that the watchdog of GPUEfficiencyHook logged."""
     WRAPPED = 25
     LOST = 30
-    """Loss of a DataLoader worker."""
+    """Line that tells of the loss of a DataLoader worker."""
     KILLED = 40
-    """SIGKILL of a whole process."""
+    """Line that tells of the SIGKILL of a whole process."""
     KILLED_TOO = 45
-    """SIGKILL of a whole process, perhaps sent by a launcher that ended them all."""
+    """Line on the SIGKILL of a process, perhaps by a launcher that ended all ranks."""
     ENDED = 50
-    """End of the training by a person or the scheduler."""
+    """Line on the end of the training by a person or the scheduler."""
     RAISED = 60
     """Exception that no pattern matches."""
     AFTER = 70
@@ -92,7 +92,7 @@ class Sign(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     victim: str = ''
     """Victim of a SIGKILL: ``worker``, ``rank`` or ``process``."""
     needs: str = ''
-    """Flag that a frame of the traceback must have set; empty: none is needed."""
+    """Flag that a traceback's frame must set for the line to count; empty: none."""
     survives: int = SURVIVED
     """Number of iterations after the line that show that training survived it.
 

@@ -22,7 +22,7 @@ from mmgpu_hooks.judge.console_matchers import (
 )
 
 _MOST_SHAPES = 2**12
-"""Most line shapes whose classification is cached."""
+"""Most shapes of console lines (digits as 0) whose classification is cached."""
 
 
 def _any(patterns: str, form: str = '(?:{})') -> re.Pattern[str]:
@@ -106,10 +106,10 @@ _OF_RANKS = re.compile(
 _WARNING = re.compile(r'(?:^|[\s\[])(?:WARN(?:ING)?\b|\w*Warning:)')
 _OWN_LINE = r'\s*Cause: (\w+) \((sure|likely)\); mmgpu explain \1$'
 OWN = re.compile(_OWN_LINE)
-"""Line in which the hook's watchdog names the cause of a hanging training."""
+"""Expression for the line in which the watchdog names the cause of a hang."""
 _ROOT = 'Root Cause (first observed failure)'
 ROOT_RANK = re.compile(r'\s*rank\s+: (\d+) \(local_rank: \d+\)')
-"""Line of torchrun's summary that names the rank that failed."""
+"""Expression for the line of torchrun's summary that names the rank that failed."""
 _GLUED = re.compile(
     r'(?<=[)\]\'"])(?=(?:[a-z_]\w{0,40}\.){0,5}[A-Z]\w{0,60}(?:Error|Exception): )'
 )
@@ -277,7 +277,7 @@ def take_apart(shape: str) -> Parts:
 
 @lru_cache(maxsize=_MOST_SHAPES)
 def read_shape(shape: str) -> Reading:
-    """Classify the console lines of a shape, without their prefix."""
+    """Classify console lines of one shape (digits as 0), without their prefix."""
     lowered = shape.lower()
     decoration = _DECORATION.match(shape)
     assert decoration is not None  # it may be empty

@@ -34,7 +34,7 @@ _MOST_BINS = 256
 _OUTSIDE = 'validation', 'checkpoint_save', 'startup', 'teardown', 'resume'
 """Parts of the time ledger whose seconds belong to no iteration."""
 _NEWEST = 3
-"""Number of newest validations whose mean predicts the next one."""
+"""Number of newest validations whose mean duration predicts the next one's."""
 _LEAST_CHANGE = 0.05
 """Least relative change in the time of an iteration that counts as a change."""
 _LEAST_TREND, _SURE, _EVEN = 0.03, 6.0, 0.4
@@ -91,7 +91,7 @@ class EndForecaster:
         self._loader = run.loader
         self._bins: list[_Bin] = []
         self._each = 1
-        """Number of log intervals that make a bin."""
+        """Number of log intervals in one bin of consecutive iterations."""
         self._filled = 0
         self._passed_s = run.build_s
         self._starts_s, self._starts = 0.0, 0

@@ -34,7 +34,7 @@ class HangingFrame:
     is_pinning: bool = False
     """True if the frame is of the thread that pins batches, and not of a worker."""
     call: str | None = None
-    """System call that the process must wait in; ``None`` for any.
+    """System call that the hanging process must wait in; ``None`` for any.
 
     Where one is named, only the innermost call is compared with the pattern.
     """

@@ -317,11 +317,11 @@ def _phrase_rate(bytes_per_minute: float) -> Text:
 
 
 class _Growth(NamedTuple):
-    """Growth of a memory size until the last reading."""
+    """Steady growth of the memory that processes hold, until the last reading."""
 
     bytes_per_s: float
     gained_bytes: float
-    """Bytes gained since the readings began."""
+    """Bytes of memory gained since the readings began."""
 
 
 def _find_worker_growth(run: Run) -> _Growth | None:

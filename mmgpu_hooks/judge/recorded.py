@@ -76,7 +76,7 @@ class RecordedRun:
         return self.evidence.cores_had or self.meta.host.cores_had
 
     def column(self, field: str, key: str | None = None) -> Column:
-        """Return a field of all intervals as an array; NaN is unknown."""
+        """Return a field of all log intervals as an array; NaN is unknown."""
         return self.every.column(field, key)
 
     def since(self, number: int, until: int | None = None) -> RecordedRun:

@@ -52,7 +52,7 @@ LIKE_SIZE = 1.25
 """Largest ratio of the sizes of two saves whose times per byte are compared."""
 
 LEAST_REFERENCES = 3
-"""Fewest uncontended saves whose median is trusted.
+"""Fewest uncontended saves whose median duration is trusted.
 
 One odd save, often the first, is none.
 """
@@ -74,7 +74,7 @@ BY_ELIMINATION = 0.25
 """Ratio of CPU time to a save's core wait below which a suspect program is cleared."""
 
 MAJOR_FAULT_S = 1e-4
-"""Least seconds that a page takes from storage or swap: a fast solid-state disk's."""
+"""Least seconds of reading a memory page from storage or swap: those of a fast SSD."""
 
 NAMED_SHARE = 0.2
 """Smallest share of a save's delay at which a cause beside the main one is named."""
@@ -250,7 +250,7 @@ def _read_times(save: SaveRecord) -> _ThreadTimes | None:
 def _phrase_delay(
     judged: SaveJudgement, gross_s: float, save: SaveRecord, host: HostLimits
 ) -> Text:
-    """Say what held a slow save, what that cost, and what helps."""
+    """Say what delayed a slow checkpoint save, what that cost, and what helps."""
     held_s = judged.held_s
     said = [
         _phrase_cause(name, held_s[name], save, host)
@@ -443,7 +443,7 @@ def is_delay(delay_s: float, usual_s: float, least: thresholds.DelayThreshold) -
 def _phrase_cause(
     cause: str, held_s: float, save: SaveRecord, host: HostLimits
 ) -> Text:
-    """Phrase how long a cause held a save, with the proof in brackets."""
+    """Phrase how long a cause delayed a save, with the proof in brackets."""
     cores = host.usable_cores or 0
     if cause == 'workers':
         return phrase(

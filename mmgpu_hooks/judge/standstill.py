@@ -567,7 +567,7 @@ class SlowBatch(NamedTuple):
 
 
 def find_slow_batch(stuck: StuckRecord) -> SlowBatch | None:
-    """Find the batch that is waited for, if it is slow and not stuck.
+    """Find the batch that the loop waits for, if loading it is slow and not stuck.
 
     Returns:
         ``None`` where the sample that is being loaded takes longer than those before

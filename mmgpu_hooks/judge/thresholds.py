@@ -51,13 +51,13 @@ START_NOTICE = 0.05
 """Smallest share of the run at which the summary shows what its start was spent on."""
 
 START_LONG_S = 120.0
-"""Seconds of a start that are reported however long the run is.
+"""Fewest seconds of a run's start that are reported however long the run is.
 
 Each new start has them.
 """
 
 START_LEAST_S = 10.0
-"""Fewest seconds of a start that are reported.
+"""Fewest seconds of a run's start that are ever reported.
 
 A user who starts a training waits as long without a thought.
 """
@@ -198,7 +198,7 @@ HISTORIES_NOTICE_BYTES = 2**24
 """
 
 BENCH_CHANCE = 0.05
-"""Largest chance at which longer saves are no noise: 1 experiment in 20 misleads."""
+"""Largest p-value at which longer saves are no noise: 1 experiment in 20 misleads."""
 
 BENCH_SAVES = 3
 """Fewest saves with a setting from which a benchmark draws a conclusion.
@@ -258,7 +258,7 @@ Growth over the memory at the start; a short run does not show yet if it goes on
 """
 
 RISE_SHARE = 0.1
-"""Least host memory growth in a short run, over memory at its start, to be reported.
+"""Smallest share by which host memory must grow in a short run to be reported.
 
 A finding needs it besides ``RISE_BYTES``.
 """

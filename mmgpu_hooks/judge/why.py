@@ -70,7 +70,7 @@ _OF_OTHERS = Order.PEERS, Order.PEER_GONE, Order.CRASHED, Order.WRAPPER
 """Priorities of lines that ranks and launchers print about other processes."""
 _OF_MEMORY = 'oom_host', 'oom_cgroup'
 _NEVER_BY_NAN = *_OF_MEMORY, 'oom_gpu', 'shm_full', 'disk_full'
-"""Causes that a NaN in the losses does not lead to."""
+"""Causes of a failure that a NaN in the losses does not lead to."""
 _WITHOUT_MEMORY = {
     'worker': 'worker_killed',
     'rank': 'rank_lost',
@@ -521,7 +521,7 @@ def _find_failed(event: Event, log: ConsoleLog) -> int | None:
 
 
 def _judge_silence(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
-    """Judge a run without any line that gives a reason."""
+    """Judge a run of which no log line gives a reason for its end."""
     if not ranks:
         log = logs[0].log if logs else ConsoleLog()
         if log.done:

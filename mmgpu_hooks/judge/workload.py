@@ -62,7 +62,7 @@ class _Bounded(NamedTuple):
     """Measured value of a run, with the largest value that is possible."""
 
     field: str
-    """Dotted path of a measured value, from a `_Part` on."""
+    """Dotted path of a measured value, such as ``figures.main_cpu_s``."""
     most: float
 
 
@@ -215,7 +215,7 @@ def _cut_part(recorded: RecordedRun, figures: RunFigures) -> _Part:
 
 
 def _find_cut(values: Column) -> int:
-    """Find the interval at which the costs changed last; 0 where they did not."""
+    """Find the index of the log interval where costs changed last; 0 without one."""
     known = np.flatnonzero(~np.isnan(values))
     known = known[known > 0]  # the first holds lazy initialisation
     change = find_last_change(values[known].tolist())
@@ -448,7 +448,7 @@ _RARE_AT_MOST = 0.05
 The 95th percentile does not see these.
 """
 _RARE_TIMES = 1.5
-"""Least multiple of the 95th percentile that rare slow batches take."""
+"""Least time of rare slow batches, as a multiple of the 95th percentile."""
 
 
 def _with_rare(loading: Cost, intervals: Intervals) -> Cost:
