@@ -11,13 +11,16 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.recorded import MOST_BATCH_SIZES
 
 _FIXED = 2
-"""Most batch sizes of a run with fixed sizes; an epoch's last batch may differ."""
+"""Most distinct padded batch sizes at which a training's sizes count as fixed.
+
+An epoch's last batch may differ.
+"""
 
 _VARYING = 10
-"""Fewest batch sizes that count as varying, where new ones keep coming."""
+"""Fewest distinct padded batch sizes that count as varying, if new ones keep coming."""
 
 _KEEP_COMING = 0.01
-"""Fewest new batch sizes per iteration at which a run's batch sizes still vary.
+"""Fewest new padded batch sizes per iteration at which new sizes keep coming.
 
 Counted over the second half of the log intervals.
 """
@@ -32,17 +35,17 @@ class BatchSizes:
 
     count: int
     late: int
-    """Number of batch sizes first seen in the second half of the log intervals."""
+    """Number of padded batch sizes first seen in the second half of log intervals."""
     is_all: bool
-    """True if all batch sizes were counted; False if there were too many to count."""
+    """True if all padded batch sizes were counted; False if there were too many."""
     is_fixed: bool
-    """True if all batches have one size, apart from the last batch of an epoch."""
+    """True if all batches have one padded size, apart from an epoch's last batch."""
     is_varying: bool
-    """True if there are many batch sizes, and new ones kept coming."""
+    """True if there are many padded batch sizes, and new ones kept coming."""
 
 
 def find_batch_sizes(run: Run) -> BatchSizes | None:
-    """Count the batch sizes of a training run; ``None`` if counting began late."""
+    """Count a run's distinct padded batch sizes; ``None`` if counting began late."""
     new, iterations = run.column('new_batch_sizes'), run.column('iterations')
     if not len(new) or np.isnan(new[0]):
         return None

@@ -19,37 +19,37 @@ from mmgpu_hooks.schema.text import Text, phrase
 
 _GIB = 2**30
 _GREW = 1.02
-"""Smallest ratio of two memory peaks that counts as growth: allocators round up."""
+"""Smallest ratio of GPU memory peaks that counts as growth: allocators round up."""
 _EARLY_SHARE = 0.1
-"""Share of a run, from its start, whose memory peak later peaks are compared with."""
+"""Share of a run, from its start, whose GPU memory peak is the base for later peaks."""
 
 
 class PeakGrowth(NamedTuple):
     """Last growth of the GPU memory peak after the first tenth of a training run."""
 
     iteration: int
-    """Last iteration of the log interval in which the memory peak grew."""
+    """Last iteration of the log interval in which the GPU memory peak grew."""
     ratio: float
-    """Ratio of the memory peak to that of the first tenth of the run."""
+    """Ratio of the GPU memory peak to that of the first tenth of the run."""
     is_largest_batch: bool | None
     """True if the interval in which the memory peak grew had the largest batch so far.
 
     Largest by pixels or by boxes; ``None`` where neither is known.
     """
     pixels: int | None
-    """Pixels of the largest batch when the memory peak grew; ``None`` is unknown."""
+    """Pixels of the largest batch when the GPU memory peak grew; ``None``: unknown."""
     height: int | None
-    """Height of the images in the largest batch when the memory peak grew."""
+    """Height in pixels of the largest batch's images when the GPU memory peak grew."""
     width: int | None
     boxes: int | None
-    """Most boxes in a batch of the interval in which the memory peak grew."""
+    """Most boxes in a batch of the log interval in which the GPU memory peak grew."""
 
 
 class CardFigures(NamedTuple):
     """Memory of a GPU by use: tensors, allocator cache, CUDA context and others."""
 
     peak_bytes: int
-    """Bytes of the tensors in use at the peak."""
+    """Bytes of the tensors in use at the peak of GPU memory."""
     kept_bytes: int | None
     """Bytes that PyTorch's allocator keeps beyond the peak of the tensors in use."""
     beside_bytes: int | None
@@ -57,7 +57,7 @@ class CardFigures(NamedTuple):
     total_bytes: int | None
     growth: PeakGrowth | None
     is_leak: bool
-    """True if live tensors grow with every iteration."""
+    """True if the memory of live GPU tensors grows with every iteration: a leak."""
 
     @property
     def used_bytes(self) -> int:
@@ -74,7 +74,7 @@ class CardFigures(NamedTuple):
 
     @property
     def sentence(self) -> Text:
-        """Sentence: ``nvidia-smi shows 15.8 GiB = 9.1 in use at the peak + ...``."""
+        """Sentence on GPU memory: ``nvidia-smi shows 15.8 GiB = 9.1 in use + ...``."""
         parts = [phrase('{peak_gib:.1f} in use at the peak', **self._in_gib('peak'))]
         if self.kept_bytes is not None:
             parts.append(
@@ -217,11 +217,11 @@ class _BatchSize(NamedTuple):
 
     now: int
     is_larger: bool
-    """True if no earlier interval had as large a batch."""
+    """True if no earlier log interval had as large a batch."""
 
     @classmethod
     def of(cls, sizes: Column, row: int) -> _BatchSize | None:
-        """Read the largest batch size of an interval; ``None`` where it is unknown."""
+        """Read a log interval's largest batch size; ``None`` where it is unknown."""
         if np.isnan(sizes[row]):
             return None
         before = known(sizes[:row]).max(initial=0.0)

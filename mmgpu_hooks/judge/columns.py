@@ -47,7 +47,7 @@ class Intervals:
         return len(self._rows)
 
     def column(self, field: str, key: str | None = None) -> Column:
-        """Return a field of all intervals as an array of floats; NaN is unknown.
+        """Return a field of all log intervals as an array of floats; NaN is unknown.
 
         Args:
             field: Of the record, such as ``workers.cpu_s``.
@@ -63,31 +63,31 @@ class Intervals:
         return column[self._rows]
 
     def values(self, field: str) -> list[Any]:
-        """Return a field of all intervals as a list; ``None`` is unknown."""
+        """Return a field of all log intervals as a list; ``None`` is unknown."""
         values = self._read(field)
         return [values[row] for row in self._rows.tolist()]
 
     def having(self, field: str) -> Intervals:
-        """Select the intervals in which a field is known."""
+        """Select the log intervals in which a field of the record is known."""
         return self.where([value is not None for value in self.values(field)])
 
     def where(self, mask: ArrayLike) -> Intervals:
-        """Select the intervals for which a mask is true."""
+        """Select the log intervals for which a mask is true."""
         return self.take(np.flatnonzero(np.asarray(mask, dtype=bool)))
 
     def take(self, rows: ArrayLike) -> Intervals:
-        """Select intervals by their indices, in the order of the indices."""
+        """Select log intervals by their indices, in the order of the indices."""
         some = Intervals(())
         some._values, some._columns = self._values, self._columns
         some._rows = self._rows[np.asarray(rows, dtype=np.intp)]
         return some
 
     def after(self, count: int) -> Intervals:
-        """Select all but the first ``count`` intervals."""
+        """Select all log intervals but the first ``count``."""
         return self.take(np.arange(count, max(len(self), count)))
 
     def calm(self) -> Mask:
-        """Return a mask of the intervals without a validation or a save."""
+        """Return a mask of the log intervals without a validation or a save."""
         busy_s = filled(self.column('ledger_s', 'validation'))
         busy_s += filled(self.column('ledger_s', 'checkpoint_save'))
         return np.equal(busy_s, 0.0)

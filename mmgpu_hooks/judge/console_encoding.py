@@ -32,7 +32,7 @@ class _WideDecoder:
         self._rest = b''
 
     def decode(self, data: bytes, final: bool = False) -> str:
-        """Decode data to whole lines; with the final data, all that is left."""
+        """Decode bytes of a log to whole lines; ``final`` ends the last line, too."""
         *lines, rest = (self._rest + data).split(self._end)
         if final or len(rest) > _MOST_BYTES:
             lines, rest = [*lines, rest], b''

@@ -42,7 +42,7 @@ lines are shorter than 40 bytes.
 
 _CHUNK_BYTES = 2**18
 _HEAD_LETTERS, _TAIL_LETTERS = 3 * 2**10, 2**10
-"""Letters kept of a long line, at its start and at its end.
+"""Letters kept of a long console line, at its start and at its end.
 
 The expressions that search the line may take quadratic time.
 """
@@ -64,7 +64,7 @@ _ANSI = re.compile(
     r'\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])'
 )
 _UNSEEN = re.compile('[\0\b]+')
-"""Letters that nobody sees: zeros and backspaces.
+"""Expression for invisible letters in a console log: zeros and backspaces.
 
 Zeros are left by a crash, or by UTF-16 that was added to UTF-8; backspaces by old
 progress bars.
@@ -89,7 +89,7 @@ class Event(NamedTuple):
     progress: int
     """Number of iterations logged before the event."""
     calm: int
-    """Number of lines before the event that are no part of a traceback."""
+    """Number of console lines before the event that are no part of a traceback."""
     rank: int | None = None
     frame: str | None = None
     """Innermost frame of the user's code in the traceback above the event."""
@@ -106,9 +106,9 @@ class _Traceback:
         self.frame: str | None = None
         self.innermost = ''
         self.ignored = -_CONTEXT
-        """Line order at which Python last printed ``Exception ignored in``."""
+        """Position of the line where Python last printed ``Exception ignored in``."""
         self.chained = -_CONTEXT
-        """Line order at which Python last said that an exception led to another."""
+        """Position of the line in which Python last reported a chained exception."""
         self.is_chained = False
         self.is_of_program: bool | None = None
         """True if the traceback begins in the program itself; ``None``: not known.
@@ -118,7 +118,7 @@ class _Traceback:
         self.is_in_frames = False
         """True if the next line that is not indented is the exception."""
         self.indent = ''
-        """Text before each line of the traceback."""
+        """Text before each line of the traceback in the console log."""
 
     def begin(self, order: int, is_worker: bool, indent: str = '') -> None:
         self.indent = indent
@@ -154,15 +154,15 @@ class ConsoleLog:
 
     def __init__(self) -> None:
         self.lines = 0
-        """Number of the last line that was read."""
+        """Number of the last line of the console log that was read."""
         self.progress = 0
-        """Number of distinct iterations that were logged."""
+        """Number of distinct iterations that the console log shows."""
         self.last_progress = 0
         """Line number of the last logged iteration; 0 where none was logged."""
         self.unread_bytes = 0
         """Bytes of the log before the first line that was read."""
         self.is_text = True
-        """False if too much of the log could not be decoded."""
+        """True unless too much of the console log could not be decoded."""
         self.failed_rank: int | None = None
         """Rank that failed first, where torchrun's summary names one."""
         self._done_line = self._done_progress = 0
@@ -174,10 +174,10 @@ class ConsoleLog:
         self._calm = 0
         self._nans: list[Event] = []
         self._has_started = self._has_ended = self._has_ranks = False
-        """True once the log showed a start, an end by exception, several ranks."""
+        """True once the log showed a training's start, its exception, several ranks."""
 
     def feed(self, line: int, text: str) -> None:
-        """Read one line of the log, given without its line end."""
+        """Read one line of a console log, given without its line end."""
         self.lines = line
         text = _ANSI.sub('', text) if '\x1b' in text else text
         if '\0' in text or '\b' in text:
@@ -251,7 +251,7 @@ class ConsoleLog:
             self._calm += order - traceback.seen > _CONTEXT
 
     def _note_start(self) -> None:
-        """Note the start of a training, which no earlier event of the log ended."""
+        """Note a training's start, which no earlier line of the console log ended."""
         if self._has_started or self._has_ended or self.progress:
             self._forget()
         elif not self._has_ranks:
@@ -261,7 +261,7 @@ class ConsoleLog:
         self._has_started = True
 
     def _forget(self) -> None:
-        """Forget the events of an earlier attempt in the same log."""
+        """Forget what ended an earlier training in the same console log."""
         self._events.clear()
         self._nans = []
         self._has_ended, self.failed_rank = False, None

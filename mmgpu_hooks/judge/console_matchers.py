@@ -15,12 +15,12 @@ _LEAST_WORD = 2
 
 
 class Matcher(NamedTuple):
-    """Compiled pattern of a console line, with words of which a match holds one."""
+    """Compiled pattern of a console line; each match contains one of ``words``."""
 
     sign: Pattern
     expression: re.Pattern[str]
     words: frozenset[str]
-    """Lower-case words of which each line that the pattern matches has one."""
+    """Lower-case words; each line that the pattern matches contains one of them."""
 
 
 _ATOM = re.compile(r'\[\^?\]?(?:\\.|[^\]\\])*\]|\\[A-Za-z]|[.^$]|\\?(?P<letter>.)')
@@ -30,7 +30,7 @@ _OPENING = re.compile(r'\((?:\?(?:i?:|P<\w+>))?(?!\?)')
 
 
 def find_words(pattern: str) -> set[str]:
-    """Return lower-case words of which each line that a pattern matches has one.
+    """Return lower-case words; each line that a pattern matches contains one of them.
 
     For each alternative one word that it cannot do without, or the words of a group
     that it cannot do without: the longest. Digits are in none of them.
@@ -51,7 +51,10 @@ def find_words(pattern: str) -> set[str]:
 
 
 def _list_choices(pattern: str) -> Iterator[list[set[str]]]:
-    """Yield the sets of words that a match holds one word each of, by alternative."""
+    """Yield, for each alternative of a regex, the sets of words that matches contain.
+
+    A match contains one word of each set.
+    """
     choices, run, place = list[set[str]](), '', 0
     while place < len(pattern):
         if pattern[place] == '|':
@@ -79,7 +82,7 @@ def _list_choices(pattern: str) -> Iterator[list[set[str]]]:
 
 
 def _find_words_of_group(group: str) -> set[str]:
-    """Find words of which a match of a regex group holds one; none for lookarounds."""
+    """Find words of which a match of a regex group has one; none for lookarounds."""
     opening = _OPENING.match(group)
     if opening is None:
         return set()
@@ -150,7 +153,7 @@ MATCHERS = tuple(map(_make_matcher, PATTERNS))
 
 @cache
 def blur_matcher(place: int) -> re.Pattern[str]:
-    """Compile the expression for digit-blurred lines of the matcher with an index."""
+    """Compile a matcher's expression, by index, for lines with 0 for each digit."""
     return re.compile(blur(MATCHERS[place].expression.pattern))
 
 

@@ -12,7 +12,7 @@ import enum
 import msgspec
 
 SURVIVED = 3
-"""Number of iterations after an event that show that training survived it."""
+"""Number of iterations after an error line that show that training survived it."""
 
 _SHARED_MEMORY = (
     r'(?:/dev/shm|</?torch_|[\'" ]/torch_\d|shared memory|shm\)|shm\.h|shmutils'
@@ -48,24 +48,24 @@ class Order(enum.IntEnum):
     RESOURCE = 10
     """Exception that names what ran out, or what is wrong."""
     HINTED = 15
-    """Exception that names what ran out less plainly."""
+    """Exception that names less plainly what ran out, or what is wrong."""
     WORKER = 20
-    """Error that a loader's worker met."""
+    """Error that occurred in a DataLoader worker."""
     WATCHED = 22
-    """Warning of the hook's own watchdog."""
+    """Warning that the watchdog of GPUEfficiencyHook logged."""
     WRAPPED = 25
     LOST = 30
-    """Loss of a DataLoader worker."""
+    """Line that tells of the loss of a DataLoader worker."""
     KILLED = 40
-    """SIGKILL of a whole process."""
+    """Line that tells of the SIGKILL of a whole process."""
     KILLED_TOO = 45
-    """SIGKILL of a whole process, perhaps sent by a launcher that ended them all."""
+    """Line on the SIGKILL of a process, perhaps by a launcher that ended all ranks."""
     ENDED = 50
-    """End of the training by a person or the scheduler."""
+    """Line on the end of the training by a person or the scheduler."""
     RAISED = 60
     """Exception that no pattern matches."""
     AFTER = 70
-    """Consequence of the end of a worker or of the run."""
+    """Line that only follows from the end of a worker or of the training run."""
     PEERS = 80
     """Message of a rank about other ranks."""
     PEER_GONE = 84
@@ -92,7 +92,7 @@ class Sign(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     victim: str = ''
     """Victim of a SIGKILL: ``worker``, ``rank`` or ``process``."""
     needs: str = ''
-    """Flag that a frame of the traceback must have set; empty: none is needed."""
+    """Flag that a traceback's frame must set for the line to count; empty: none."""
     survives: int = SURVIVED
     """Number of iterations after the line that show that training survived it.
 
@@ -115,7 +115,7 @@ class Pattern(Sign, frozen=True, kw_only=True, eq=False):
 
 
 _JOB = r'\[\d{1,4}\]  [-+ ] (?:\d{1,9} )?'
-"""Name of a job as zsh prints it, before its state in small letters."""
+"""Expression for a job's number as zsh prints it, before its lower-case state."""
 
 _BASH_DONE = '[1]+  Done                    python tools/train.py'
 _CUBLAS_TWICE = (

@@ -22,7 +22,7 @@ from mmgpu_hooks.judge.console_matchers import (
 )
 
 _MOST_SHAPES = 2**12
-"""Most line shapes whose classification is cached."""
+"""Most shapes of console lines (digits as 0) whose classification is cached."""
 
 
 def _any(patterns: str, form: str = '(?:{})') -> re.Pattern[str]:
@@ -70,11 +70,11 @@ _RAISED = re.compile(
     r'|Invalid\w{0,80})(?::|\s*$)'
 )
 _PLAIN_ERROR = re.compile(r'(?:^|[.\]|:])\s{0,40}error(?::|\s*$)')
-"""Exception name that is plainly ``error``: quick test before the full expression."""
+"""Quick test for an exception named ``error``, before the full expression."""
 _NAMED_FREELY = re.compile(
     r'^(?:[A-Za-z_]\w{0,80}\.){0,9}[A-Z]\w{0,80}[a-z]\w{0,80}(?:: |$)'
 )
-"""Exception of any name, for places where only an exception can stand."""
+"""Expression for an exception of any name, where only an exception can stand."""
 _DECORATION = re.compile(r'^[│╰─ ]*(?:E +)?')
 """Border or mark that rich and pytest print before an exception."""
 _QUIET = re.compile(
@@ -106,10 +106,10 @@ _OF_RANKS = re.compile(
 _WARNING = re.compile(r'(?:^|[\s\[])(?:WARN(?:ING)?\b|\w*Warning:)')
 _OWN_LINE = r'\s*Cause: (\w+) \((sure|likely)\); mmgpu explain \1$'
 OWN = re.compile(_OWN_LINE)
-"""Line in which the hook's watchdog names the cause of a hanging training."""
+"""Expression for the line in which the watchdog names the cause of a hang."""
 _ROOT = 'Root Cause (first observed failure)'
 ROOT_RANK = re.compile(r'\s*rank\s+: (\d+) \(local_rank: \d+\)')
-"""Line of torchrun's summary that names the rank that failed."""
+"""Expression for the line of torchrun's summary that names the rank that failed."""
 _GLUED = re.compile(
     r'(?<=[)\]\'"])(?=(?:[a-z_]\w{0,40}\.){0,5}[A-Z]\w{0,60}(?:Error|Exception): )'
 )
@@ -152,7 +152,7 @@ _TRIGGER = any_word(
         'exception ignored in',
     }
 )
-"""Expression of words without which a console line can only be progress.
+"""Expression of words without which a console line can only show progress.
 
 Every sign's pattern, traceback and exception has one of them, in lower case.
 """
@@ -167,11 +167,11 @@ class Parts(NamedTuple):
     """Position of the digits of the rank that wrote the line; empty without one."""
     rest: slice
     reading: Reading
-    """Classification of the rest of the line."""
+    """Classification of a console line without its progress bars and rank label."""
 
 
 class Look(NamedTuple):
-    """Quick classification of a line shape: only progress, or parts to be read."""
+    """Quick classification of a console line: only progress, or parts to be read."""
 
     parts: Parts | None
     """Positions of the line's parts; ``None`` if the line can only be progress."""
@@ -226,7 +226,7 @@ class Reading(NamedTuple):
     decoration: int
     """Number of letters of rich's or pytest's border before an exception."""
     decorated: Raised
-    """Classification of the text behind the border by its exception name."""
+    """Classification, by exception name, of the text behind rich's or pytest's mark."""
     is_named: bool
     """True if the line reads as an exception of any name, such as ``Foo: bar``."""
     is_indented: bool
@@ -237,7 +237,7 @@ class Reading(NamedTuple):
     is_own: bool
     is_of_ranks: bool
     matchers: tuple[Matcher, ...]
-    """Matchers whose pattern may match lines of the shape."""
+    """Matchers whose pattern may match console lines of the shape."""
 
 
 def shape_of(text: str) -> str:
@@ -250,7 +250,7 @@ def shape_of(text: str) -> str:
 
 @lru_cache(maxsize=_MOST_SHAPES)
 def look_at(shape: str) -> Look:
-    """Classify the lines of a shape quickly: only progress, or parts to be read."""
+    """Classify console lines of a shape quickly: only progress, or parts to read."""
     may_count = _TRIGGER.search(shape.lower()) or _RAISED.search(shape)
     if may_count or ('error' in shape and _PLAIN_ERROR.search(shape)):
         return Look(take_apart(shape), False)
@@ -260,7 +260,7 @@ def look_at(shape: str) -> Look:
 
 @lru_cache(maxsize=_MOST_SHAPES)
 def take_apart(shape: str) -> Parts:
-    """Find the progress bars, rank label and rest in lines of a shape."""
+    """Find the progress bars, rank label and rest in console lines of a shape."""
     text, start, bars = shape.rstrip(), 0, list[slice]()
     while '[' in text and '/' in text and (bar := _BAR.match(text)) is not None:
         bars.append(slice(start, start + bar.end()))
@@ -277,7 +277,7 @@ def take_apart(shape: str) -> Parts:
 
 @lru_cache(maxsize=_MOST_SHAPES)
 def read_shape(shape: str) -> Reading:
-    """Classify the console lines of a shape, without their prefix."""
+    """Classify console lines of one shape (digits as 0), without their prefix."""
     lowered = shape.lower()
     decoration = _DECORATION.match(shape)
     assert decoration is not None  # it may be empty

@@ -30,7 +30,7 @@ To fork is CPU and to join is waiting; 0.5 to 0.8 were seen.
 """
 
 CALM_ITERATIONS = 20
-"""Fewest iterations without saves and validations that suffice for a mean.
+"""Fewest iterations without saves and validations that suffice for mean CPU use.
 
 The others are then left out: a mean of fewer swings by more than what saves and
 validations leave of an error.
@@ -48,7 +48,7 @@ def are_workers_many(workers: int, cores: float) -> bool:
 
 
 class TrainingCpu(NamedTuple):
-    """CPU of a training without its saves and validations; ``None`` is unknown."""
+    """CPU use of a training without its saves and validations; ``None`` is unknown."""
 
     main_s: float | None = None
     """CPU seconds of the training process per iteration, outside its data waits."""
@@ -88,13 +88,13 @@ class CpuUse:
     """CPU seconds used during saves and validations; NaN is unknown."""
 
     process_s: float = 0.0
-    """CPU seconds of the training process."""
+    """CPU seconds of the training process during saves and validations."""
     main_delay_s: float = 0.0
-    """Seconds that the training process's main thread waited for a core."""
+    """Seconds that the main thread waited for a core during saves and validations."""
     workers_s: float = 0.0
-    """CPU seconds of the train loader's workers."""
+    """CPU seconds of the train loader's workers during saves and validations."""
     host_s: float = 0.0
-    """CPU seconds of all processes on the host."""
+    """CPU seconds of all processes on the host during saves and validations."""
 
     def __add__(self, other: CpuUse) -> CpuUse:
         return CpuUse(
@@ -271,11 +271,11 @@ class _EventCpu(NamedTuple):
     process_s: float | None
     main_delay_s: float | None
     workers_s: float | None
-    """CPU seconds of the train loader's workers."""
+    """CPU seconds of the train loader's workers in one save or validation."""
     own_workers_s: float | None
-    """CPU seconds of the workers of validation's loader."""
+    """CPU seconds of the validation loader's workers in one save or validation."""
     other_s: float | None
-    """CPU seconds of other programs."""
+    """CPU seconds of other programs in one save or validation."""
 
     @classmethod
     def of(cls, event: SaveRecord | ValidationRecord) -> _EventCpu:
@@ -309,7 +309,7 @@ def _read(measured: Sequence[_EventCpu], name: str) -> Column:
 def _use_at_rate(
     events: Sequence[SaveRecord | ValidationRecord], seconds: float
 ) -> CpuUse:
-    """Estimate the CPU use of saves or validations that took so many seconds in all."""
+    """Scale the measured CPU use of saves or validations to ``seconds`` in all."""
     if seconds <= 0.0:
         return CpuUse()
     measured = [_EventCpu.of(event) for event in events]

@@ -50,7 +50,7 @@ _OF_MOUNT = phrase('check the mount: mount | grep nfs; dmesg | tail')
 _MOST_LETTERS = 60
 """Most letters of an environment variable's value that are printed."""
 _MOST_NAMES = 2
-"""Most data paths that a line names; the others are counted."""
+"""Most data paths that a line of ``mmgpu doctor`` names; the others are counted."""
 
 
 def judge_machine(machine: Machine) -> list[Checked]:
@@ -118,7 +118,7 @@ def _judge_cores(machine: Machine) -> Checked:
 
 
 def _name_binders(host: HostLimits, usable: float) -> Text:
-    """Name the limit that leaves no more than the usable cores; empty without one."""
+    """Name the limit that sets the number of usable cores; empty without one."""
     if host.logical_cpus is not None and usable >= host.logical_cpus:
         return Text('')
     affinity = host.unbound_cpus or host.affinity_cpus

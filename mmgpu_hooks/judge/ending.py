@@ -34,7 +34,7 @@ _MOST_BINS = 256
 _OUTSIDE = 'validation', 'checkpoint_save', 'startup', 'teardown', 'resume'
 """Parts of the time ledger whose seconds belong to no iteration."""
 _NEWEST = 3
-"""Number of newest validations whose mean predicts the next one."""
+"""Number of newest validations whose mean duration predicts the next one's."""
 _LEAST_CHANGE = 0.05
 """Least relative change in the time of an iteration that counts as a change."""
 _LEAST_TREND, _SURE, _EVEN = 0.03, 6.0, 0.4
@@ -48,7 +48,7 @@ _COVERAGE = 1.9
 _DRIFT = 0.02
 """Relative standard error assumed for the iteration time of a steady training."""
 _FIRST, _LATER = 0.1, 0.03
-"""Relative standard error of a validation's time, after one and after several."""
+"""Relative standard error of a validation's time, after one validation or several."""
 
 
 @dataclass
@@ -67,7 +67,7 @@ class _Rate(NamedTuple):
     """Linear forecast of the seconds per iteration."""
 
     now_s: float
-    """Seconds of the next iteration."""
+    """Forecast seconds of the next iteration."""
     slope_s: float
     """Seconds by which each iteration is longer than the one before."""
     error: float
@@ -91,7 +91,7 @@ class EndForecaster:
         self._loader = run.loader
         self._bins: list[_Bin] = []
         self._each = 1
-        """Number of log intervals that make a bin."""
+        """Number of log intervals in one bin of consecutive iterations."""
         self._filled = 0
         self._passed_s = run.build_s
         self._starts_s, self._starts = 0.0, 0
@@ -101,7 +101,7 @@ class EndForecaster:
         self._validated, self._saved, self._saves_s = 0, 0, 0.0
 
     def add_interval(self, record: IntervalRecord) -> None:
-        """Add a log interval that has ended."""
+        """Add a log interval that has ended to the evidence of the forecast."""
         ledger_s = record.ledger_s
         outside_s = sum(ledger_s.get(part, 0.0) for part in _OUTSIDE)
         start_s = ledger_s.get('startup', 0.0) + ledger_s.get('teardown', 0.0)
@@ -134,12 +134,12 @@ class EndForecaster:
             self._each *= 2
 
     def add_validation(self, record: ValidationRecord) -> None:
-        """Add a validation that has ended."""
+        """Add a validation that has ended to the evidence of the forecast."""
         self._validations.append(record)
         self._validated += 1
 
     def add_save(self, record: SaveRecord) -> None:
-        """Add a checkpoint save that has ended, unless it is of the best model.
+        """Add a checkpoint save, unless of the best model, to the forecast's evidence.
 
         Saves of the best model belong to validations.
         """
@@ -223,7 +223,7 @@ class EndForecaster:
         )
 
     def _reach_s(self, schedule: Schedule, rate: _Rate, iteration: int) -> float:
-        """Compute the seconds until an iteration, validations and saves left out."""
+        """Forecast the seconds until an iteration, without validations and saves."""
         starts = schedule.count_starts(self._done) - schedule.count_starts(iteration)
         return rate.sum_s(iteration - self._done) + starts * self._start_s
 

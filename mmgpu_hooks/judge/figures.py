@@ -36,7 +36,7 @@ from mmgpu_hooks.schema.recorded import PARTS
 from mmgpu_hooks.schema.text import phrase
 
 MIN_CALM = 3
-"""Fewest intervals without a validation or save for a mean over those alone."""
+"""Fewest log intervals without validation or save for a mean over those alone."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class IterationParts:
     step_s: float
     hooks_s: float
     loop_s: float
-    """Seconds of the training loop itself, outside data wait, step and hooks."""
+    """Seconds per iteration of the training loop itself: no wait, step or hooks."""
 
     @property
     def total_s(self) -> float:
@@ -70,7 +70,7 @@ class LoaderFigures:
     """
 
     batches: int
-    """Number of batches that the batch time is taken over."""
+    """Number of batches over which the mean batch time is taken."""
     timed_samples: int
     """Number of samples whose transforms were timed."""
     batch_time_s: float | None = None
@@ -88,11 +88,11 @@ class LoaderFigures:
     fetch_cpu_s: float | None = None
     """Mean CPU seconds of a worker per batch, without sending the batch."""
     affinity_cpus: int | None = None
-    """CPUs that the most confined worker may run on."""
+    """Number of CPUs that the most confined DataLoader worker may run on."""
     opencv_threads: int | None = None
-    """Number of OpenCV's threads in a worker."""
+    """Number of OpenCV's threads in a DataLoader worker."""
     pss_bytes: int | None = None
-    """Memory of all workers in bytes, shared pages counted in part (PSS)."""
+    """Bytes of memory of all DataLoader workers, shared pages counted in part (PSS)."""
 
     @property
     def sent_cpu_s(self) -> float | None:
@@ -132,7 +132,10 @@ class RunFigures:
     iterations: int
     """Number of iterations that were recorded."""
     steady_iterations: int
-    """Number of iterations in steady intervals; with 0, steady means are unknown."""
+    """Number of iterations in steady log intervals: those after the warm-up.
+
+    With 0, means over steady iterations are unknown.
+    """
     epoch_starts: int
     """Number of epochs that began, counted by their first waits for data."""
     saves: int
@@ -176,7 +179,7 @@ class RunFigures:
     gpu_mem_peak_bytes: int | None = None
     gpu_mem_reserved_bytes: int | None = None
     inactive_bytes: int | None = None
-    """Most bytes in unused split blocks (fragmentation) at an interval's end."""
+    """Most bytes of GPU memory in unused split blocks, at the end of an interval."""
 
     main_cpu_s: float | None = None
     """CPU seconds of the training process per iteration, outside its data waits."""
@@ -209,10 +212,10 @@ class RunFigures:
     worker_threads: int | None = None
     """Most threads that one worker had, PyTorch's own included."""
     worker_thread_cpu_s: float | None = None
-    """CPU seconds of all but the workers' main threads, in steady iterations."""
+    """CPU seconds of the workers' threads but the main ones, in steady iterations."""
 
     gpu_idle_pct: float | None = None
-    """Share of the timed steady iterations in which the GPU had nothing to do."""
+    """Share of the time of steady iterations that the GPU was idle, per cent."""
     gpu_last_iteration: int | None = None
     """Last iteration with GPU utilisation, if measuring ended before the run."""
     gpu: GpuFigures | None = None
@@ -392,7 +395,7 @@ def _sum_ledger(recorded: RecordedRun) -> Mapping[str, float]:
 
 
 def _split_loops(loops: Intervals) -> Mapping[str, float]:
-    """Split the time of loops without a time ledger into waits, steps and starts.
+    """Split the time of intervals without a time ledger into waits, steps and starts.
 
     A start is what first waits exceed the others by.
     """
@@ -450,7 +453,7 @@ def _mean_wait_s(steady: Intervals) -> float | None:
 
 
 def _per_batch(windows: Intervals, field: str) -> float | None:
-    """Divide the sum of a field of the workers by the number of batches.
+    """Divide the sum of a measured value of the workers by the number of batches.
 
     An epoch's may all be made in its first interval. Workers that were reached count
     their batches themselves; of the others, those that were taken are known.
@@ -500,7 +503,7 @@ def summarize_gpu(intervals: Intervals, every: Intervals) -> GpuFigures | None:
 
 
 def select_worker_intervals(recorded: RecordedRun) -> Intervals:
-    """Select the intervals over which the workers' means are taken."""
+    """Select the log intervals over which means of DataLoader workers are taken."""
     steady = recorded.steady.having('workers')
     # workers may have made all batches ahead, in the first interval
     is_timed = len(steady.having('workers.batch_time')) > 0

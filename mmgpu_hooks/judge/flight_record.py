@@ -19,7 +19,7 @@ _OF_RANKS = (
     'storage_stalled',
     'unknown',
 )
-"""Causes that may come with a collective that never ended."""
+"""Causes of a failure or hang that may come with a collective that never ended."""
 
 
 def add_flight_record(why: Why, record: FlightRecord) -> Why:
@@ -46,7 +46,7 @@ def add_flight_record(why: Why, record: FlightRecord) -> Why:
 
 
 def describe(record: FlightRecord) -> list[Text]:
-    """Say which ranks are not in a collective, and where the others are."""
+    """Say which ranks are not in NCCL's unfinished collective, and where others are."""
     where = phrase('{name} {number} of {group}', record)
     said = []
     if record.behind:

@@ -1,4 +1,4 @@
-"""The answer of ``mmgpu predict``: iterations, and memory against batch size. Pure."""
+"""Answer of ``mmgpu predict``: iterations, and memory against batch size. Pure."""
 
 from __future__ import annotations
 
@@ -19,34 +19,36 @@ from mmgpu_hooks.schema.judged import Prediction
 
 @dataclass(frozen=True)
 class SizedPeak:
-    """Predicted peak of the memory with one batch size, and its interval."""
+    """Predicted peak of GPU memory with one batch size, and its 90 % interval."""
 
     batch_size: int
     peak_bytes: int
     low_bytes: int
-    """Lower end of the interval that holds the true peak 9 times in 10."""
+    """Lower end, in bytes, of the 90 % interval of a predicted GPU memory peak."""
     high_bytes: int
 
 
 @dataclass(frozen=True)
 class MemoryForecast:
-    """Memory of the card against batch size: a line, and what it predicts."""
+    """GPU memory against batch size: a fitted line, and the peaks that it predicts."""
 
     fixed_bytes: int
-    """Memory that any batch takes."""
+    """Bytes of GPU memory that a training takes whatever its batch size."""
     image_bytes: int
-    """Growth of the peak per image."""
+    """Bytes by which the GPU memory peak grows per image of a batch."""
     relative_error: float
-    """Relative standard error of a peak."""
+    """Relative standard error of a predicted GPU memory peak."""
     peaks: tuple[SizedPeak, ...]
-    """Predicted peaks of the batch sizes that were asked for."""
+    """Predicted GPU memory peaks of the batch sizes that were asked for."""
     card_bytes: int | None
-    """Memory of the card; ``None`` when it is unknown, as ``oom_batch_size`` and
-    ``safe_batch_size`` are then."""
+    """Bytes of the GPU's memory; ``None`` when they are unknown.
+
+    ``oom_batch_size`` and ``safe_batch_size`` are unknown then, too.
+    """
     oom_batch_size: int | None
-    """Smallest batch size expected to run out of memory; ``None`` also when none is."""
+    """Smallest batch size expected to run out of GPU memory; ``None``: none known."""
     safe_batch_size: int | None
-    """Largest batch size that fits safely."""
+    """Largest batch size that fits into GPU memory safely; ``None``: unknown."""
 
 
 def forecast_memory(
@@ -75,18 +77,21 @@ def forecast_memory(
 
 @dataclass(frozen=True)
 class Forecast:
-    """The answer of ``mmgpu predict``."""
+    """Answer of ``mmgpu predict``: predicted iterations, and memory by batch size."""
 
     run: str
-    """Path of the evidence that the answer rests on."""
+    """Path of the evidence that the predictions rest on."""
     status: str
     workload: Workload
     predictions: Sequence[Prediction]
     notes: Sequence[str]
     fitted_runs: Mapping[str, int | None] | None = None
-    """Batch sizes of the runs that were fitted; ``None`` when one run was asked for."""
+    """Batch size of each fitted run, by path; ``None`` when one run was asked for."""
     memory: MemoryForecast | None = None
-    """Memory against batch size; ``None`` when one run was asked for, or their peaks
-    make no line (a note says why)."""
+    """Forecast of GPU memory against batch size; ``None`` without a fitted line.
+
+    None is fitted when one run was asked for, or when the peaks make no line (a note
+    says why).
+    """
     own: Mapping[str, Any] = field(default_factory=dict)
-    """Values of all settings in the run itself, by name."""
+    """Values of all DataLoader settings in the recorded run itself, by name."""

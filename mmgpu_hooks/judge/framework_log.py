@@ -204,7 +204,7 @@ def _count_each(lines: Sequence[LoggedLine], first: LoggedLine) -> Iterator[int]
 
 
 def _advise(log: FrameworkLog, verdict: Verdict) -> Iterator[Text]:
-    """Yield advice for a training in which the hook cannot be switched on."""
+    """Yield advice for a training in which GPUEfficiencyHook cannot be switched on."""
     if log.writer != MMCV:
         return
     if verdict.name.startswith('data_bound'):

@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _MOST_CALLS = 8
-"""Number of innermost calls compared: those farther out are the DataLoader's own."""
+"""Number of a stack's innermost calls that are compared with known hanging calls.
+
+Those farther out are the DataLoader's own.
+"""
 
 
 @dataclass(frozen=True)
@@ -21,17 +24,17 @@ class HangingFrame:
     pattern: str
     """Regular expression for a call, as ``file:line in function``."""
     cause: str
-    """Name of the cause, a key of `CAUSES`."""
+    """Name of the cause of a hanging call, a key of `CAUSES`."""
     reason: str
-    """Clause that says why the call never ends."""
+    """Clause that says why a hanging call never ends."""
     do: str
-    """Sentence that says what helps."""
+    """Sentence that says what helps against a hanging call."""
     example: str
-    """Example of a call that the pattern matches."""
+    """Example of a hanging call that the pattern matches."""
     is_pinning: bool = False
     """True if the frame is of the thread that pins batches, and not of a worker."""
     call: str | None = None
-    """System call that the process must wait in; ``None`` for any.
+    """System call that the hanging process must wait in; ``None`` for any.
 
     Where one is named, only the innermost call is compared with the pattern.
     """

@@ -21,17 +21,17 @@ from mmgpu_hooks.schema.recorded import MemoryRecord
 from mmgpu_hooks.schema.text import Text, listed, phrase
 
 SAFE_MEMORY_SHARE = 0.95
-"""Largest share of memory in use at which a number of workers counts as safe."""
+"""Largest share of host memory in use at which a number of workers counts as safe."""
 MEMORY_MARGIN = 0.2
-"""Margin on the highest measured memory use in the memory to ask SLURM for."""
+"""Share added to the highest measured memory use in the memory to ask SLURM for."""
 
 _GIB, _MIB = 2**30, 2**20
 _SHOWN_SHARE = 0.005
-"""Smallest share of the memory at which a holder of memory is named."""
+"""Smallest share of the host's memory at which the process that holds it is named."""
 _LEAST_READINGS, _LEAST_GAIN, _LEAST_FIT = 5, 0.05, 0.8
 """Readings, relative gain and fit (R squared) that memory growth needs to count."""
 _COPIES = 1.2
-"""Most growth that counts as workers copying the data set's objects.
+"""Most growth of workers' memory that counts as copying the data set's objects.
 
 A multiple of the size of the objects.
 """
@@ -48,22 +48,25 @@ _NOTHING = Text('')
 
 
 class Holder(NamedTuple):
-    """Process, or group of processes, that holds memory."""
+    """Process, or group of processes, that holds memory of the host."""
 
     name: Text
-    """Name of the holder in the sentence, such as ``8 workers``."""
+    """Name, for a sentence, of processes that hold memory, such as ``8 workers``."""
     bytes: int
     note: Text = _NOTHING
-    """Remark on the holder in the sentence, such as ``5.1 each``."""
+    """Remark, for a sentence, on processes that hold memory, such as ``5.1 each``."""
 
 
 class Holding(NamedTuple):
     """Number of workers with which the host's memory would have lasted."""
 
     workers: int
-    """Number of workers per rank, no more than the run had."""
+    """Number of workers per rank with which the host's memory would have lasted.
+
+    No more than the run had.
+    """
     ends_workers: bool = False
-    """True if the workers must also end with each epoch."""
+    """True if memory would have lasted only with workers that end with each epoch."""
 
 
 @dataclass(frozen=True)
@@ -71,20 +74,20 @@ class MemoryShares:
     """Holders of the host's or control group's memory, with the bytes of each."""
 
     record: MemoryRecord
-    """Memory record that ``holders`` was computed from."""
+    """Memory record of the evidence file that ``holders`` was computed from."""
     holders: tuple[Holder, ...]
-    """Holders of memory, largest first, other programs last."""
+    """Holders of the host's memory, largest first, other programs last."""
     holding: Holding | None
     """Number of workers with which memory would have lasted, if there is one.
 
     ``None`` where no other number would have helped, or none was needed.
     """
     growth: Text
-    """Name of the growth that no number of workers withstands; empty without one."""
+    """Name of memory growth that no number of workers withstands; empty without one."""
 
     @property
     def shares(self) -> Text:
-        """Text with all shares: ``62 GiB: 8 workers 41 (5.1 each), ...``."""
+        """Text on what holds host memory: ``62 GiB: 8 workers 41 (5.1 each), ...``."""
         holders = self._list_holders()
         if self.holding is not None:
             return phrase('{holders}; {outlook}', holders=holders, outlook=self.outlook)
@@ -98,7 +101,7 @@ class MemoryShares:
 
     @property
     def sentence(self) -> Text:
-        """Sentence with all shares: ``of 62 GiB: 8 workers 41 (5.1 each), ...``."""
+        """Sentence on what holds host memory: ``of 62 GiB: 8 workers 41, ...``."""
         return phrase('of {shares}', shares=self.shares)
 
     def _list_holders(self) -> Text:
@@ -145,12 +148,12 @@ class _Unit(NamedTuple):
     bytes: int
 
     def phrase(self, size: float) -> str:
-        """Write a size in the scale of the unit, without the unit's name."""
+        """Write a size in bytes as a number of GiB or MiB, without the unit's name."""
         scaled = size / self.bytes
         return f'{scaled:.0f}' if scaled >= 9.95 or not scaled else f'{scaled:.1f}'
 
     def phrase_with_name(self, size: float) -> str:
-        """Write a size with the name of its unit: ``62 GiB``."""
+        """Write a size in bytes with the name of its unit: ``62 GiB``."""
         return f'{self.phrase(size)} {self.name}'
 
 
@@ -222,7 +225,7 @@ def describe_start_memory(ranks: Sequence[MemoryRecord]) -> Text:
 
 
 def find_worst(records: Sequence[MemoryRecord]) -> MemoryRecord | None:
-    """Find the memory record with the largest used share, low memory first."""
+    """Find the memory record with the largest used share; records of low memory win."""
     low = [record for record in records if record.is_low]
     # once a process was killed, its memory is free, or of no known program
     return max(
@@ -233,7 +236,7 @@ def find_worst(records: Sequence[MemoryRecord]) -> MemoryRecord | None:
 
 
 def _list_ranks(run: Run, worst: MemoryRecord) -> list[MemoryRecord]:
-    """List the memory records of a host's ranks at the time of one record."""
+    """List the memory records of a host's ranks, those nearest in time to ``worst``."""
     at_s = run.meta.started_unix_s + worst.elapsed_s
 
     def when(other: RecordedRun, record: MemoryRecord) -> float:
@@ -314,15 +317,15 @@ def _phrase_rate(bytes_per_minute: float) -> Text:
 
 
 class _Growth(NamedTuple):
-    """Growth of a memory size until the last reading."""
+    """Steady growth of the memory that processes hold, until the last reading."""
 
     bytes_per_s: float
     gained_bytes: float
-    """Bytes gained since the readings began."""
+    """Bytes of memory gained since the readings began."""
 
 
 def _find_worker_growth(run: Run) -> _Growth | None:
-    """Find the memory growth of the train workers, at most of the last epoch."""
+    """Find the steady growth of the train workers' memory since they last started."""
     return _find_growth(run, 'worker_own_bytes', 'worker_bytes')
 
 
@@ -331,7 +334,7 @@ def _find_process_growth(run: Run) -> _Growth | None:
 
 
 def _find_growth(run: Run, field: str, recorded: str) -> _Growth | None:
-    """Fit steady memory growth by least squares, over the readings since a fall.
+    """Fit steady memory growth by least squares, over the readings since the last fall.
 
     Intervals are read more often than who holds memory.
     """
@@ -380,12 +383,12 @@ class _Outlook(NamedTuple):
 
 
 class _WorkerCost(NamedTuple):
-    """Memory of the train loader's workers, of all ranks of the host."""
+    """Memory of the train loader's workers of all ranks of a host, and what leaks."""
 
     each_bytes: float
-    """Bytes that one worker holds, without what samples left behind."""
+    """Bytes of memory that one worker holds, without what loaded samples leaked."""
     leaked_bytes: float
-    """Bytes that samples left behind so far, the same with any number of workers."""
+    """Bytes that loaded samples leaked so far, the same with any number of workers."""
     bytes_per_s: float
     """Bytes per second by which ``leaked_bytes`` grows."""
 

@@ -16,7 +16,7 @@ from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tried import HostPart, Profile
 
 GROUP_S = 0.15e-3
-"""Most host CPU seconds that a parameter group costs a step beyond arithmetic.
+"""Most host CPU seconds of overhead that a parameter group adds to an optimizer step.
 
 0.07 to 0.15 ms were measured of AdamW over lists, for 240 to 440 groups.
 """
@@ -31,33 +31,33 @@ SMALL_TENSOR_S = 0.16e-3
 """Most host CPU seconds that a small tensor of a batch costs the training thread."""
 
 ADDED_VALUE_S = 10e-6
-"""Host CPU seconds of adding a value to a history that grows by doubling."""
+"""Host CPU seconds of adding a value to a scalar history that grows by doubling."""
 
 LISTED = ('ExponentialMovingAverage', 'MomentumAnnealingEMA', 'ExpMomentumEMA')
-"""EMA classes whose formula is known over lists of tensors."""
+"""EMA classes whose averages can be taken over lists of tensors at once."""
 
 
 @dataclass(frozen=True)
 class HostCost:
-    """Host work of an iteration, of one kind, and the part an optimisation spares."""
+    """Host CPU work of one kind per iteration, and the part an optimisation spares."""
 
     name: str
     """Name of the optimisation, as ``optimize`` takes it."""
     found: Text
-    """Sentence, without its full stop, on the work that was counted."""
+    """Sentence, without its full stop, on the host CPU work that was counted."""
     saved_s: float
     """Host CPU seconds of the training thread that are spared per iteration.
 
     An upper bound where they were not measured.
     """
     now_s: float | None = None
-    """Measured host CPU seconds of the work; ``None`` where only counts are known."""
+    """Measured host CPU seconds per iteration; ``None`` where only counts are known."""
     error_s: float = 0.0
-    """Standard error of ``saved_s``."""
+    """Standard error of ``saved_s``, in seconds."""
     sent_s: float = 0.0
     """CPU seconds of a worker that are spared per batch."""
     is_covered: bool = False
-    """True if the GPU usually computes meanwhile: sparing may then gain nothing."""
+    """True if the GPU computes during the host work, so sparing it may gain nothing."""
 
     @property
     def is_measured(self) -> bool:
@@ -66,7 +66,7 @@ class HostCost:
 
     @property
     def left_s(self) -> float | None:
-        """Host CPU seconds of the work that are left; ``None``: not measured."""
+        """Host CPU seconds per iteration after optimising; ``None``: not measured."""
         return None if self.now_s is None else max(self.now_s - self.saved_s, 0.0)
 
 
@@ -199,7 +199,7 @@ def _weigh_small_tensors(
 
 
 def find_histories(recorded: RecordedRun) -> HistoryCost | None:
-    """Find the last measurement of what MMEngine's scalar histories cost."""
+    """Find the last measurement of the CPU cost of MMEngine's scalar histories."""
     known = recorded.every.having('histories')
     measured: list[HistoryCost] = known.values('histories')
     return measured[-1] if measured else None

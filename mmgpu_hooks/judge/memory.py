@@ -57,7 +57,7 @@ class CardRoom(NamedTuple):
 
     total_bytes: int
     beside_bytes: int
-    """Bytes held by the CUDA context and by other processes."""
+    """Bytes of GPU memory held by the CUDA context and by other processes."""
 
     @property
     def room_bytes(self) -> int:
@@ -92,7 +92,7 @@ class HostRoom(NamedTuple):
 
 
 def find_host_room(run: Run) -> HostRoom | None:
-    """Find the free memory by the last reading: of the control group, or the host."""
+    """Find the host's, or control group's, free memory at the last reading."""
     read = {
         phrase('on the host'): known(run.column('host.ram_available_bytes')),
         phrase('below the limit of its control group'): known(
@@ -111,7 +111,7 @@ def find_growth_of(
     least_share: float = LEAST_GROWTH_SHARE,
     warm_up: float = 0.0,
 ) -> Estimate | None:
-    """Find steady growth of one field over some log intervals, or ``None``."""
+    """Find steady growth of a memory field over some log intervals, or ``None``."""
     read = some.having(field)
     return find_growth(
         read.column('iteration'),
@@ -151,13 +151,13 @@ class HostGrowth(NamedTuple):
     workers: Estimate | None
     room: HostRoom | None
     is_lasting: bool
-    """True if the growth outlasts an epoch, and does not end with the workers."""
+    """True if host memory growth outlasts an epoch, not ending with the workers."""
     bytes_each: float
-    """Bytes of growth per iteration, over all ranks of the host."""
+    """Bytes of host memory growth per iteration, over all ranks of the host."""
 
     @property
     def full_in(self) -> int | None:
-        """Iterations until no memory is left."""
+        """Iterations until no host memory is left; ``None``: free memory is unknown."""
         return int(self.room.free_bytes / self.bytes_each) if self.room else None
 
 

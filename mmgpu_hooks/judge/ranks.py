@@ -25,7 +25,7 @@ from mmgpu_hooks.schema.run import RankRow, RanksSummary, read_other_ranks
 from mmgpu_hooks.schema.text import Text, phrase, quoted
 
 MIN_INTERVALS = 3
-"""Fewest common intervals that show how much a rank varies by itself."""
+"""Fewest log intervals common to all ranks that show how much a rank varies."""
 
 NOISE_SHARE = 0.01
 """Share of an iteration below which a difference of ranks counts as noise."""
@@ -40,11 +40,11 @@ Datasets take time, and hosts' clocks differ.
 """
 
 _WAITING_HOOK = 'SyncBuffersHook'
-"""Name of the hook that talks to all ranks, in which they wait for the slowest."""
+"""Name of the MMEngine hook in which all ranks wait for the slowest one."""
 
 
 class _OwnPart(NamedTuple):
-    """Part of the time ledger that no other rank makes longer."""
+    """Part of a rank's time ledger that no other rank makes longer."""
 
     field: str
     """Name of the field of a `RankRow` that holds the seconds of the ledger's part."""
@@ -356,7 +356,7 @@ def _seconds(intervals: Intervals, part: str) -> Column:
 
 
 def _noise_s(shared: Mapping[int, Intervals], slowest: int) -> float:
-    """Compute the lead that the slowest rank must exceed, in seconds per iteration.
+    """Compute the noise, in seconds per iteration, that a slowest rank must exceed.
 
     Three standard errors of its mean lead in waits and hooks over the common intervals,
     and at least a hundredth of an iteration. Saves and starts are few and large: they

@@ -76,7 +76,7 @@ class RecordedRun:
         return self.evidence.cores_had or self.meta.host.cores_had
 
     def column(self, field: str, key: str | None = None) -> Column:
-        """Return a field of all intervals as an array; NaN is unknown."""
+        """Return a field of all log intervals as an array; NaN is unknown."""
         return self.every.column(field, key)
 
     def since(self, number: int, until: int | None = None) -> RecordedRun:
@@ -96,7 +96,7 @@ class RecordedRun:
 
 
 def read_settings(run: RunRecord) -> TunedSettings:
-    """Read the settings of a train loader that can be tuned, from a run record."""
+    """Read the tunable settings of the train loader from a run record."""
     loader = run.loader
     return TunedSettings(
         num_workers=loader.num_workers or 0,

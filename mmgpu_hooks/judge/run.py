@@ -45,9 +45,9 @@ class TransformCost(NamedTuple):
     """Mean time of one transform of the pipeline, over all samples timed."""
 
     name: str
-    """Class of the transform."""
+    """Class name of the pipeline's transform."""
     image_s: float
-    """Seconds per image, averaged over images that skipped the transform, too."""
+    """Mean seconds of a transform per image, images that skipped it included."""
 
 
 class _FittedWorkload(NamedTuple):
@@ -55,7 +55,7 @@ class _FittedWorkload(NamedTuple):
 
     workload: Workload | None
     why_unknown: Text = _NOTHING
-    """Sentence that says why there is no workload; empty when there is one."""
+    """Sentence that says why no workload could be fitted; empty when one was."""
 
 
 class Run(RecordedRun):
@@ -134,12 +134,12 @@ class Run(RecordedRun):
 
     @cached_property
     def workload(self) -> Workload | None:
-        """Costs that predictions start from; ``None`` if the run does not show them."""
+        """Costs of loading and steps that predictions start from; ``None``: unknown."""
         return self._fitted.workload
 
     @property
     def why_no_workload(self) -> Text:
-        """Reason why there is no workload; empty when there is one."""
+        """Reason why a run has no costs to predict from; empty where it has them."""
         return self._fitted.why_unknown
 
     @cached_property
@@ -172,11 +172,11 @@ class Run(RecordedRun):
 
     @cached_property
     def host_costs(self) -> dict[str, HostCost]:
-        """Host work that each optimisation not yet on would spare, by its name."""
+        """Host CPU work that each optimisation not yet on would spare, by its name."""
         return find_host_costs(self)
 
     def is_worth_sparing(self, cost: HostCost) -> bool:
-        """True if iterations wait for the host, and would be spared much of its work.
+        """True if iterations wait for the host, and an optimisation spares enough work.
 
         Where the loop waits for data, or the card is busy all the time, nothing that
         the training thread does sets the speed.
@@ -262,7 +262,7 @@ class Run(RecordedRun):
 
     @property
     def whole_s(self) -> float:
-        """Seconds from the start of the process, where that is known, to the end."""
+        """Seconds from the start of the training process, where known, to the end."""
         start = self.evidence.start
         before_s = 0.0
         if start is not None:
@@ -315,7 +315,7 @@ class Run(RecordedRun):
 
     @property
     def waiting_share(self) -> float:
-        """``blocked_share`` where it is at least half of a batch, else 0.
+        """Share of a batch's loading time in which nothing ran; 0 if below one half.
 
         Workers that wait so much may outnumber the cores.
         """
@@ -331,7 +331,7 @@ class Run(RecordedRun):
 
     @property
     def unbinding(self) -> Text | None:
-        """Sentence on how to unbind the process; ``None`` where that is unknown."""
+        """Sentence on how to lift a process's CPU binding; ``None`` where unknown."""
         host = self.meta.host
         if host.unbound_cpus is None or host.bound_by is None:
             return None
@@ -341,7 +341,7 @@ class Run(RecordedRun):
 
     @property
     def cpu_floor_s(self) -> float | None:
-        """CPU seconds of an iteration over the free cores: a bound on its time.
+        """Least seconds of an iteration by CPU: its CPU seconds over the free cores.
 
         Never more than the run itself took.
         """

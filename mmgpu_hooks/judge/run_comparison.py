@@ -164,7 +164,7 @@ def _read_settings(meta: RunRecord) -> dict[str, str]:
 def summarize_figures(
     intervals: Intervals, least: int = stats.LEAST_VALUES
 ) -> dict[str, stats.SeriesMean | None]:
-    """Compute the mean of each of :data:`FIGURES` over a run, with its standard error.
+    """Compute the mean of each compared value over a run, with its standard error.
 
     Args:
         intervals: Those that count, warm-up left out.
@@ -186,7 +186,7 @@ def summarize_figures(
 
 @np.errstate(divide='ignore', invalid='ignore', over='ignore')
 def _read_figures(intervals: Intervals, counts: Column) -> dict[str, Column]:
-    """Read the means per iteration of each interval; NaN and infinity are unknown."""
+    """Read the compared values of each log interval; NaN and infinity are unknown."""
     # as in a Run: the first wait of an epoch is no steady one
     others = counts - filled(intervals.column('first_waits'))
     first_s = filled(intervals.column('first_wait_s'))

@@ -38,7 +38,7 @@ _CONDITIONS: dict[str, str] = {
     phrase('number of steps whose gradients are added up'): 'meta.accumulative_counts',
     phrase('number of images in the data set'): 'meta.loader.dataset_length',
 }
-"""Further fields that costs depend on, by their names in sentences."""
+"""Further fields of a run that costs depend on, by their names in sentences."""
 
 _LARGER = 1.5
 """Smallest ratio of bytes at which images differ in size; crops vary by less."""
@@ -59,7 +59,7 @@ class RunPool:
     fitted: Mapping[str, int | None] = field(default_factory=dict)
     """Batch size of each fitted run by path of its evidence, the newest first."""
     notes: tuple[Text, ...] = ()
-    """Sentences on the runs that were left out."""
+    """Sentences on the runs that were left out of the fit."""
 
 
 def pool_runs(runs: Sequence[Run]) -> RunPool:

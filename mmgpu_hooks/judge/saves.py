@@ -43,16 +43,16 @@ What a quiet host of two cores shows.
 """
 
 USUAL_BLOCKING = 0.5
-"""Largest ratio of blocked time to CPU in a save that is no delay.
+"""Largest ratio of blocked time to CPU time that is usual in a save, and no delay.
 
 Page faults, a write through the page cache, copies from a card.
 """
 
 LIKE_SIZE = 1.25
-"""Largest ratio of the sizes of two saves that are compared, per byte."""
+"""Largest ratio of the sizes of two saves whose times per byte are compared."""
 
 LEAST_REFERENCES = 3
-"""Fewest uncontended saves whose median is trusted.
+"""Fewest uncontended saves whose median duration is trusted.
 
 One odd save, often the first, is none.
 """
@@ -64,17 +64,17 @@ The scheduler moves tasks late, and short saves are read coarsely.
 """
 
 EXPLAINED = 0.7
-"""Smallest ratio of others' CPU to a wait for a core that explains the wait.
+"""Smallest ratio of others' CPU time to a save's core wait that explains the wait.
 
 A task was on that core all the while, but for what a hypervisor takes and the clock's
 grain of 10 ms.
 """
 
 BY_ELIMINATION = 0.25
-"""Ratio of a suspect's CPU to a wait for a core below which the suspect is cleared."""
+"""Ratio of CPU time to a save's core wait below which a suspect program is cleared."""
 
 MAJOR_FAULT_S = 1e-4
-"""Least seconds that a page takes from storage or swap: a fast solid-state disk's."""
+"""Least seconds of reading a memory page from storage or swap: those of a fast SSD."""
 
 NAMED_SHARE = 0.2
 """Smallest share of a save's delay at which a cause beside the main one is named."""
@@ -92,7 +92,7 @@ class DelayCause(NamedTuple):
     """Texts on a cause of slow saves: the reason, and what helps."""
 
     why: Text
-    """Clause on the reason, to follow "it took longer"."""
+    """Clause on the cause of a slow save, to follow "it took longer"."""
     cure: Text
 
 
@@ -250,7 +250,7 @@ def _read_times(save: SaveRecord) -> _ThreadTimes | None:
 def _phrase_delay(
     judged: SaveJudgement, gross_s: float, save: SaveRecord, host: HostLimits
 ) -> Text:
-    """Say what held a slow save, what that cost, and what helps."""
+    """Say what delayed a slow checkpoint save, what that cost, and what helps."""
     held_s = judged.held_s
     said = [
         _phrase_cause(name, held_s[name], save, host)
@@ -300,7 +300,7 @@ def won_back_s(
 
 
 def net_delay_s(gross_s: float, won_s: float | None) -> float | None:
-    """Compute the job's loss by a slow save: the gross delay at most, or ``None``."""
+    """Compute the seconds a job lost by a slow save: at most its delay, or ``None``."""
     return None if won_s is None else min(max(gross_s - won_s, 0.0), gross_s)
 
 
@@ -443,7 +443,7 @@ def is_delay(delay_s: float, usual_s: float, least: thresholds.DelayThreshold) -
 def _phrase_cause(
     cause: str, held_s: float, save: SaveRecord, host: HostLimits
 ) -> Text:
-    """Phrase how long a cause held a save, with the proof in brackets."""
+    """Phrase how long a cause delayed a save, with the proof in brackets."""
     cores = host.usable_cores or 0
     if cause == 'workers':
         return phrase(

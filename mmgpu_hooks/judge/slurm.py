@@ -13,13 +13,13 @@ class NarrowStart:
     """A task that SLURM gave more CPUs than srun lets it use."""
 
     bound_cpus: int
-    """CPUs in the mask that srun set for the task."""
+    """Number of CPUs to which srun bound the SLURM task."""
     given_cpus: int
-    """CPUs that SLURM gave the task."""
+    """Number of CPUs that SLURM gave the task."""
     tasks: int
     """Number of tasks of the SLURM job step, on all nodes."""
     mended_cores: float
-    """Usable cores of a rank once its start is mended."""
+    """Usable cores of a rank once srun binds its task to all CPUs that SLURM gave."""
 
     @property
     def command(self) -> str:

@@ -90,7 +90,7 @@ class Rank(NamedTuple):
 
     @property
     def is_starting(self) -> bool:
-        """True if the rank has not come to its train loop."""
+        """True if the rank has not reached its train loop."""
         return self.evidence.run.loop is None
 
     @property
@@ -108,7 +108,7 @@ class Rank(NamedTuple):
 
     @property
     def batches(self) -> int | None:
-        """Batches of the rank's epoch; ``None`` in iteration-based training."""
+        """Number of batches in a rank's epoch; ``None`` in iteration-based training."""
         stuck, run = self.stuck, self.evidence.run
         if stuck is not None and stuck.epoch_batches is not None:
             return stuck.epoch_batches
@@ -516,7 +516,7 @@ def _waits_for_ranks(rank: Rank, stuck: StuckRecord) -> bool:
 
 
 def is_in_collective(stuck: StuckRecord, world_size: int) -> bool:
-    """Return True if a rank stands in a collective, or in the wait behind one."""
+    """Return True if a rank waits in a collective, or for other ranks' gradients."""
     if any(_COLLECTIVE.search(call) for call in stuck.stack):
         return True
     innermost = '\n'.join(stuck.stack[:3])
@@ -527,9 +527,9 @@ class NamedCause(NamedTuple):
     """Cause of a standstill, and how sure it is."""
 
     name: str
-    """Name of the cause, a key of `CAUSES`."""
+    """Name of the cause of a standstill, a key of `CAUSES`."""
     certainty: str
-    """Certainty of the cause: ``sure``, ``likely`` or ``unknown``."""
+    """Certainty of a standstill's cause: ``sure``, ``likely`` or ``unknown``."""
 
 
 class SlowBatch(NamedTuple):
@@ -539,11 +539,11 @@ class SlowBatch(NamedTuple):
     """Position in its batch, from 1, of the sample that is being loaded."""
     samples: int
     each_s: float
-    """Mean seconds of the samples before the one that is being loaded."""
+    """Mean seconds of loading the samples of a batch before the current one."""
 
     @property
     def sentence(self) -> Text:
-        """Sentence: ``slow, not stuck: sample 3 of 16 is being loaded, ...``."""
+        """Sentence on a slow batch: ``slow, not stuck: sample 3 of 16 is ...``."""
         facts = {
             'number': self.number,
             'batch_samples': self.samples,
@@ -567,7 +567,7 @@ class SlowBatch(NamedTuple):
 
 
 def find_slow_batch(stuck: StuckRecord) -> SlowBatch | None:
-    """Find the batch that is waited for, if it is slow and not stuck.
+    """Find the batch that the loop waits for, if loading it is slow and not stuck.
 
     Returns:
         ``None`` where the sample that is being loaded takes longer than those before
@@ -628,7 +628,7 @@ def _count_workers(rank: Rank, stuck: StuckRecord) -> int:
 
 
 def find_row(stuck: StuckRecord) -> HangingFrame | None:
-    """Find the known hanging call of the worker, or of the thread that pins."""
+    """Find the known hanging call of a DataLoader worker, or of the pinning thread."""
     if not waits_for_data(stuck):
         return None
     of_worker = None

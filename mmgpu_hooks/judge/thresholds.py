@@ -9,9 +9,9 @@ class DelayThreshold(NamedTuple):
     """Threshold of a delay in seconds and as a ratio: the larger one counts."""
 
     least_s: float
-    """Least delay in seconds."""
+    """Least delay, in seconds, that reaches the threshold."""
     ratio: float
-    """Least ratio of the delay to the usual duration."""
+    """Least ratio of the delay to the usual duration that reaches the threshold."""
 
 
 MIN_ITERATIONS = 20
@@ -42,7 +42,7 @@ Persistent workers would save it.
 """
 
 STARTUP_MEASURABLE = 0.01
-"""Smallest share of the run in starts of workers that is worth persistent ones."""
+"""Smallest share of the run in worker starts that is worth persistent workers."""
 
 START_SHARE = 0.01
 """Smallest share of the run at which a part of its start is reported."""
@@ -51,13 +51,13 @@ START_NOTICE = 0.05
 """Smallest share of the run at which the summary shows what its start was spent on."""
 
 START_LONG_S = 120.0
-"""Seconds of a start that are reported however long the run is.
+"""Fewest seconds of a run's start that are reported however long the run is.
 
 Each new start has them.
 """
 
 START_LEAST_S = 10.0
-"""Fewest seconds of a start that are reported.
+"""Fewest seconds of a run's start that are ever reported.
 
 A user who starts a training waits as long without a thought.
 """
@@ -99,13 +99,13 @@ Hooks usually take well under 1 %.
 """
 
 RUN_DELAY_PROBLEM = 0.25
-"""Smallest share of wanted core time in waits for a core that is reported.
+"""Smallest share of workers' wanted core time in waits for a core that is reported.
 
 Of the loader's workers.
 """
 
 MAIN_DELAY_PROBLEM = 0.10
-"""Smallest share of an iteration in a wait for a core that is a problem.
+"""Smallest share of an iteration in the main thread's core waits that is a problem.
 
 The training thread is ready and has no core.
 """
@@ -147,7 +147,7 @@ The estimate is an upper bound.
 """
 
 GPU_FULL_PCT = 95.0
-"""GPU utilisation, per cent, from which the host keeps the GPU busy."""
+"""Smallest GPU utilisation, per cent, at which the host keeps the GPU busy."""
 
 GPU_UTIL_LOW_PCT = 70.0
 """GPU utilisation, per cent, below which the GPU is under-used.
@@ -198,10 +198,10 @@ HISTORIES_NOTICE_BYTES = 2**24
 """
 
 BENCH_CHANCE = 0.05
-"""Largest chance at which longer saves are no noise: 1 experiment in 20 misleads."""
+"""Largest p-value at which longer saves are no noise: 1 experiment in 20 misleads."""
 
 BENCH_SAVES = 3
-"""Fewest saves of a setting about which a benchmark says anything.
+"""Fewest saves with a setting from which a benchmark draws a conclusion.
 
 Three and three are the fewest whose ranks can be that unlikely.
 """
@@ -252,19 +252,19 @@ BUSY_WORKERS = 0.7
 """Fewest cores busy per worker at which workers count as busy with loading."""
 
 RISE_BYTES = 2**28
-"""Least growth of memory in a short run that is reported as unclear: 256 MiB.
+"""Least host memory growth in a short run that is reported as unclear: 256 MiB.
 
 Growth over the memory at the start; a short run does not show yet if it goes on.
 """
 
 RISE_SHARE = 0.1
-"""Least growth of memory in a short run, over that at the start, that is reported.
+"""Smallest share by which host memory must grow in a short run to be reported.
 
 A finding needs it besides ``RISE_BYTES``.
 """
 
 WORTH_GROWTH = 0.1
-"""Smallest share of the free memory, taken by growth until the end, to be reported."""
+"""Smallest share of free host memory, taken by growth until the end, to be reported."""
 
 CONTAINER_SHM_BYTES = 2**26
 """Size of ``/dev/shm`` in a container started without ``--shm-size``: 64 MiB.

@@ -33,13 +33,13 @@ LEAST_INTERVALS, ENOUGH_INTERVALS = 3, 8
 """Fewest intervals after a loader change for a clear verdict, and for any verdict."""
 
 LEAST_LOSS = 0.03
-"""Smallest loss, as a share of an iteration, that counts: machines vary by as much."""
+"""Smallest slow-down that counts, as a share of an iteration: machines vary so much."""
 
 NO_LOSS = 0.01
-"""Largest share of an iteration that an unclear change may cost and be kept."""
+"""Largest share of an iteration that a kept loader change of unclear effect costs."""
 
 LEAST_SPREAD = 0.01
-"""Least relative spread that is assumed for the intervals of a short series."""
+"""Least relative spread of iteration times assumed for a short series of intervals."""
 
 SAME_STEP = 0.05
 """Largest relative difference of train step times that count as the same."""
@@ -58,21 +58,21 @@ class ChangeVerdict:
     reason: TunedReason
     """Reason of the verdict: ``gain``, ``loss``, ``unclear`` or ``other_load``."""
     before_s: float
-    """Seconds per iteration before the change."""
+    """Seconds per iteration before the change of DataLoader settings."""
     after_s: float
-    """Seconds per iteration with the change."""
+    """Seconds per iteration after the change of DataLoader settings."""
     gain: Estimate | None
-    """Time that the change saves, over an iteration before it; negative for a loss.
+    """Share of an iteration that the loader change saves; negative for a loss.
 
     ``None`` where the intervals are too few for an estimate.
     """
 
     predicted_low: float | None = None
-    """Lower end of the predicted gain, over an iteration before the change."""
+    """Lower end of a loader change's predicted gain, as a share of an iteration."""
 
     @property
     def is_kept(self) -> bool:
-        """True if the change stays: no loss, and nothing refutes the prediction."""
+        """True if a loader change stays: no loss, and no refuted prediction."""
         if self.reason != 'unclear':
             return self.reason != 'loss'
         gain, low = self.gain, self.predicted_low
@@ -161,7 +161,7 @@ def _read_stage(evidence: RunEvidence) -> _Stage:
 
 
 def _estimate_gain(before: _Stage, after: _Stage, before_s: float) -> Estimate | None:
-    """Estimate the time that a change saves, over an iteration before it."""
+    """Estimate the share of an iteration that a change of loader settings saves."""
     saved = _estimate_saved(before, after, 'iter_s')
     if before.run.meta.device != 'cpu':
         step = _estimate_saved(before, after, 'step_s')
@@ -188,7 +188,7 @@ def _estimate_saved(before: _Stage, after: _Stage, name: str) -> Estimate | None
 
 
 def _estimate_short(old: Sequence[float], new: Sequence[float]) -> Estimate | None:
-    """Estimate the time saved from a short series, by Student's t.
+    """Estimate the seconds saved per iteration from a short series, by Student's t.
 
     A loader is changed after few intervals; those after it show how they scatter.
     """
@@ -212,7 +212,7 @@ def _listed(column: Column) -> Sequence[float]:
 
 
 def _is_other_host(before: Run, after: Run) -> bool:
-    """Return True if other programs use more or fewer cores after a change."""
+    """Return True if other programs use more or fewer cores after a loader change."""
     old, new = (run.figures.external_cpu_cores for run in (before, after))
     cpus = before.meta.host.logical_cpus
     if old is None or new is None or not cpus:

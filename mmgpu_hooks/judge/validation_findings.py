@@ -17,7 +17,7 @@ COCO_METRIC = 'CocoMetric'
 """Name of the metric that FastCocoMetric can take the place of."""
 
 SET_FAST_METRIC = f'mmgpu set CONFIG val_evaluator.type={FAST_METRIC}'
-"""Command that writes the fast metric into a config."""
+"""Command that writes FastCocoMetric into a config."""
 
 FAST_METRIC_GAIN = 0.94
 """Share of CocoMetric's ``compute_metrics`` time that FastCocoMetric saves.
@@ -27,7 +27,7 @@ bench-metric``).
 """
 
 _WANTED_SHARE = 0.1
-"""Largest share of a training that validations should take, to name an interval."""
+"""Largest share of a training that validations take at a recommended interval."""
 
 
 @dataclass(frozen=True)
@@ -67,22 +67,22 @@ def find_whole(run: Run) -> WholeValidation | None:
 
 @dataclass(frozen=True)
 class RarerValidation:
-    """Effect of validating less often."""
+    """Longer validation interval, and the time that validating less often saves."""
 
     unit: str
-    """Unit of intervals: ``epoch`` or ``iteration``."""
+    """Unit of validation intervals: ``epoch`` or ``iteration``."""
     interval: int
-    """Validation interval of the run."""
+    """Validation interval of the run, in epochs or iterations."""
     training_s: float
     """Seconds of training from one validation to the next."""
     rarer: int
-    """Interval at which validations are a tenth of the training."""
+    """Validation interval at which validations take a tenth of the time."""
     saved_s: float
-    """Seconds that the longer interval saves over a whole run."""
+    """Seconds that the longer validation interval saves over a whole run."""
 
 
 def find_rarer(run: Run, whole: WholeValidation) -> RarerValidation | None:
-    """Find the interval at which validations take a tenth of the time.
+    """Find the validation interval at which validations take a tenth of the time.
 
     Returns:
         ``None`` where the plan is unknown, the interval changes while it trains, or is

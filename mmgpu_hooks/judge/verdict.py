@@ -16,7 +16,7 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 _DATA = 'MG101'
 _CAUSES = ('MG111', 'MG113', 'MG117', 'MG115', 'MG102', 'MG103')
-"""Rules that explain why training waits for data, in order of precedence.
+"""Codes of the rules that explain why training waits for data, by precedence.
 
 None of them stands alone.
 """
@@ -117,11 +117,11 @@ class _Wait(NamedTuple):
 
     verdict: str
     why: Text
-    """Reason why the run waits, as a sentence."""
+    """Sentence on why a data-bound run waits for data."""
 
 
 def _explain_wait(run: Run, problems: Mapping[str, Finding]) -> _Wait:
-    """Say why a data-bound run waits."""
+    """Say why a data-bound run waits for data."""
     cause = next((code for code in _CAUSES if code in problems), None)
     workers, cores = run.meta.loader.num_workers, run.meta.host.usable_cores
     # without workers the loading blocks the loop, whatever it waits for

@@ -29,17 +29,17 @@ from mmgpu_hooks.schema.recorded import EndRecord
 from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 _SCARCE = 0.03
-"""Share of free memory below which the kernel is about to kill."""
+"""Share of free host memory below which the kernel is about to kill processes."""
 _AMPLE = 0.15
-"""Share of free memory above which memory was not short a moment later."""
+"""Share of free host memory above which a kill had another cause than memory."""
 _MOST_PROOF = 4
 _GIVEN_UP = {Order.ENDED, Order.KILLED, Order.KILLED_TOO, Order.AFTER}
 """Priorities of log lines that say that somebody ended a run, such as a hanging one."""
 _OWN_REASONS = {order for order in Order if order < Order.CRASHED}
 _OWN_REASONS -= {Order.AFTER, Order.ENDED}
-"""Priorities of log lines on what ended a run before somebody ended it."""
+"""Priorities of log lines that say why a run failed before somebody ended it."""
 _UNNAMED = {Order.RAISED, Order.CRASHED, Order.WRAPPER}
-"""Priorities of log lines on an end whose reason must come from elsewhere."""
+"""Priorities of log lines that say that a run ended, but not for what reason."""
 _PATH = re.compile(
     r'[\'"]([^\'"]*[/\\][^\'"]+|[^\'"/]+\.\w{2,5})[\'"]'
     r'|(?<!at )(\b[^\s\'"]*[/\\][^\s\'"]+\.(?!py\b)\w{2,5})\b'
@@ -52,7 +52,7 @@ _KILLED = re.compile(r'Killed process (\d+)')
 _UNCLEAR = 'oom_host', 'worker_killed', 'unknown'
 """Causes that memory measurements of a run would confirm or refute."""
 _HEAD = 10
-"""Ordinary lines after which an event at the head of a log ended nothing."""
+"""Ordinary lines after which an error at the head of a log did not end the run."""
 _OUTSIDE = Order.STATED, Order.ENDED
 """Priorities of lines that kernel, scheduler or terminal print about a run."""
 _CONSEQUENCES = {
@@ -65,12 +65,12 @@ _CONSEQUENCES = {
     Order.CRASHED,
     Order.WRAPPER,
 }
-"""Priorities of lines of a program's workers and ranks after it was ended."""
+"""Priorities of lines that workers and ranks print because the program was ended."""
 _OF_OTHERS = Order.PEERS, Order.PEER_GONE, Order.CRASHED, Order.WRAPPER
 """Priorities of lines that ranks and launchers print about other processes."""
 _OF_MEMORY = 'oom_host', 'oom_cgroup'
 _NEVER_BY_NAN = *_OF_MEMORY, 'oom_gpu', 'shm_full', 'disk_full'
-"""Causes that a NaN in the losses does not lead to."""
+"""Causes of a failure that a NaN in the losses does not lead to."""
 _WITHOUT_MEMORY = {
     'worker': 'worker_killed',
     'rank': 'rank_lost',
@@ -90,7 +90,7 @@ _NCCL_ERROR = re.compile(r'(?:\w+\.)*(?:DistBackendError|nccl\w+Error)\b')
 _NAMED_RANK = re.compile(r'\bprocess rank (\d+) with PID')
 """Expression for the name of a rank as mpirun prints it."""
 _TIMED_OUT = 'worker_stuck', 'rank_waits', 'rank_never_came'
-"""Causes by time-out, which a quota that another program met does not explain."""
+"""Causes by time-out, which a disk quota met by another program does not explain."""
 
 _OF_A_STANDSTILL = None, 'unknown', 'interrupted', 'rank_waits', 'rank_lost'
 """Causes that logs name when a start hangs, or was ended for that."""
@@ -130,7 +130,7 @@ class _Lead(NamedTuple):
 
 
 def judge_end(logs: Sequence[NamedLog], ranks: Sequence[Rank] = ()) -> Why:
-    """Say why a run ended badly or stands still.
+    """Say why a training run ended badly or stands still.
 
     Args:
         logs: What was read of console, MMEngine's log and kernel; the console's first.
@@ -346,7 +346,7 @@ def _find_lost_card(ranks: Sequence[Rank], by_kernel: bool = True) -> list[str]:
 
 
 def _retell(end: EndRecord, rank: Rank) -> ConsoleLog:
-    """Rewrite an end record as the lines that the console showed."""
+    """Rewrite the end record of a run as the lines that the console showed."""
     lines = end.traceback or (end.error or '',)
     if end.status == 'interrupted' and end.error != 'KeyboardInterrupt':
         lines = (*lines, 'Received SIGTERM')
@@ -521,7 +521,7 @@ def _find_failed(event: Event, log: ConsoleLog) -> int | None:
 
 
 def _judge_silence(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
-    """Judge a run without any line that gives a reason."""
+    """Judge a run of which no log line gives a reason for its end."""
     if not ranks:
         log = logs[0].log if logs else ConsoleLog()
         if log.done:

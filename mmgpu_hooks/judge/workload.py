@@ -62,7 +62,7 @@ class _Bounded(NamedTuple):
     """Measured value of a run, with the largest value that is possible."""
 
     field: str
-    """Dotted path of the measured value, from a `_Part` on."""
+    """Dotted path of a measured value, such as ``figures.main_cpu_s``."""
     most: float
 
 
@@ -215,7 +215,7 @@ def _cut_part(recorded: RecordedRun, figures: RunFigures) -> _Part:
 
 
 def _find_cut(values: Column) -> int:
-    """Find the interval at which the costs changed last; 0 where they did not."""
+    """Find the index of the log interval where costs changed last; 0 without one."""
     known = np.flatnonzero(~np.isnan(values))
     known = known[known > 0]  # the first holds lazy initialisation
     change = find_last_change(values[known].tolist())
@@ -407,7 +407,7 @@ class _Loading(NamedTuple):
 
     cost: Cost | None
     is_measured: bool
-    """True if the cost was measured; False if it is only bounded, or unknown."""
+    """True if the loading cost was measured; False if only bounded, or unknown."""
 
 
 def _loading_cost(part: _Part) -> _Loading:
@@ -441,14 +441,14 @@ def _loading_cost(part: _Part) -> _Loading:
 
 
 _RARE_FROM = 0.02
-"""Smallest share of the mean loading time that rare slow batches must make."""
+"""Smallest share of the mean loading time that rare slow batches must make up."""
 _RARE_AT_MOST = 0.05
 """Largest share of slow batches that counts as rare.
 
 The 95th percentile does not see these.
 """
 _RARE_TIMES = 1.5
-"""Least multiple of the 95th percentile that rare slow batches take."""
+"""Least time of rare slow batches, as a multiple of the 95th percentile."""
 
 
 def _with_rare(loading: Cost, intervals: Intervals) -> Cost:
@@ -475,7 +475,7 @@ def _with_rare(loading: Cost, intervals: Intervals) -> Cost:
 
 
 class _LogNormal(NamedTuple):
-    """Log-normal distribution with the percentiles of the intervals."""
+    """Log-normal distribution of a time per batch, fitted to percentiles."""
 
     mean_s: float
     std_s: float

@@ -23,7 +23,7 @@ class Rule:
     code: str
     title: Text
     verdict: str | None
-    """Verdict on a run whose largest problem the rule finds; ``None``: never that."""
+    """Verdict on a run whose largest problem the rule finds; ``None``: no verdict."""
     judge: Judge
 
     @property
@@ -62,12 +62,12 @@ def problem(detail: Text, share: float) -> Finding:
 
 
 def notice(detail: Text, share: float | None = None) -> Finding:
-    """Make a finding that is worth knowing."""
+    """Make a finding that is a notice: worth knowing, and no problem."""
     return _make_finding('notice', detail, share)
 
 
 def weigh(detail: Text, share: float | None) -> Finding:
-    """Make a problem that costs ``share`` of the time; a notice without a share."""
+    """Make a finding: a problem that costs ``share`` of the time, or else a notice."""
     return notice(detail) if share is None else problem(detail, share)
 
 

@@ -173,7 +173,7 @@ def list_start_findings(run: Run) -> list[Finding]:
 
 
 def _is_worth(run: Run, seconds: float) -> bool:
-    """Return True if so many seconds of a start are worth a finding."""
+    """Return True if ``seconds`` of a training's start are worth a finding."""
     if seconds < thresholds.START_LEAST_S:
         return False
     is_much = seconds >= thresholds.START_SHARE * run.whole_s

@@ -16,7 +16,7 @@ from mmgpu_hooks.schema.text import Text, phrase, quoted, sentences
 
 
 def _find(run: Run, part: str) -> WholeValidation | None:
-    """Find the validations of a run, if one part of them is worth a finding."""
+    """Find the cost of a run's validations, if one part of it is worth a finding."""
     whole = find_whole(run)
     is_worth = whole and whole.run_share(part) >= thresholds.VALIDATION_PART_NOTICE
     return whole if is_worth else None
