@@ -245,7 +245,7 @@ _MOST_VISITS = 20_000
 _SAMPLE = 64
 _DEEPEST = 8
 _DEEPEST_INSTANCE = 2
-"""Levels of nested instances whose attributes are weighed.
+"""Levels of nested instances that count in the estimated size of a dataset.
 
 A dataset may hold a reader of annotations; further on is everything there is.
 """

@@ -76,7 +76,7 @@ class ValidationParts:
         return len(self._running) - 1
 
     def end(self, depth: int | None) -> None:
-        """End a timed call with all that began in it; ``None`` ends nothing."""
+        """End a validation's timed call with all nested ones; ``None`` ends nothing."""
         if depth is not None:
             self._stamp()
             # an error may have left something open inside of it

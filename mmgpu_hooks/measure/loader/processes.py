@@ -158,7 +158,7 @@ class WorkerProcesses:
         return all(times.run_delay_s is None for times in self._last.values())
 
     def mark(self) -> WorkersMark:
-        """Read the times of live workers now; no window of :meth:`read` ends by it."""
+        """Read the times of live workers, without ending a window of :meth:`read`."""
         mark = {}
         for pid in self.pids:
             cpu_s = read_process_cpu_s(pid)
