@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from mmgpu_hooks.experiment.engine import OnProgress
 
 _TOP = 20
-"""Default number of rows as text; more scroll the top out of sight."""
+"""Default number of runs listed as text; more scroll the top out of sight."""
 _PERIOD_S = 0.1
 """Shortest time between two updates of the progress bar, in seconds."""
 _CONNECT_S = 10
@@ -220,7 +220,7 @@ class Filters:
     """Conditions that a run must meet to be listed."""
 
     since: date | None
-    """First day of start that is listed; ``None`` for no limit."""
+    """Earliest day on which a listed run began; ``None`` for no limit."""
     verdicts: Sequence[str]
     owners: Sequence[str]
 
