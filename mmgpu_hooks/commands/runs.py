@@ -240,9 +240,9 @@ class ReadRows(NamedTuple):
     """Rows of the runs below some folders, and counts of all that was found."""
 
     rows: list[RunRow]
-    """Rows that pass all filters but the filter by verdict."""
+    """Rows of runs that pass all filters except the filter by verdict."""
     found: int
-    """Number of all runs found."""
+    """Number of all runs found below the folders."""
     unreadable: int
     first_unreadable: str | None
 
@@ -344,7 +344,7 @@ def _to_text(path: str) -> str:
 
 
 def _with_hours(row: RunRow, duration_s: float, device: str) -> RunRow:
-    """Adds the hours to the row of a run without a verdict, from its end record."""
+    """Adds the hours to the row of a run without a verdict, from the end record."""
     hours = duration_s / 3600
     gpu_hours = 0.0 if device == 'cpu' else hours * max(row.ranks or 1, 1)
     return replace(row, training_hours=hours, gpu_hours=gpu_hours)

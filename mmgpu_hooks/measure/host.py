@@ -57,7 +57,7 @@ class CpuBinding:
     bound_by: str | None = None
     """Environment variables that asked to bind the process's threads."""
     wider_thread_cpus: int | None = None
-    """Number of CPUs of a thread that has more, where that does not prove a binding."""
+    """Number of CPUs of the process's widest thread, which may have widened itself."""
 
 
 def find_binding(

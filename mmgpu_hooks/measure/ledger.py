@@ -153,7 +153,7 @@ class TimeLedger:
 
     @property
     def stamped_s(self) -> float:
-        """Time of the last stamp, by the ledger's clock; from any thread."""
+        """Clock time of the time ledger's last stamp; readable from any thread."""
         newest = self.stamps[-2:]
         return newest[0] if newest else self._until
 

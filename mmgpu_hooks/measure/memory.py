@@ -236,7 +236,7 @@ class Objects(NamedTuple):
     bytes: int
     """Bytes of the Python objects, estimated from a sample of them."""
     entries: int
-    """Number of entries in the attribute with the most bytes."""
+    """Number of entries in the dataset's or metric's attribute with the most bytes."""
     name: str
     """Name of the attribute with the most bytes, such as ``CocoDataset.data_list``."""
 

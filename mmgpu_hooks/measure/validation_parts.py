@@ -34,7 +34,7 @@ class Standing(NamedTuple):
     """State of a validation at one time: running call and seconds so far."""
 
     call: PartCall
-    """Call that is running in the validation."""
+    """Timed call that is running in the validation."""
     since_s: float
     """Time at which a call of the validation last began or ended, by the clock."""
     elapsed_s: float

@@ -80,11 +80,11 @@ class _Lists(NamedTuple):
     dicts: list[dict[str, Any]]
     """Dicts of tensors and submodules in all modules of the model and its average."""
     held: list[Any]
-    """Tensors and submodules that ``dicts`` had when the lists were made."""
+    """Tensors and submodules of model and average when the lists were made."""
     averaged: list[tuple[list[Any], list[Any]]]
     """Averaged tensors with their sources; no two of a list share a storage."""
     copied: list[tuple[list[Any], list[Any]]]
-    """Buffers with the buffers that they are copied from."""
+    """Buffers of the average with the model's buffers that they are copied from."""
 
     def is_current(self, model: Any) -> bool:
         """True if no tensor or submodule was replaced since the lists were made."""

@@ -138,7 +138,7 @@ class _Followed:
         return None if getattr(iterator, '_shutdown', False) else iterator
 
     def collect(self, tally: _Tally) -> str | None:
-        """Add batches and worker times since the last call; return a worker's error."""
+        """Tally batches and worker times since the last call; return any error."""
         if self.processes is not None and self.living() is not None:
             tally.uses.append(self.processes.read())
         counters = self.counters

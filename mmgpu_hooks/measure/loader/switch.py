@@ -209,7 +209,7 @@ class LoaderSwitch:
         self._before = self._set(new, salt)
 
     def confirm(self) -> None:
-        """Note that the first iterator since :meth:`switch_between` has been made."""
+        """Note that a switch of workers succeeded: the next iterator has been made."""
         self._before = None
 
     def take_back(self, error: Exception) -> bool:
