@@ -42,7 +42,10 @@ from mmgpu_hooks.show.words import say
 _DATA_ROOT = Path('data/demo')
 """Folder of the demo's images, as its configs name it."""
 _ONE_THREAD = {'OMP_NUM_THREADS': '1', 'MKL_NUM_THREADS': '1'}
-"""Environment that keeps a step on the CPU to one core and leaves others to loading."""
+"""Environment variables that keep a train step on the CPU to one core.
+
+The other cores are left to loading.
+"""
 
 _SHOWN = re.compile(
     r'^.*\(train\).*|^.* - .*GPUEfficiencyHook.*(?:\n  .*)*', re.MULTILINE

@@ -26,11 +26,11 @@ class HelpFormatter(click.HelpFormatter):
         self.width -= not is_english()
 
     def write_usage(self, prog: str, args: str = '', prefix: str | None = None) -> None:
-        """Writes the line of usage."""
+        """Writes the usage line of a command's help."""
         super().write_usage(prog, widen(args), prefix)
 
     def write_text(self, text: str) -> None:
-        """Writes paragraphs."""
+        """Writes paragraphs of a command's help."""
         super().write_text(widen(text))
 
     def write_dl(
@@ -41,7 +41,7 @@ class HelpFormatter(click.HelpFormatter):
         super().write_dl(widened, col_max, col_spacing)
 
     def getvalue(self) -> str:
-        """Returns what was written."""
+        """Returns the help text that was written."""
         return narrow(super().getvalue())
 
 

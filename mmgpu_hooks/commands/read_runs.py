@@ -1,4 +1,4 @@
-"""Reads and judges the newest run of folders, and fits runs that train the same."""
+"""Reads and judges the newest run of folders, and fits runs of the same training."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class PooledRuns(NamedTuple):
     newest: ReadRun
     """The newest of all runs, which is judged."""
     pool: RunPool
-    """Step time and memory fitted to all runs that train the same."""
+    """Step time and memory fitted to all runs of the same training on the same host."""
     notes: tuple[str, ...]
     """Notes on the newest run and the fit, and on runs left out."""
 
@@ -151,7 +151,7 @@ def read_run(folder: Path) -> ReadRun:
 
 
 def read_runs(folders: Sequence[Path]) -> PooledRuns:
-    """Reads the newest run of each folder, and fits the runs that train the same.
+    """Reads the newest run of each folder, and fits the runs of the same training.
 
     Raises:
         EvidenceError: If one of them holds no evidence.

@@ -96,7 +96,7 @@ def _render_text(outcome: RewriteOutcome, *, written: bool) -> str:
 
 
 def render_once(outcome: RewriteOutcome) -> str | None:
-    """Command that trains the original with new settings; ``None`` if there is none."""
+    """Command that trains the original config with new settings, if there is one."""
     if outcome.cfg_options is None:
         return None
     config = shlex.quote(str(outcome.source))

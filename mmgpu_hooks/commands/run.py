@@ -37,7 +37,7 @@ _warn = warner('run')
 
 
 def _check(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
-    """Click callback: refuses values that the hook's constructor would refuse."""
+    """Click callback: refuses values that GPUEfficiencyHook would refuse."""
     if value is not None:
         try:
             check_argument(option.name or '', value)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from mmgpu_hooks.experiment.engine import OnProgress
 
 _TOP = 20
-"""Default number of rows as text; more scroll the top out of sight."""
+"""Default number of runs listed as text; more scroll the top out of sight."""
 _PERIOD_S = 0.1
 """Shortest time between two updates of the progress bar, in seconds."""
 _CONNECT_S = 10
@@ -220,7 +220,7 @@ class Filters:
     """Conditions that a run must meet to be listed."""
 
     since: date | None
-    """First day of start that is listed; ``None`` for no limit."""
+    """Earliest day on which a listed run began; ``None`` for no limit."""
     verdicts: Sequence[str]
     owners: Sequence[str]
 
@@ -240,9 +240,9 @@ class ReadRows(NamedTuple):
     """Rows of the runs below some folders, and counts of all that was found."""
 
     rows: list[RunRow]
-    """Rows that pass all filters but the filter by verdict."""
+    """Rows of runs that pass all filters except the filter by verdict."""
     found: int
-    """Number of all runs found."""
+    """Number of all runs found below the folders."""
     unreadable: int
     first_unreadable: str | None
 
@@ -344,7 +344,7 @@ def _to_text(path: str) -> str:
 
 
 def _with_hours(row: RunRow, duration_s: float, device: str) -> RunRow:
-    """Adds the hours to the row of a run without a verdict, from its end record."""
+    """Adds the hours to the row of a run without a verdict, from the end record."""
     hours = duration_s / 3600
     gpu_hours = 0.0 if device == 'cpu' else hours * max(row.ranks or 1, 1)
     return replace(row, training_hours=hours, gpu_hours=gpu_hours)

@@ -88,7 +88,7 @@ def save_bench(
             store.clear()
 
     def render_json(bench: SaveBench) -> str:
-        """The answer, and its config.
+        """The answer of ``mmgpu save-bench`` as JSON, with the trained config.
 
         Keys:
             config (str): The config that was trained.

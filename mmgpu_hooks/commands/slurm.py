@@ -382,7 +382,7 @@ class _Log:
         self._path, self._offset = path, 0
 
     def show(self, *, is_whole: bool = False) -> None:
-        """Copies what is new in the file to standard error.
+        """Copies new text of the followed file to standard error.
 
         Args:
             is_whole: True if nothing will follow: a last line may lack its end.

@@ -22,7 +22,7 @@ _LISTED = 'custom_hooks.'
 
 
 def with_lines(answer: Answer, files: RunFiles, config: Path | None = None) -> Answer:
-    """Adds the commands that switch ``optimize`` on, for how the run got its hook.
+    """Adds to an answer the commands that switch ``optimize`` on and measure its gain.
 
     Args:
         answer: What is recommended.

@@ -1,4 +1,4 @@
-"""Helpers of the commands that train: load a config, choose a folder, run a plan."""
+"""Helpers of the commands that train: load a config, choose a folder, run trials."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class _Side:
 
 @dataclass(frozen=True)
 class _Known:
-    """Facts about both trainings that are known before they run."""
+    """Facts on both trainings of a verification that are known before they run."""
 
     before: Mapping[str, Any]
     """Settings of the first training by dotted key."""
@@ -72,7 +72,7 @@ class _Known:
     notes: tuple[Text, ...] = ()
 
     def add_to(self, measured: Verification, folder: Path) -> Verification:
-        """Adds what was known before the trainings to the measured times.
+        """Adds the facts known before a verification to its measured times.
 
         Args:
             measured: What the trainings showed.
@@ -236,7 +236,7 @@ def _read_job(
     *,
     allow_equal: bool,
 ) -> _Trainings:
-    """Makes both trainings from the arguments of the command.
+    """Makes a verification's two trainings from the arguments of the command.
 
     Raises:
         UserError: If they do not belong together, or name nothing that can be trained.
@@ -302,7 +302,7 @@ def _read_job(
 def _read_recommendation(
     folder: Path, run: Run, config: Path | None, parent: Path
 ) -> _Trainings:
-    """Makes both trainings from a run: its settings, and the recommended ones."""
+    """Makes a verification's trainings from a run: as it was, and as recommended."""
     recommendation = limit_to_memory(recommend_settings(run), run)
     settings = pair_settings(run, recommendation)
     if settings is None:
@@ -352,7 +352,7 @@ def _note_ranks(run: Run) -> tuple[Text, ...]:
 
 
 def _read_configs(first: Path, second: Path, *, allow_equal: bool) -> _Trainings:
-    """Makes both trainings from two configs."""
+    """Makes a verification's two trainings from two configs."""
     for path in (first, second):
         if path.is_dir():
             raise UserError(
@@ -381,7 +381,7 @@ def _read_settings(
     *,
     allow_equal: bool,
 ) -> _Trainings:
-    """Makes both trainings from one config: as it is, and with changed settings."""
+    """Makes a verification's trainings from one config: as it is, and changed."""
     wanted = parse_assignments(assignments)
     try:
         override = override_settings(path, loaded, wanted)

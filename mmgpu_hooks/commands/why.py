@@ -200,7 +200,7 @@ class _Console:
 
 
 def _is_before(console: _Console, began: datetime | None) -> bool:
-    """True if console output is of an earlier run, by the training host's clock."""
+    """True if console output is older than a run, by the training host's clock."""
     if began is None or console.last_time is None:
         return False
     last = _parse_time(console.last_time, began)

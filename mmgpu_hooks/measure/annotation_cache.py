@@ -67,7 +67,7 @@ class FileStamp(NamedTuple):
     """Size, times and inode of a file that was read, to see later if it has changed."""
 
     path: str
-    """Absolute path of the file."""
+    """Absolute path of the file that was read."""
     size: int
     mtime_ns: int
     ctime_ns: int
@@ -103,7 +103,7 @@ class _Header(msgspec.Struct, frozen=True):
     state: _Section
     addresses: _Section
     data: _Section
-    """Section of the samples; its CRC is 0, since checking it would read all of it."""
+    """Section of the samples in a cache file; its CRC is 0, as it is never checked."""
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ class CacheFolder:
             os.close(descriptor)
 
     def _make_room(self, size: int, name: str) -> bool:
-        """Delete cache files that are too much, and those of writers that were killed.
+        """Delete cache files beyond the size limit, and leftovers of killed writers.
 
         Returns:
             False where another process is writing a file of this name.

@@ -100,7 +100,7 @@ def read_cgroup_folders(controller: str, proc: Path, sys: Path) -> list[GroupFol
 
 
 def _own_folder(top: Path, path: str) -> Path:
-    """Find the folder of a control group, of whose path a container may hide a part.
+    """Find the folder of a control group, though a container may hide part of its path.
 
     It may show the end only, or nothing.
 

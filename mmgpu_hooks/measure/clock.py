@@ -13,10 +13,10 @@ monotonic_s: Clock = time.perf_counter
 """Clock for durations: never set back, runs on while the process sleeps."""
 
 thread_cpu_s: Clock = time.thread_time
-"""CPU time of the calling thread."""
+"""CPU seconds of the calling thread."""
 
 process_cpu_s: Clock = time.process_time
-"""CPU time of this process, all threads, children excluded."""
+"""CPU seconds of this process, all threads, children excluded."""
 
 wall_unix_s: Clock = time.time
 """Seconds since 1970; a label, never used for durations."""

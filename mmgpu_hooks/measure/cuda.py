@@ -116,7 +116,7 @@ class CudaMemoryFigures(TypedDict):
     """Statistics of the CUDA allocator between two reads; ``None`` is unknown."""
 
     peak_bytes: int | None
-    """Largest number of allocated bytes seen; unknown where validation hides it."""
+    """Largest number of CUDA bytes allocated; unknown where validation hides it."""
     reserved_bytes: int | None
     """Largest number of bytes that the CUDA allocator was seen to reserve."""
     allocated_bytes: int | None
@@ -127,11 +127,11 @@ class CudaMemoryFigures(TypedDict):
     As of the end of the window.
     """
     retries: int | None
-    """Number of CUDA allocations that were retried, also in validations in between."""
+    """Number of retried CUDA allocations since the last read, validations included."""
 
 
 class CudaMemory:
-    """Reads the CUDA allocator's statistics in windows, and never resets the peaks.
+    """Reads CUDA allocator statistics of successive periods; never resets the peaks.
 
     MMEngine's ``LoggerHook`` resets the allocator's peaks whenever it logs, in
     validation too, so call :meth:`observe` before each of its logs. Where nothing
@@ -221,7 +221,7 @@ class CudaMemory:
         return int(found)
 
     def begin_validation(self) -> None:
-        """Take training's CUDA memory peak; from here on the peak is validation's.
+        """Note training's CUDA memory peak, before a validation sets its own.
 
         Raises:
             SourceError: If the allocator does not keep these statistics.
@@ -320,7 +320,7 @@ def _choose_statistics(torch: Any, index: int) -> Callable[[], Mapping[str, Any]
 
 
 def nest_statistics(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn ``torch.cuda.memory_stats()`` into the nested form.
+    """Turn ``torch.cuda.memory_stats()`` into nested dicts, its keys split at dots.
 
     Examples:
         >>> nest_statistics({'reserved_bytes.all.peak': 7})
@@ -436,14 +436,17 @@ class CudaEvents:
         self._step = step
 
     def end_step(self) -> None:
-        """Record a CUDA event after a train step and its hooks: the last one counts."""
+        """Record a CUDA event after a train step or its hooks: the last call counts."""
         step = self._step
         if step is not None and not self._is_capturing():
             step.end.record(step.stream)
             step.is_ended = True
 
     def interrupt(self) -> None:
-        """Leave out the time since the last train step: a validation or save ran."""
+        """Leave the time since the last train step out of the GPU's idle share.
+
+        A validation or a save ran.
+        """
         if self._steps and self._steps[-1] is not None:
             self._steps.append(None)
         self._step = None

@@ -27,10 +27,10 @@ PHASES: Mapping[str, str] = {
 
 @dataclass
 class Initialisation:
-    """Record of one data set's initialisation, in seconds."""
+    """Record of one data set's initialisation: class, seconds, files and samples."""
 
     kind: str
-    """Class of the data set."""
+    """Name of the data set's class."""
     file: str | None
     """Annotation file, as the data set names it."""
     file_bytes: int | None
@@ -199,7 +199,7 @@ class DatasetWatch:
             self._release(pending.dataset)
 
     def close(self) -> None:
-        """Leave all watched data sets as they were; a second call does nothing."""
+        """Restore the methods of watched data sets; a second call does nothing."""
         self._patches.close()
         self.leave_lazy()
 
@@ -257,7 +257,7 @@ class DatasetWatch:
 def _time(
     dataset: Any, name: str, found: Initialisation, field: str
 ) -> Callable[..., Any]:
-    """Wrap a method of a data set so that its seconds are added to the record."""
+    """Wrap a data set's method so that its seconds are added to an `Initialisation`."""
     method = functools.partial(getattr(type(dataset), name), dataset)
 
     def timed(*args: Any, **kwargs: Any) -> Any:
@@ -291,7 +291,7 @@ def _weigh(dataset: Any, found: Initialisation) -> None:
 
 
 def is_settled(stamps: Mapping[str, FileStamp], grain_s: float) -> bool:
-    """True if no file changed so recently that another change might not show.
+    """True if files changed long enough ago for a next change to alter their times.
 
     Args:
         stamps: Read now.

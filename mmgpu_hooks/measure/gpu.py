@@ -83,13 +83,13 @@ class Sample(TypedDict, total=False):
     mem_used_bytes: int
     """GPU memory that anyone uses, the driver's own reserve included, in bytes."""
     sm_clock_mhz: float
-    """Clock of the GPU's multiprocessors.
+    """Clock of the GPU's multiprocessors in MHz.
 
     It and all fields that follow are sampled seldom.
     """
     temperature_c: float
     throttled_pct: frozenset[str]
-    """Names of the reasons that held the GPU's clocks down."""
+    """Names of the reasons that held the GPU's clocks down when it was sampled."""
     sm_active_pct: float
 
 
@@ -395,7 +395,7 @@ def stop_nvml(nvml: Any) -> None:
 
 
 class Driver(NamedTuple):
-    """The NVIDIA driver of the host; ``None`` where it does not say."""
+    """GPU count and versions of the NVIDIA driver and its CUDA; ``None`` is unknown."""
 
     cards: int
     """Number of GPUs that the driver lists."""

@@ -21,14 +21,14 @@ _MOST_BYTES = 2**14
 
 
 class MemoryRoom(NamedTuple):
-    """Size and use of the memory that is full first: host's or control group's."""
+    """Size and use of the memory limit that is reached first: host or control group."""
 
     bound: MemoryBound
     total_bytes: int
     used_bytes: int
     """Memory that anyone uses, in bytes; page cache can be given back and is free."""
     shm_bytes: int | None
-    """Bytes of the files in shared memory that count against this limit."""
+    """Bytes of the files in shared memory that count against the memory limit."""
 
     @property
     def free_bytes(self) -> int:
@@ -42,11 +42,11 @@ class HeldBytes(NamedTuple):
     bytes: int
     """Bytes of the processes without pages of files and of shared memory."""
     is_pss: bool
-    """True if pages that several processes share count in part."""
+    """True if the bytes are PSS: pages that processes share count in part."""
 
 
 class HoldersMeter:
-    """Reads the memory limit that is full first, and the memory of processes.
+    """Reads the memory limit that is reached first, and the memory of processes.
 
     Args:
         proc: Root of the proc file system.

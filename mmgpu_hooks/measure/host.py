@@ -57,7 +57,7 @@ class CpuBinding:
     bound_by: str | None = None
     """Environment variables that asked to bind the process's threads."""
     wider_thread_cpus: int | None = None
-    """Number of CPUs of another thread that has more, where that proves nothing."""
+    """Number of CPUs of the process's widest thread, which may have widened itself."""
 
 
 def find_binding(
@@ -375,7 +375,7 @@ def read_pressure_s(path: Path) -> float:
 
 
 SELDOM_S = 5.0
-"""Smallest number of seconds between two readings of the host.
+"""Fewest seconds between two readings of the host, once training is 10 s old.
 
 Intervals between them lack its figures.
 """
@@ -400,7 +400,7 @@ class HostFigures(NamedTuple):
 
 
 class HostMeter:
-    """Reads CPU and memory of process and host in windows without a gap.
+    """Reads CPU and memory use of process and host over periods without gaps.
 
     Windows of the host span 5 seconds, less at first (`pause_s`). Its CPU is the host's
     even inside a container, as ``/proc/stat`` is. A figure whose file is missing,

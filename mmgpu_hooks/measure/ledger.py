@@ -26,10 +26,10 @@ import numpy.typing as npt
 from mmgpu_hooks.schema.recorded import PARTS, DurationStats
 
 FIRST_WAIT = 'first_wait'
-"""Label of an epoch's first wait for data: beyond the median wait it is `startup`."""
+"""Label of an epoch's first wait for data; what exceeds the median is `startup`."""
 
 WORKER_START = 'worker_start'
-"""Label of making a DataLoader's iterator and its workers: it is `startup`."""
+"""Label of the making of a DataLoader's iterator, which counts as `startup`."""
 
 LAP = 'lap'
 """Label of the end of an iteration in the time ledger.
@@ -61,7 +61,7 @@ Seconds = npt.NDArray[np.float64]
 
 
 def is_part(running: Any) -> bool:
-    """True if what runs is a part of the time ledger, and no hook."""
+    """True if ``running`` is a part of the time ledger, and not a hook."""
     # by identity: a hook may be equal to anything
     return any(running is label for label in _LABELS)
 
@@ -153,7 +153,7 @@ class TimeLedger:
 
     @property
     def stamped_s(self) -> float:
-        """Time of the last stamp, by the ledger's clock; from any thread."""
+        """Clock time of the time ledger's last stamp; readable from any thread."""
         newest = self.stamps[-2:]
         return newest[0] if newest else self._until
 
@@ -212,11 +212,14 @@ class TimeLedger:
 
     @property
     def iterations_now(self) -> int:
-        """Iterations ended since the last :meth:`take`; from any thread at rest."""
+        """Iterations ended since :meth:`take`, those not yet summed up included.
+
+        From any thread at rest.
+        """
         return self.iterations + sum(ended is LAP for ended in self.stamps[1::2])
 
     def sum_up(self) -> None:
-        """Sum the stamps up into seconds by part, hook and iteration.
+        """Sum the ledger's stamps up into seconds by part, hook and iteration.
 
         There are some 15 an iteration.
         """
@@ -275,7 +278,7 @@ class TimeLedger:
         return parts
 
     def take(self) -> LedgerWindow:
-        """Return the times from the last call to the newest stamp, and begin anew."""
+        """Return the seconds of the ledger since the last call, and begin anew."""
         self.sum_up()
         sums, self._sums = self._sums.tolist(), np.zeros(len(self._sums))
         laps, self._laps = np.concatenate([np.zeros((0, _LAP_WIDTH)), *self._laps]), []

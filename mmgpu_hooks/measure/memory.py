@@ -236,7 +236,7 @@ class Objects(NamedTuple):
     bytes: int
     """Bytes of the Python objects, estimated from a sample of them."""
     entries: int
-    """Number of entries in the attribute with the most bytes."""
+    """Number of entries in the dataset's or metric's attribute with the most bytes."""
     name: str
     """Name of the attribute with the most bytes, such as ``CocoDataset.data_list``."""
 
@@ -245,7 +245,7 @@ _MOST_VISITS = 20_000
 _SAMPLE = 64
 _DEEPEST = 8
 _DEEPEST_INSTANCE = 2
-"""Levels of nested instances whose attributes are weighed.
+"""Levels of nested instances that count in the estimated size of a dataset.
 
 A dataset may hold a reader of annotations; further on is everything there is.
 """

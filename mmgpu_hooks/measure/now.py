@@ -1,4 +1,4 @@
-"""Identifies the process that trains, and reads what its host shows of it later."""
+"""Identifies the process that trains, and reads later if it is alive or was killed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class ProcessIdentity(NamedTuple):
     memory_cgroup: str | None
     """Folder of the memory control group; ``None`` where none is in sight."""
     oom_kills: int | None
-    """Processes of the group killed for memory so far; ``None`` if not counted."""
+    """Processes killed for memory in the control group; ``None`` if not counted."""
 
 
 def read_process_identity() -> ProcessIdentity:

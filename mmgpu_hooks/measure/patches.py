@@ -90,7 +90,7 @@ class _Patch(NamedTuple):
     """An attribute that was replaced, with its owner and its value before."""
 
     find_owner: Callable[[], Any]
-    """Function that returns the object with the attribute; ``None`` once it is gone."""
+    """Function that returns the patched object; ``None`` once the object is gone."""
     name: str
     ours: Any
     before: Any

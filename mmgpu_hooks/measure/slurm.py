@@ -37,11 +37,11 @@ class SlurmTask:
     From ``--mem`` or ``--mem-per-cpu``.
     """
     is_rank: bool = True
-    """True if a SLURM task is one rank; a launcher (torchrun) holds several in one."""
+    """True if a SLURM task is one rank; a launcher (torchrun) starts several in it."""
 
     @property
     def given_cpus(self) -> int | None:
-        """CPUs requested for the task, else its fair share of the step's CPUs here."""
+        """CPUs requested for the SLURM task, else its fair share of the step's CPUs."""
         if self.requested_cpus is not None or self.tasks is None:
             return self.requested_cpus
         return self.node_cpus and max(self.node_cpus // self.node_tasks, 1)
@@ -139,7 +139,7 @@ def parse_most_tasks(text: str) -> int | None:
 
 
 def parse_rank_is_task(environ: Mapping[str, str]) -> bool:
-    """True if SLURM started each rank itself, so that its figures are per rank.
+    """True if SLURM started each rank itself, so that a task's limits are a rank's.
 
     A launcher under ``srun`` starts more ranks than there are tasks; ``torchrun``
     says so by its own variable, too.

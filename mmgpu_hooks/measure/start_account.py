@@ -13,7 +13,7 @@ from mmgpu_hooks.measure.clock import Clock
 
 
 class StartAccount:
-    """Seconds of a training's start by part; nested ones do not count in outer ones.
+    """Seconds of a training's start by part; nested parts do not count in outer parts.
 
     Args:
         clock: Monotonic seconds.
@@ -28,21 +28,21 @@ class StartAccount:
 
     @property
     def part(self) -> str:
-        """The part of the start that is running; readable from any thread."""
+        """Part of a training's start that is running; readable from any thread."""
         return self._running[-1]
 
     @property
     def is_nested(self) -> bool:
-        """True if the running part of the start is nested in another."""
+        """True if the running part of a training's start is nested in another."""
         return len(self._running) > 1
 
     def push(self, part: str) -> None:
-        """Begin a part of the start inside the one that is running."""
+        """Begin a part of a training's start inside the running part."""
         self._book()
         self._running.append(part)
 
     def pop(self, part: str) -> float:
-        """End a part of the start with all nested in it; ignored if it does not run.
+        """End a part of a training's start, with nested ones; ignored if not running.
 
         Returns:
             Its seconds so far.
@@ -54,7 +54,7 @@ class StartAccount:
         return self._parts_s.get(part, 0.0)
 
     def follow(self, part: str) -> None:
-        """End the outermost part of the start, and begin another in its place."""
+        """End the outermost part of a training's start, and begin the next."""
         self._book()
         self._running[0] = part
 
@@ -72,7 +72,7 @@ class StartAccount:
 
 
 def join_parts(*accounts: Mapping[str, float]) -> dict[str, float]:
-    """Add up the seconds by part of several accounts of a start, one after another."""
+    """Add up several accounts of a training's start, in seconds by part."""
     joined: dict[str, float] = {}
     for account in accounts:
         for part, seconds in account.items():

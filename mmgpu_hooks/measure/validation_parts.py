@@ -34,7 +34,7 @@ class Standing(NamedTuple):
     """State of a validation at one time: running call and seconds so far."""
 
     call: PartCall
-    """Call that is running in the validation."""
+    """Timed call that is running in the validation."""
     since_s: float
     """Time at which a call of the validation last began or ended, by the clock."""
     elapsed_s: float
@@ -76,7 +76,7 @@ class ValidationParts:
         return len(self._running) - 1
 
     def end(self, depth: int | None) -> None:
-        """End a timed call with all that began in it; ``None`` ends nothing."""
+        """End a validation's timed call with all nested ones; ``None`` ends nothing."""
         if depth is not None:
             self._stamp()
             # an error may have left something open inside of it

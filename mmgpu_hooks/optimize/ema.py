@@ -80,11 +80,11 @@ class _Lists(NamedTuple):
     dicts: list[dict[str, Any]]
     """Dicts of tensors and submodules in all modules of the model and its average."""
     held: list[Any]
-    """Tensors and submodules that ``dicts`` had when the lists were made."""
+    """Tensors and submodules of model and average when the lists were made."""
     averaged: list[tuple[list[Any], list[Any]]]
     """Averaged tensors with their sources; no two of a list share a storage."""
     copied: list[tuple[list[Any], list[Any]]]
-    """Buffers with the buffers that they are copied from."""
+    """Buffers of the average with the model's buffers that they are copied from."""
 
     def is_current(self, model: Any) -> bool:
         """True if no tensor or submodule was replaced since the lists were made."""
@@ -132,7 +132,7 @@ class ListedAverage:
         return getattr, (self._ema, 'update_parameters')
 
     def _prove(self) -> None:
-        """Proves that updates over lists give equal bits, for each type and device."""
+        """Proves that multi-tensor updates give the bits of plain ones, by type."""
         ema = self._ema
         for device, dtype in {
             (average.device, average.dtype)
@@ -270,5 +270,5 @@ class _Sorted:
         sources.append(source)
 
     def in_turns(self) -> list[tuple[list[Any], list[Any]]]:
-        """Lists of averaged tensors and their sources, in the order of their turns."""
+        """Lists of averaged tensors and their sources, those of lower turns first."""
         return [self._lists[key] for key in sorted(self._lists, key=lambda key: key[0])]

@@ -149,7 +149,7 @@ class StepMerger:
         return values
 
     def _try_to_merge(self) -> list[Group] | None:
-        """Merges the parameter groups; ``None`` if the optimizer must step without."""
+        """Merges the parameter groups; ``None`` if this step must go unmerged."""
         optimizer = self._optimizer
         try:
             if _has_hooks(optimizer):

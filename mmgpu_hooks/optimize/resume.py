@@ -184,7 +184,7 @@ class SampledResume:
         return fresh
 
     def close(self) -> None:
-        """Ends skipping: the training loop loads what it has not skipped yet."""
+        """Ends the skipping of batches: the training loop loads the rest."""
         self._patches.close()
         self._live = None
 
@@ -198,7 +198,7 @@ class _Skipped:
     iterator: Any
     """DataLoader iterator with the batches that follow the skipped ones."""
     go_on: Callable[[Any], None]
-    """Called with ``iterator`` after ``count`` empty batches."""
+    """Callback that gets ``iterator`` once the loop has passed the skipped batches."""
 
 
 class _Skipping:

@@ -115,7 +115,7 @@ class ByValueInit:
 
 
 def reduce_by_value(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Pickles a tensor as bytes if that is indistinguishable, else as a shared file."""
+    """Pickles a small, plain tensor as bytes, and any other as a shared file."""
     if _holds(_may_go_by_value, tensor):
         data = tensor.numpy().tobytes()
         return rebuild, (data, tensor.dtype, tuple(tensor.shape), tensor.stride())
@@ -132,7 +132,10 @@ def rebuild(
 
 
 def _holds(question: Callable[[Any], bool], value: Any) -> bool:
-    """Evaluates a condition; False on an exception, which would lose the batch."""
+    """Evaluates a predicate on a value; False where the predicate raises.
+
+    An exception while a batch is being sent would lose the batch.
+    """
     try:
         return question(value)
     except Exception:  # noqa: BLE001, it goes as ever
@@ -157,7 +160,7 @@ def _may_go_by_value(tensor: torch.Tensor) -> bool:
 
 
 def _is_count_known() -> bool:
-    """True if a storage's use count tells a tensor from one with a view."""
+    """True if PyTorch's use count of a storage shows if a view shares the storage."""
     if _count_uses is None:
         return False
     alone, viewed = torch.zeros(2), torch.zeros(2)

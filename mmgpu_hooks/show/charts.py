@@ -299,7 +299,7 @@ class _TrackSource(NamedTuple):
     role: str
     """Colour role of the panel."""
     field: str
-    """Name of the field of an interval."""
+    """Name of the log interval's field that the panel shows."""
 
 
 _TRACKS = (
@@ -358,7 +358,7 @@ class _Event(NamedTuple):
     """A save, a validation or the start of an epoch, marked on the timeline."""
 
     at_s: float
-    """Seconds since training began."""
+    """Time of the event, in seconds since training began."""
     kind: str
 
 
@@ -401,7 +401,7 @@ def chart_timeline(run: Run) -> Chart | None:
 
 
 def _merge(run: Run, figure: _TrackSource, groups: Sequence[Any]) -> _Track | None:
-    """Merges the intervals of each group; ``None`` if the field was never recorded."""
+    """Merges log intervals by group; ``None`` if their field was never recorded."""
     values, is_sum = run.column(figure.field), figure.field.endswith('total_s')
     if is_sum:
         iterations = run.column('iterations')

@@ -1,4 +1,4 @@
-"""Renders ``mmgpu doctor``: a line for each check, its cure below it."""
+"""Renders ``mmgpu doctor``: a line for each check, followed by what to do."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _NAMES = {
     **{f'{part}_s': name for part, name in PART_NAMES.items()},
 }
 _LEAST_SHARE = 0.0005
-"""Share of an iteration below which a part is left out of the table."""
+"""Smallest share of an iteration at which a part is in the comparison table."""
 
 
 class _Figures(NamedTuple):
@@ -44,7 +44,7 @@ class _Figures(NamedTuple):
 
     @classmethod
     def of(cls, comparison: RunComparison) -> _Figures:
-        """Sorts the compared values of two runs by their names."""
+        """Sorts a comparison of two runs into iteration time, rate and parts."""
         named = {figure.name: figure for figure in comparison.figures}
         return cls(named.pop(ITER), named.pop(RATE), tuple(named.values()))
 

@@ -396,7 +396,7 @@ def _verify_sentences(measured: Verification) -> Iterator[Text]:
 
 
 def _phrase_change(change: Estimate) -> Text:
-    """A relative change with its interval: ``+20.0 % (+16.4 to +23.9 %)``."""
+    """Relative change and confidence interval: ``+20.0 % (+16.4 to +23.9 %)``."""
     return phrase(
         '{change:+.1%} ({low_pct:+.1f} to {high:+.1%})',
         change=change.value,
@@ -517,7 +517,7 @@ _HOST_PARTS: dict[str, Text] = {
     'batch received': phrase('batch received'),
     'batch sent': phrase('batch sent'),
 }
-"""Display names of the parts of an iteration's host time, as HOST_PARTS has them."""
+"""Display names of the parts of an iteration's host time, by names in `HOST_PARTS`."""
 
 
 def describe_profile(profile: Profile) -> list[Section]:

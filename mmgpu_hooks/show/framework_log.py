@@ -1,4 +1,4 @@
-"""Renders the first answer on a training without the hook, as text and as JSON."""
+"""Renders the answer on a training without GPUEfficiencyHook, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _OWN = (
     'batch_size',
     'switch_on',
 )
-"""Fields of the first answer that an answer with evidence does not have."""
+"""Fields that only the answer on a training without GPUEfficiencyHook has."""
 
 
 def describe_first_answer(answer: FirstAnswer) -> list[Section]:
-    """Sections on a training without the hook: verdict, facts, how to switch it on."""
+    """Sections on a training without GPUEfficiencyHook: verdict, facts, next step."""
     peak = None
     if answer.peak_memory_bytes is not None:
         peak = phrase("{peak_memory_bytes}: torch's peak on one card", answer)
@@ -53,7 +53,7 @@ def describe_first_answer(answer: FirstAnswer) -> list[Section]:
 
 
 def render_first_answer(answer: FirstAnswer) -> str:
-    """The first answer as JSON, with the keys of an answer with evidence."""
+    """The answer on a training without GPUEfficiencyHook as JSON, in the usual keys."""
     return to_json(
         run=answer.log,
         source=answer.source,

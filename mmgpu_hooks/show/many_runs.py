@@ -20,7 +20,7 @@ _MOST_CHANGES = 2
 """Most changes named in a row of the terminal table."""
 _UNKNOWN = Text('-')
 _PIECE = 500
-"""Number of runs that are encoded at a time."""
+"""Number of runs that are encoded as JSON or CSV at a time."""
 
 
 def describe_runs(answer: ManyRuns, shown: Sequence[RunRow]) -> list[Section]:
@@ -107,7 +107,7 @@ def name_verdict(verdict: str | None) -> Text:
 
 
 def phrase_changes(changes: Sequence[RecommendedChange]) -> Text:
-    """The first changes of a run in short: ``num_workers 0 -> 8``."""
+    """First recommended changes of a run in short: ``num_workers 0 -> 8``."""
     words: list[str] = [
         f'{change.key.rpartition(".")[2]} {change.old} -> {change.new}'
         for change in changes[:_MOST_CHANGES]

@@ -76,14 +76,14 @@ from mmgpu_hooks.show.terminal import render
 from mmgpu_hooks.show.text import shell_path
 
 MOST_LINES = 25
-"""Most lines of an answer without details."""
+"""Most lines that ``mmgpu recommend`` prints without ``--details``."""
 
 _LEAST_HOURS = 0.05
-"""Saved hours below which a saving is left out (three minutes)."""
+"""Fewest saved hours that an answer mentions (three minutes)."""
 
 
 def render_json(answer: Answer) -> str:
-    """The answer with stable keys, which the docstring of this module lists."""
+    """The answer of ``mmgpu recommend`` as JSON, with keys that this module lists."""
     found, run = answer.recommendation, answer.summary
     # of what was asked for only, and of what there was
     optional = {
@@ -220,7 +220,7 @@ def describe_changes(
 
 
 def describe_mended(answer: Answer) -> list[Section]:
-    """Section on the gain of a start with all CPUs; empty unless srun narrowed it."""
+    """Section on the gain of training on all CPUs; empty unless srun bound fewer."""
     found, run = answer.mended, answer.summary
     if found is None:
         return []

@@ -54,7 +54,7 @@ _HOOKS_NAMED = 3
 _SHOWN = 12
 """Most rows of the tables of transforms and saves."""
 _SHOWN_SHARE = 0.0005
-"""Share of the run below which a part of the time ledger is left out."""
+"""Smallest share of the run at which a part of the time ledger is shown."""
 _USUAL_WORKERS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 _LOADER: Sequence[TableColumn] = (
@@ -97,7 +97,7 @@ _HOST: Sequence[TableColumn] = (
 
 
 def _phrase_start(parts_s: Mapping[str, float]) -> Text:
-    """Seconds of a start by part: ``13.4 s: imports 6.1 s, model 6.4 s``."""
+    """Seconds of a training's start by part: ``13.4 s: imports 6.1 s, model 6.4 s``."""
     return phrase(
         '{whole_s}: {parts}',
         whole_s=sum(parts_s.values()),

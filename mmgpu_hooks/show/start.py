@@ -1,4 +1,4 @@
-"""Phrases the parts of a training's start, and its data sets."""
+"""Phrases how long a training's start took, by part and by data set."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def describe_start(record: StartRecord) -> Text:
 
 
 def list_parts(record: StartRecord, most: int | None = None) -> tuple[Text, ...]:
-    """The parts of a training's start, the largest first.
+    """Parts of a training's start with their seconds, the longest first.
 
     Args:
         record: Of the start.

@@ -93,7 +93,7 @@ class _MemoryPart(NamedTuple):
     """Colour role of the part."""
     label: Text
     sizes: Sequence[float]
-    """Size of the part at each batch size, in the unit of the axis."""
+    """Memory of the part at each batch size, in the unit of the axis."""
 
 
 def _memory_parts(line: MemoryLine) -> list[_MemoryPart]:

@@ -146,7 +146,7 @@ def list_tuned(evidence: RunEvidence) -> Iterator[Text]:
 
 
 def _phrase_place(record: TunedRecord) -> Text:
-    """A change, the iteration it was made at, and how long the switch took."""
+    """Change of settings by ``tune=True``, its iteration and the seconds it took."""
     what = phrase_settings(record.old, record.new)
     if record.is_within and record.switch_s is None:
         return phrase('{what} at iteration {iteration}', record, what=what)

@@ -11,7 +11,7 @@ from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.show.document import BLANK, Section, Table
 
 _WORTH = 0.01
-"""Share of a validation below which a part is not named."""
+"""Smallest share of a validation at which a part is named."""
 
 _VALIDATION = phrase('validation')
 

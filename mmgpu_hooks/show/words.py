@@ -24,7 +24,7 @@ MARKS = '\u27e6', '\u27e7'
 """Brackets around each sentence in the language :data:`PSEUDO`."""
 
 _SHORT = {'zh': 'zh_CN'}
-"""Catalog for each short name that ``MMGPU_LANG`` accepts."""
+"""Translation catalog for each short name that ``MMGPU_LANG`` accepts."""
 _LOCALES = 'LANGUAGE', 'LC_ALL', 'LC_MESSAGES', 'LANG'
 """Environment variables for the language, in order of precedence."""
 

@@ -35,7 +35,7 @@ class Contents(NamedTuple):
     boxes: int | None = None
     """Number of annotated boxes in the batch."""
     height: int | None = None
-    """Padded height of the batch's images; ``None`` where branches differ."""
+    """Padded height of the batch's images; ``None`` if its branches have several."""
     width: int | None = None
 
 
@@ -43,16 +43,16 @@ class IntervalContents(NamedTuple):
     """Images, pixels and boxes of a log interval's batches; ``None`` is unknown."""
 
     images: int | None = None
-    """Number of images in all batches of the interval."""
+    """Number of images in all batches of the log interval."""
     pixels: int | None = None
-    """Pixels of the interval's largest batch, padding included."""
+    """Pixels of the log interval's largest batch, padding included."""
     height: int | None = None
-    """Padded height of the images in the interval's largest batch."""
+    """Padded height of the images in the log interval's largest batch."""
     width: int | None = None
     boxes: int | None = None
-    """Number of boxes in that batch of the interval which had most."""
+    """Largest number of boxes in a batch of the log interval."""
     new_sizes: int | None = None
-    """Number of batch sizes, in pixels, that no batch before the interval had.
+    """Number of batch sizes, in pixels, that no batch before the log interval had.
 
     A landscape batch and a portrait one of as many pixels have one size."""
 
@@ -170,7 +170,7 @@ def _present(branch: Any) -> Any:
 
 
 def _find_images(batch: Any) -> Any:
-    """Images of a batch that is no mapping: ``(images, targets)``, or the images."""
+    """Find the images of a batch that is no mapping, such as ``(images, targets)``."""
     first = batch[0] if isinstance(batch, (list, tuple)) and batch else None
     is_stack = isinstance(first, (list, tuple)) or len(getattr(first, 'shape', ())) == 4
     return first if is_stack else batch

@@ -90,7 +90,7 @@ def join_rows(parts: Sequence[Rows]) -> Rows:
 
 
 class Counters:
-    """Shared memory in which the workers of one iterator count and leave notes.
+    """Shared memory in which a DataLoader iterator's workers count and leave notes.
 
     Forked workers inherit it, without any file. For others it can be pickled while
     they are being started, and then holds one descriptor.

@@ -55,12 +55,12 @@ class LoadingSample:
     seconds: float
     """Seconds since the worker began to load the sample."""
     image: str | None
-    """File of the sample, once its annotation was read."""
+    """Image file of the dataset sample, known once its annotation was read."""
     number: int | None = None
     """Place of the sample in its batch, from 1; ``None`` where that is unknown."""
     batch_samples: int | None = None
     batch_s: float | None = None
-    """Seconds since the worker began the batch."""
+    """Seconds since the worker began to load the batch."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,14 @@ class OwedBatch:
     """The worker that must deliver the training loop's next batch, and its state."""
 
     worker: int | None = None
-    """Id of the worker that owes the next batch; ``None`` if unknown, or without."""
+    """Id of the worker that owes the next batch; ``None`` if unknown or no worker."""
     pid: int | None = None
     process: ProcessState | None = None
     """State of the worker's process; ``None`` without a worker."""
     stack: tuple[str, ...] = ()
     """Python calls of the worker, the innermost first; empty without an answer."""
     alike: int = 0
-    """Number of workers that stand at the same line of code, itself included."""
+    """Number of workers at this worker's line of code, this worker included."""
     sample: LoadingSample | None = None
     """Sample that the worker loads; ``None`` between samples, or if unknown."""
 

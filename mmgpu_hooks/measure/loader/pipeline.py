@@ -16,7 +16,7 @@ from mmgpu_hooks.measure.clock import Clock, monotonic_s
 from mmgpu_hooks.measure.patches import Patches
 
 _DATASETS = ('dataset', 'datasets', '_mmgpu_dataset')
-"""Attributes in which a dataset holds an inner one; the last is this package's."""
+"""Attributes in which a dataset holds an inner dataset; the last is this package's."""
 _TRANSFORMS = (
     'pipeline',
     'transforms',

@@ -133,12 +133,12 @@ class _Followed:
         """Newest notes of each DataLoader worker, by worker id."""
 
     def living(self) -> Any:
-        """Return the iterator; ``None`` if it is gone or has ended its workers."""
+        """Return the DataLoader iterator; ``None`` if it is gone or was shut down."""
         iterator = self.iterator()
         return None if getattr(iterator, '_shutdown', False) else iterator
 
     def collect(self, tally: _Tally) -> str | None:
-        """Add batches and worker times since the last call; return a worker's error."""
+        """Tally batches and worker times since the last call; return any error."""
         if self.processes is not None and self.living() is not None:
             tally.uses.append(self.processes.read())
         counters = self.counters
@@ -222,7 +222,7 @@ class LoaderProbe:
             self._patches.set(loader, '_get_iterator', maker)
 
     def hand_over(self, listener: LoopListener) -> None:
-        """Report new iterators to another listener from now on.
+        """Report new DataLoader iterators to another listener from now on.
 
         The start hands the loader to the recording.
 

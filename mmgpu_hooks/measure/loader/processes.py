@@ -79,7 +79,7 @@ def sum_workers_meanwhile(
 def _list_grown(
     both: Sequence[tuple[WorkerTimes, WorkerTimes]], name: str
 ) -> list[float]:
-    """Growth of a time between two readings, for each worker where it is known."""
+    """Growth of a worker's time between two readings, for workers where it is known."""
     grew = (grown(getattr(old, name), getattr(new, name)) for old, new in both)
     return [seconds for seconds in grew if seconds is not None]
 
@@ -158,7 +158,7 @@ class WorkerProcesses:
         return all(times.run_delay_s is None for times in self._last.values())
 
     def mark(self) -> WorkersMark:
-        """Read the times of live workers now; no window of :meth:`read` ends by it."""
+        """Read the times of live workers, without ending a window of :meth:`read`."""
         mark = {}
         for pid in self.pids:
             cpu_s = read_process_cpu_s(pid)

@@ -56,7 +56,7 @@ BookTeardown = Callable[[], AbstractContextManager[Any]]
 """Callback that makes a context manager, which times the end of old workers."""
 
 _SEEDS, _MOST_SEED = 2**32, 2**63
-"""Bounds of random seeds: NumPy takes none from the first on, PyTorch the second."""
+"""Bounds of random seeds, exclusive: the first for NumPy, the second for PyTorch."""
 
 
 class LoaderSwitch:
@@ -120,7 +120,7 @@ class LoaderSwitch:
         return None
 
     def find_obstacle_within(self, live: Any, new: TunedSettings) -> str | None:
-        """Say why no switch is possible amid a pass over the data; ``None`` if it is.
+        """Say why workers cannot be switched within an epoch; ``None`` if they can.
 
         Args:
             live: The iterator that the loop takes its batches of.
@@ -176,7 +176,7 @@ class LoaderSwitch:
         return f'its workers are started by {method}, which takes seconds'
 
     def is_passed_on(self, iterator: Any) -> bool:
-        """True if an iterator has given all its batches, and a newer one goes on."""
+        """True if an iterator gave all its batches, and a newer iterator goes on."""
         relay = vars(iterator).get('_next_data')
         return isinstance(relay, _Relay) and relay.is_over
 
@@ -209,7 +209,7 @@ class LoaderSwitch:
         self._before = self._set(new, salt)
 
     def confirm(self) -> None:
-        """Note that the first iterator since :meth:`switch_between` has been made."""
+        """Note that a switch of workers succeeded: the next iterator has been made."""
         self._before = None
 
     def take_back(self, error: Exception) -> bool:
@@ -356,7 +356,7 @@ class _Rest:
 
     @property
     def whole(self) -> Iterator[Any]:
-        """All indices that the sampler had left, those drawn since included."""
+        """Indices left to the sampler at the switch, with those drawn after it."""
         return itertools.chain(self._drawn, self.indices)
 
 
@@ -416,7 +416,7 @@ class TunedInit:
     """A ``worker_init_fn`` that calls the user's, then sets threads and niceness."""
 
     user_init: Callable[[int], Any] | None
-    """``worker_init_fn`` of the loader itself."""
+    """``worker_init_fn`` that the user's DataLoader had before."""
     opencv_num_threads: int | None
     """Number of OpenCV's threads to set in the worker; ``None`` leaves it alone."""
     nice: int | None

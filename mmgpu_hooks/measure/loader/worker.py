@@ -293,7 +293,7 @@ class WorkerInit:
     """
 
     user_init: Callable[[int], Any] | None
-    """``worker_init_fn`` of the loader itself."""
+    """``worker_init_fn`` that the user's DataLoader had before."""
     counters: Counters
     """Shared-memory counters that the workers write to."""
     pad_size_divisor: int
