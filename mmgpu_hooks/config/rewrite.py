@@ -552,7 +552,7 @@ class _Job:
             ) from error
 
     def _allow_own_name(self, before: FlatConfig, after: FlatConfig) -> None:
-        """Lets a config's copy log to a folder of its own name; refuses other uses.
+        """Accepts a ``work_dir`` named after the new file, but no other such value.
 
         Raises:
             RefusedError: If MMEngine fills the file's name into another value.
