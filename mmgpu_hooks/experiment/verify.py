@@ -278,7 +278,7 @@ class _Blocks:
         return paired_gain(before, after)
 
     def summarize(self, side: str, pairs: int) -> _SideFigures:
-        """Returns values of one side of a comparison over its first ``pairs`` pairs."""
+        """Averages one side of a comparison over its first ``pairs`` block pairs."""
         found = self.list_figures(side)
         starts = [start_s for figures in found for start_s in figures.starts_s]
         steady_s = statistics.fmean(figures.steady_s for figures in found[:pairs])
