@@ -16,7 +16,7 @@ DEPTHS = (2, 4, 8)
 
 
 class PrefetchFactor(Setting):
-    """Chooses more batches ahead, where they carry the loop over slow batches."""
+    """Chooses a larger ``prefetch_factor`` where that bridges slow batches."""
 
     name = 'prefetch_factor'
     noun = phrase('Batches ahead of each worker')

@@ -13,7 +13,7 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 from mmgpu_hooks.schema.values import NICENESS
 
 NICE = 10
-"""Nice value of niced workers: a tenth of the weight, which starves nothing."""
+"""Nice value of niced workers: a tenth of the CPU weight, so that none starves."""
 
 
 class WorkerNice(Setting):
@@ -80,7 +80,7 @@ def _is_full(run: Run, num_workers: int) -> bool:
 
 
 def _cure_by_nice(run: Run) -> SaveCure | None:
-    """Predict which delays of checkpoint saves end when the saving thread goes first.
+    """Predict the delays of checkpoint saves that niced workers would end.
 
     Delays that make no single save slow count too, as soon as they add up to something.
 
