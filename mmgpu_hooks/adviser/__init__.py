@@ -1,1 +1,1 @@
-"""Child processes that judge a run for the training that made it."""
+"""Child processes in which a training has its own run judged."""
