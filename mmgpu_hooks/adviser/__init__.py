@@ -1,1 +1,1 @@
-"""Child processes in which a training has its own run judged."""
+"""Child processes that a training starts to have itself judged."""

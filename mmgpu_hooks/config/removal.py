@@ -25,7 +25,7 @@ from mmgpu_hooks.config.syntax import (
 )
 
 _MOST = 20
-"""Most statements that are removed from a config for one hook; it has one or two."""
+"""Most statements that are removed from a config for one hook; one or two are usual."""
 
 
 @dataclass(frozen=True)

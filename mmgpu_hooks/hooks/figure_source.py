@@ -74,7 +74,7 @@ class FigureSource:
         return {}
 
     def close(self) -> None:
-        """Undo everything that measuring changed, also where opening failed."""
+        """Stop measuring, and undo what it changed, even if opening failed."""
 
 
 _Source = TypeVar('_Source', bound=FigureSource)

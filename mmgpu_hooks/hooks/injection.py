@@ -73,7 +73,7 @@ def _inject_into(kind: Any, arguments: Mapping[str, Any], began_s: float) -> Non
 
 
 def _provide_hook(runner: Any, arguments: Mapping[str, Any]) -> Any:
-    """Add GPUEfficiencyHook to a Runner without one, or set the command's arguments.
+    """Add GPUEfficiencyHook to a Runner, or give its hook the command's arguments.
 
     Hooks are judged once they are built, so every spelling of a config counts.
 

@@ -60,5 +60,5 @@ class LoneLoop:
         )
 
     def close(self) -> None:
-        """Take the timers off the loop's methods; a second call does nothing."""
+        """Take the timers off a test's or validation's methods; may be called twice."""
         self._timers.close()

@@ -55,7 +55,7 @@ from mmgpu_hooks.show.words import say
 
 
 class Recorder(LoopListener):
-    """Records one call of a train loop, from its first evidence line to its last.
+    """Records one training in an evidence file, from its first line to its last.
 
     What the loop tells meanwhile arrives at its ``on_...`` methods: what is done at the
     end of an iteration is :meth:`on_iteration_end`.

@@ -42,7 +42,7 @@ class Answer:
     """Reason why the rewrite of the config was refused."""
     notes: tuple[str, ...] = field(default=())
     fitted: Mapping[str, int | None] = field(default_factory=dict)
-    """Batch size of each run to which one workload was fitted, by run.
+    """Batch sizes of the runs to which one common workload was fitted, by run.
 
     Empty when one run was asked for."""
     mended: MendedStart | None = None

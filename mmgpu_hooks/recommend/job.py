@@ -222,7 +222,7 @@ class Gain:
     """Lower end of the interval that holds the true gain 9 times in 10."""
     high: float
     noise: float = 0.0
-    """Standard error of the gain, as evidence is short or scatters."""
+    """Standard error of the gain, where the evidence is short or scatters."""
 
     @property
     def is_worthwhile(self) -> bool:

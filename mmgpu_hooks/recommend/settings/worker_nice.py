@@ -17,7 +17,7 @@ NICE = 10
 
 
 class WorkerNice(Setting):
-    """Chooses niced workers for the sake of checkpoint saves: no loader is faster."""
+    """Chooses niced workers for faster checkpoint saves, not for faster loading."""
 
     name = 'worker_nice'
     noun = phrase('Niceness of the workers')
