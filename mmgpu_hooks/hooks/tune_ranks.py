@@ -40,7 +40,7 @@ class RankAgreement:
         """Number of the newest offered change that this rank knows."""
 
     def offer(self, offer: TuneOffer) -> None:
-        """As rank 0, offer a change of loader settings, or a verdict on the last."""
+        """Offer as rank 0 a change of loader settings, or a verdict on the last."""
         self._number += 1
         self._set('offer', msgspec.json.encode(offer))
 
@@ -66,7 +66,7 @@ class RankAgreement:
         return None if None in answers else True
 
     def decide(self, iteration: int) -> None:
-        """As rank 0, set at which iteration all ranks change settings, or `NEVER`."""
+        """Set as rank 0 at which iteration all ranks change settings, or `NEVER`."""
         self._set('at', str(iteration).encode())
 
     def read_decision(self) -> int | None:

@@ -339,7 +339,7 @@ class Tuner:
             ranks.answer(can_change=self._can_change(offer.record))
 
     def _decide(self, ranks: RankAgreement, offer: TuneOffer, done: int) -> None:
-        """As rank 0, decide when all ranks change settings, once all have answered."""
+        """Decide as rank 0 when all ranks change settings, once all have answered."""
         can_all = ranks.read_answers()
         if can_all is None:
             return
