@@ -64,7 +64,7 @@ class Turn:
     stays: bool = False
     """True if the training is held (SIGSTOP) afterwards for the next in its folder."""
     warm_up: int = 0
-    """Iterations before the counted blocks, unless the training was held before."""
+    """Iterations to warm up before counted blocks; none if the training was held."""
     title: str = ''
     """Text for the progress bar; the training's name if empty."""
     role: TrialRole | None = None

@@ -607,7 +607,7 @@ class GPUEfficiencyHook(Hook):
 
 
 def _find_recording(runner: Any) -> Any:
-    """Find the GPUEfficiencyHook of a Runner that records; ``None`` without one."""
+    """Find the GPUEfficiencyHook that records a Runner; ``None`` if none does."""
     ours = [hook for hook in runner.hooks if isinstance(hook, GPUEfficiencyHook)]
     # the first; one that a script registered itself goes before the one we added
     return min(ours, key=lambda hook: hook.added_by is not None, default=None)

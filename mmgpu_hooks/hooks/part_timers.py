@@ -1,4 +1,4 @@
-"""Times the parts of a validation or test, by timers in the place of methods.
+"""Times the parts of a validation or test, by replacing methods with timed ones.
 
 For as long as it lasts, on the instances that it calls: the model's ``val_step``, the
 evaluator's and its metrics' methods, the Runner's ``save_checkpoint``. Of several ranks

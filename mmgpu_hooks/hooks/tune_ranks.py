@@ -19,7 +19,7 @@ NEVER = -1
 """Value in place of an iteration: no rank makes the change of loader settings."""
 
 _trainings = itertools.count()
-"""Counter of this process's trainings, whose keys in the store differ.
+"""Counter of trainings in this process, which gives each its own keys in the store.
 
 All ranks train as often."""
 

@@ -60,7 +60,7 @@ SPARE_BYTES = 2**30
 Where less is free, the old workers end first."""
 
 _PACKAGES = ('mmengine', 'mmdet', 'mmpretrain', 'mmseg', 'mmyolo', 'mmgpu_hooks')
-"""Packages whose hooks start workers anew where they change the data set."""
+"""Packages whose hooks restart loader workers where they change the data set."""
 
 
 class Tuner:
@@ -302,7 +302,7 @@ class Tuner:
             )
 
     def _can_change(self, record: TunedRecord) -> bool:
-        """True if this rank can change its loader's settings where it is now."""
+        """True if this rank can change its loader's settings in this iteration."""
         new = record.new
         obstacle = self._switch.find_obstacle_to(new)
         return not (

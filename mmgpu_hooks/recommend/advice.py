@@ -234,7 +234,7 @@ def _advise_cudnn(run: Run, step_pct: float | None) -> Iterator[Text]:
 
 
 def _advise_loading(run: Run) -> Iterator[Text]:
-    """Advise on batches that load faster: the costliest transform, less waiting."""
+    """Advise how batches load faster: by the costliest transform, or less waiting."""
     loader = run.figures.loader
     if loader is not None and run.transforms:
         costliest = run.transforms[0]

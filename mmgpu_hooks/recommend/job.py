@@ -365,7 +365,7 @@ def plan_job(run: Run) -> JobPlan:
 
 
 def read_loader(run: Run) -> LoaderSetting:
-    """Read the DataLoader settings that a run had, as the model takes them."""
+    """Read the DataLoader settings that a run had, as the loader model takes them."""
     loader = run.meta.loader
     workers = loader.num_workers or 0
     persistent = bool(loader.persistent_workers) and workers > 0
