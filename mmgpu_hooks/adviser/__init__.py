@@ -1,1 +1,1 @@
-"""Child processes that judge a run for the training that made it."""
+"""Child processes that a training starts to have itself judged."""

@@ -128,7 +128,7 @@ def _is_spelling(path: KeyPath, old: object, new: object) -> bool:
 
 
 def _is_shown_by_items(path: KeyPath, before: FlatConfig, after: FlatConfig) -> bool:
-    """Returns True if containers differ only in items, which are listed themselves."""
+    """Returns True if containers differ only in items that are listed one by one."""
     found = [config[path] for config in (before, after) if path in config]
     containers = [value for value in found if isinstance(value, Container)]
     if len(containers) < len(found):
@@ -177,7 +177,7 @@ def _phrase_all(config: FlatConfig, paths: list[KeyPath]) -> dict[str, SettingVa
 
 
 def _phrase(config: FlatConfig, path: KeyPath) -> SettingValue:
-    """Formats a config value for an answer: plain values stay, others become text."""
+    """Formats a config value for output: plain values stay, others become text."""
     value = config[path]
     if isinstance(value, Container):
         return _phrase_container(config, path, value)

@@ -188,7 +188,7 @@ def _edit_variable(
 def _edit_value(
     module: Module, place: SettingPlace, path: KeyPath, value: SettingValue
 ) -> Edit:
-    """Replaces the value of a setting, ``2`` or ``2 * n``; variables stay."""
+    """Replaces a setting's value, ``2`` or ``2 * n``, by a literal; ``n`` stays."""
     note = None
     if not is_literal(place.node):
         was = ' '.join(module.code(place.node).split())

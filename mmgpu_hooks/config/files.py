@@ -116,7 +116,7 @@ def _name(path: Path) -> str:
 
 
 def render_error(error: BaseException) -> str:
-    """Folds an error of the operating system or a codec into a few words."""
+    """Phrases an error of the operating system or a codec in a few words."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return ' '.join(str(error).split())
@@ -170,7 +170,7 @@ def _is_copy(source: Path, suffix: str) -> bool:
 
 
 def locate_real(source: Path, target: Path) -> Path:
-    """Returns the file that a rewrite replaces: in place, the one a link points to."""
+    """Returns the file that a config rewrite replaces; in place, links are followed."""
     return source.resolve() if target == source else target
 
 

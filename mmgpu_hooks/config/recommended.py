@@ -57,7 +57,7 @@ class Applied(NamedTuple):
 
     outcome: RewriteOutcome
     recommendation: Recommendation
-    """Part of the recommendation that the rewritten config has."""
+    """Recommendation, reduced to what the rewritten config contains."""
     notes: tuple[Text, ...] = ()
     """Sentences on recommended changes that were left out."""
 
@@ -141,7 +141,7 @@ def write_beside_run(
 def _list_texts(
     config: str | None, copy: Path, target: Path
 ) -> Iterator[tuple[str, FlatConfig]]:
-    """Lists config texts that train what a run trained, each with its loaded config.
+    """Lists config texts that repeat a run's training, each with its loaded config.
 
     The shortest comes first.
 

@@ -25,7 +25,7 @@ from mmgpu_hooks.config.syntax import (
 )
 
 _MOST = 20
-"""Most statements that are removed from a config for one hook; it has one or two."""
+"""Most statements that are removed from a config for one hook; one or two are usual."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def _locate_in_list(module: Module, index: int, size: int) -> _Spelled | None:
 
 
 def _target_of(statement: ast.stmt) -> ast.expr | None:
-    """Returns the name that a statement sets, adds to or calls a method of."""
+    """Returns the variable that a statement sets, adds to or calls a method of."""
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         return statement.targets[0]
     if isinstance(statement, (ast.AnnAssign, ast.AugAssign)):

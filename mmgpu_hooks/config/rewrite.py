@@ -315,7 +315,7 @@ def _edit_text(
 def _prove(
     source: Path, target: Path, edit: Callable[[_Job], None], write: _Write | None
 ) -> RewriteOutcome:
-    """Reads a config, proves the edit of its text, and has it written, if at all."""
+    """Reads a config, proves an edit of its text, and calls ``write`` if given."""
     original = read_source(source)
     text = original.text
     job = _Job(source, target, Module(text), text)
@@ -503,7 +503,7 @@ class _Job:
     def _edit(
         self, before: FlatConfig, group: Mapping[str, SettingValue]
     ) -> FlatConfig:
-        """Edits settings of one top-level name where spelled, or else at the end."""
+        """Edits settings of one top-level config name: where spelled, or at the end."""
         root = _root(next(iter(group)))
         try:
             return self._try(before, group, None)
@@ -552,7 +552,7 @@ class _Job:
             ) from error
 
     def _allow_own_name(self, before: FlatConfig, after: FlatConfig) -> None:
-        """Lets a config's copy log to a folder of its own name; refuses other uses.
+        """Accepts a ``work_dir`` named after the new file, but no other such value.
 
         Raises:
             RefusedError: If MMEngine fills the file's name into another value.

@@ -27,7 +27,7 @@ A hook that a config names is off, too."""
 SWITCHES = (RUN, DISABLE)
 
 INJECTED = Path(__file__).resolve().parents[1] / 'injected'
-"""Folder that ``mmgpu run`` puts on ``PYTHONPATH``: a ``sitecustomize`` alone."""
+"""Folder with a ``sitecustomize`` that ``mmgpu run`` puts on ``PYTHONPATH``."""
 
 
 def is_disabled(environ: Mapping[str, str]) -> bool:

@@ -16,7 +16,7 @@ from mmgpu_hooks.config.loading import KeyPath, RefusedError
 from mmgpu_hooks.schema.text import phrase
 
 Display = Union[ast.Call, ast.Dict]
-"""A ``dict(...)`` call, ``x.update(...)`` or a ``{...}`` literal."""
+"""Syntax node of ``dict(...)``, ``x.update(...)`` or a ``{...}`` literal."""
 
 UNKNOWN = '?'
 """Placeholder for a subscript that is neither a string nor an integer literal."""

@@ -68,7 +68,7 @@ class LockedCards(NamedTuple):
     """All GPUs of the host, with those that this process has locked."""
 
     cards: list[Card]
-    """All GPUs; those that cannot be locked have the reason."""
+    """All GPUs of the host; those that cannot be locked have the reason."""
     picked: dict[Card, list[int]]
     """Lock file descriptors of each locked GPU; empty if too few are free."""
 

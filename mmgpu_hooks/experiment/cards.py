@@ -37,7 +37,7 @@ class Card:
 
 
 def read_cards() -> tuple[Card, ...]:
-    """Reads every GPU in the driver's order; an unreadable GPU has the reason.
+    """Reads every GPU in the driver's order; notes why a GPU cannot be read.
 
     Raises:
         UserError: If there is no NVML, no driver or no card.
@@ -99,7 +99,7 @@ def _read_card(index: int) -> Card:
 def judge_cards(
     cards: Sequence[Card], environ: Mapping[str, str], least_bytes: int | None = None
 ) -> list[Card]:
-    """Gives GPUs that may not be picked the reason; sorts the best first.
+    """Notes why GPUs may not be picked, and sorts the best GPUs first.
 
     The best has the most free memory (2 % are equal), then the least utilisation; one
     of unknown utilisation comes last among equals.

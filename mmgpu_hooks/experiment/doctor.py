@@ -75,7 +75,7 @@ from mmgpu_hooks.show.text import short_path
 PATIENCE_S = 5.0
 """Longest wait for a file system to answer, in seconds."""
 _BEYOND = 2**31
-"""Smallest number of a config that is ignored as meaningless."""
+"""Smallest number in a config that is too large to be meant, and is ignored."""
 _CHANNELS = 3
 _MAKE_FLOATS = 'PhotoMetricDistortion', 'Normalize'
 """Names of transforms that leave images as float32: four bytes per channel."""

@@ -54,17 +54,17 @@ class Turn:
 
     There is no pause between blocks."""
     more: Callable[[Progress], int] | None = None
-    """Function called after each block of iterations but the first.
+    """Function that says how many iterations to add to a training; 0 ends it.
 
-    It returns the iterations to add, 0 to end."""
+    Called after each block of iterations but the first."""
     summarize: Callable[[Progress, Trial], Mapping[str, Any]] = lambda *_: {}
-    """Function that computes the figures of a finished trial, as JSON."""
+    """Function that computes the measured values of a finished trial, as JSON."""
     time_limit_s: float = DEFAULT_TIME_LIMIT_S
     """Seconds after which the training is killed, its start included."""
     stays: bool = False
     """True if the training is held (SIGSTOP) afterwards for the next in its folder."""
     warm_up: int = 0
-    """Iterations before the counted blocks, unless the training was held before."""
+    """Iterations to warm up before counted blocks; none if the training was held."""
     title: str = ''
     """Text for the progress bar; the training's name if empty."""
     role: TrialRole | None = None
@@ -98,7 +98,7 @@ class Plan:
         return next((turn for turn in self.turns if turn.name not in names), None)
 
     def keep(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Returns stored trials that count for this start; failed ones train again."""
+        """Returns the stored trials to reuse; failed trials are trained again."""
         names = {turn.name for turn in self.turns}
         return [
             trial
@@ -116,7 +116,7 @@ class Outcome:
     """Duration of this run of the experiment, in seconds."""
     is_interrupted: bool = False
     is_late: bool = False
-    """True if the time of the experiment was up."""
+    """True if the experiment ended because its time was up."""
     external_cpu_cores: float | None = None
     """Mean cores used by other programs during the experiment."""
     notes: tuple[Text, ...] = ()
@@ -276,7 +276,7 @@ class _Engine:
         return replace(ended, figures=turn.summarize(progress, ended))
 
     def _take_in(self, turn: Turn, trial: RunningTrial, progress: Progress) -> None:
-        """Reads a training's reports; adds iterations before its last block ends."""
+        """Reads a training's new reports, and sends the iterations that follow."""
         for event in trial.read_events():
             progress.add(event)
             is_open = not progress.is_over and not progress.is_enough
@@ -338,7 +338,7 @@ class PlanProgress(NamedTuple):
     share: float
     """Share of the experiment that is done, 0 to 1."""
     left_s: float | None
-    """Seconds left of the experiment; ``None`` until the first training tells."""
+    """Seconds left of the experiment; ``None`` until the first training reports."""
 
 
 def estimate_left(

@@ -68,7 +68,7 @@ class _Work(NamedTuple):
 
 @dataclass(frozen=True)
 class StepSummary:
-    """Fields of a `Profile` that come from events: means over the profiled steps."""
+    """Profile of a train step: means over the profiled steps, from profiler events."""
 
     plain_step_s: float
     parts: Mapping[str, float]
@@ -83,7 +83,7 @@ class StepSummary:
 
 
 def count_iterations(profiled: int) -> int:
-    """Returns the iterations to train in all, with the unprofiled first ones."""
+    """Returns the iterations that a profile takes, with the unprofiled first ones."""
     return len(UNPROFILED) + 1 + profiled
 
 

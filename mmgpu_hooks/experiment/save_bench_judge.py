@@ -132,7 +132,7 @@ def _compare(row: SaveBenchRow, reference: SaveBenchRow | None) -> SaveBenchRow:
 
 
 def _is_by_chance(usual_walls_s: Sequence[float], walls_s: Sequence[float]) -> bool:
-    """True if saves this long could be chance, with no real difference."""
+    """True if the difference of two series of save times could be chance."""
     return rank_sum_chance(usual_walls_s, walls_s) > thresholds.BENCH_CHANCE
 
 

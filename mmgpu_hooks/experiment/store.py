@@ -37,7 +37,7 @@ _VARIABLES = (
 
 
 class KeptTrials(NamedTuple):
-    """Trials stored by earlier starts of an experiment that count for this start."""
+    """Stored trials of an experiment's earlier starts that are used again."""
 
     trials: Sequence[Trial] = ()
     notes: tuple[Text, ...] = ()
@@ -68,7 +68,7 @@ class TrialStore:
         write_atomic(self._path, msgspec.json.encode(body, enc_hook=encode_text))
 
     def read(self, keep: Callable[[Sequence[Trial]], list[Trial]]) -> KeptTrials:
-        """Reads the trials of earlier starts of the experiment that count.
+        """Reads stored trials of the experiment's earlier starts that can be reused.
 
         Args:
             keep: Says of those with the same identity which count.

@@ -101,7 +101,7 @@ class IntervalPlan(NamedTuple):
     iterations: int
     """Iterations of each log interval."""
     warm_up: int
-    """Number of first log intervals that are left out."""
+    """Number of first log intervals of a trial that are not counted."""
 
 
 def plan_intervals(loader: LoaderSetting) -> IntervalPlan:

@@ -31,13 +31,13 @@ KNOWN_WITHIN = 0.03
 A trial may end at this width."""
 
 LEAST_INTERVALS = 3
-"""Fewest log intervals of a trial that ran out of time.
+"""Fewest log intervals from which a trial's iteration time is estimated.
 
-Its confidence interval is then wide."""
+With so few, its confidence interval is wide."""
 
 
 def estimate_iter(run: Run | None, warm_up: int) -> Estimate | None:
-    """Estimates the mean steady iteration; ``None`` with too few log intervals.
+    """Estimates the mean time of a steady iteration; ``None`` with too few intervals.
 
     Args:
         run: As far as it was recorded.
@@ -50,7 +50,7 @@ def estimate_iter(run: Run | None, warm_up: int) -> Estimate | None:
 
 
 def is_iter_settled(iter_s: Estimate | None) -> bool:
-    """True if more iterations would not change the estimated time notably."""
+    """True if more iterations would hardly change the estimated iteration time."""
     if iter_s is None or iter_s.count < LEAST_VALUES:
         return False
     return iter_s.half_width <= KNOWN_WITHIN * iter_s.value
@@ -106,7 +106,7 @@ def complete_row(
 
 
 def _add_saves(row: SweepRow, run: Run) -> SweepRow:
-    """Adds checkpoint saves beside running workers, without the first (cold caches)."""
+    """Adds a trial's checkpoint saves to its row, without the first (cold caches)."""
     saves = [save for save in run.save_records[1:] if save.error is None]
     if not saves:
         return row

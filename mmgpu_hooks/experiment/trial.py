@@ -35,7 +35,7 @@ from mmgpu_hooks.schema.tried import (
 
 DEFAULT_TIME_LIMIT_S = 600.0
 ENDLESS = 10**9
-"""Stands for the iterations of a block that lasts until the training ends."""
+"""Number of iterations of a block that lasts until the training ends."""
 LOG_NAME = 'training.log'
 EVENTS_NAME = 'events.jsonl'
 """Name of the file with a trial's reports.
@@ -249,7 +249,7 @@ class Progress:
 
     @property
     def measured(self) -> int:
-        """Number of measured iterations, without those between the last saves."""
+        """Number of measured iterations, without those between the final saves."""
         return sum(len(block.seconds) for block in self.blocks)
 
     def add(self, event: TrialEvent) -> None:
@@ -267,7 +267,7 @@ class Progress:
             self.first_block_s = self.seconds
 
     def end(self, name: str, time_limit_s: float) -> Trial:
-        """Makes the record of an ended trial, without its figures."""
+        """Makes the record of an ended trial, without its measured values."""
         if self.status == 'timed_out':
             done = self.iterations
             self.error = phrase(

@@ -41,9 +41,9 @@ With fewer pairs, a narrow confidence interval is often chance.
 Stopping at +-2 % from 6 pairs on, a 95 % interval covers the truth 92 to 96 times in
 100."""
 SETTLED_GAIN = 0.02
-"""Half width of the gain's confidence interval at which the gain counts as settled."""
+"""Half width of the speed gain's confidence interval at which it counts as settled."""
 SETTLED_SHARE = 0.1
-"""Relative half width of the gain's confidence interval to count as settled."""
+"""Relative half width of the speed gain's confidence interval to count as settled."""
 
 _SIDE_NAMES = {FIRST: phrase('first'), SECOND: phrase('second'), '': phrase('other')}
 
@@ -278,7 +278,7 @@ class _Blocks:
         return paired_gain(before, after)
 
     def summarize(self, side: str, pairs: int) -> _SideFigures:
-        """Returns values of one side of a comparison over its first ``pairs`` pairs."""
+        """Averages one side of a comparison over its first ``pairs`` block pairs."""
         found = self.list_figures(side)
         starts = [start_s for figures in found for start_s in figures.starts_s]
         steady_s = statistics.fmean(figures.steady_s for figures in found[:pairs])
@@ -322,7 +322,7 @@ def _invert(speed_up: Estimate | None) -> Estimate | None:
 
 
 def is_settled(gain: Estimate | None) -> bool:
-    """True if more pairs of blocks would not change the gain notably.
+    """True if more pairs of blocks would hardly change the speed gain.
 
     Only after an even number of pairs: then each setting was first as often.
     """

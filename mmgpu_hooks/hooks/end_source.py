@@ -28,7 +28,7 @@ END_SOURCE = 'end of training'
 PERIOD_S = 1800.0
 """Seconds after which the end of training is forecast again without a validation."""
 SCALAR_S = 10.0
-"""Seconds between two forecasts for the scalar ``hours_left``, of 0.3 ms each."""
+"""Seconds between two forecasts for the scalar ``hours_left``; each takes 0.3 ms."""
 
 _ASKING_THREAD = 'mmgpu-job-end'
 

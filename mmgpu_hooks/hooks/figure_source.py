@@ -74,14 +74,14 @@ class FigureSource:
         return {}
 
     def close(self) -> None:
-        """Undo everything that measuring changed, also where opening failed."""
+        """Stop measuring, and undo what it changed, even if opening failed."""
 
 
 _Source = TypeVar('_Source', bound=FigureSource)
 
 
 class SourceList:
-    """List of sources of measured values, of which each fails alone.
+    """List of sources of measured values; a failure of one leaves the others on.
 
     Args:
         guard: Switches off what fails.
@@ -94,7 +94,7 @@ class SourceList:
         """Sources of measured values that could be opened."""
 
     def open(self, source: _Source) -> _Source:
-        """Open a source of measured values, and keep it to be closed whatever fails.
+        """Open a source of measured values; it is closed even if opening fails.
 
         Returns:
             The source itself.
@@ -127,5 +127,5 @@ class SourceList:
 
 
 def prefix_reasons(source: str, reasons: Mapping[str, str]) -> dict[str, str]:
-    """Put the name of a source before each measured value that is missing."""
+    """Put the name of the source before the name of each missing measured value."""
     return {f'{source} {figure}': why for figure, why in reasons.items()}

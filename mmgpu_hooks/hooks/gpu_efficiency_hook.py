@@ -170,7 +170,7 @@ class GPUEfficiencyHook(Hook):
     added_by: str | None = None
     """Command that added GPUEfficiencyHook; ``None`` if a config or script names it."""
     before_hook_s: Mapping[str, float] | None = None
-    """Seconds of the process before the hook was built, by part; ``None``: unknown."""
+    """Seconds from process start until the hook was built, by part, or ``None``."""
     command_arguments: Mapping[str, Any] | None = None
     """Arguments that ``mmgpu run`` gave the hook; ``None`` without ``mmgpu run``."""
 
@@ -210,7 +210,7 @@ class GPUEfficiencyHook(Hook):
         self._set_live_parts()
 
     def change_arguments(self, changed: Mapping[str, Any]) -> None:
-        """Set some arguments of the hook anew.
+        """Set some arguments of GPUEfficiencyHook to new values.
 
         An argument that training has read is not read again.
 
@@ -240,12 +240,12 @@ class GPUEfficiencyHook(Hook):
             self.added_by = added_by
 
     def note_start(self, before_hook_s: Mapping[str, float] | None) -> None:
-        """Note the seconds that the process took until the hook was built, by part."""
+        """Note the seconds from process start until the hook was built, by part."""
         self.before_hook_s = before_hook_s
 
     @property
     def scalar_names(self) -> tuple[str, ...]:
-        """Names of the scalars to publish."""
+        """Names of the scalars to publish to MMEngine's message hub."""
         return SCALARS if self.scalars == 'all' else MAIN
 
     @property
@@ -331,7 +331,7 @@ class GPUEfficiencyHook(Hook):
             self._guard.clean_up(START_SOURCE, self._start.close)
 
     def see_loop(self, loop: Any) -> None:
-        """Watch the train loader of a loop; the loader has started no worker yet."""
+        """Watch the DataLoader of a train loop, which has started no worker yet."""
         if self._start is not None:
             self._guard.run(MEMORY_SOURCE, self._start.memory.end_loader)
         if self._start_account is not None:
@@ -353,18 +353,18 @@ class GPUEfficiencyHook(Hook):
         self.tuned_start = begin_tuned(runner, probe.loader, self._book_teardown)
 
     def _take_back(self, error: Exception) -> bool:
-        """Undo loader settings that the last run had found: workers could not start."""
+        """Undo loader settings taken from the last run, as workers could not start."""
         start = self.tuned_start
         return start is not None and start.switch.take_back(error)
 
     def _book_teardown(self) -> AbstractContextManager[Any]:
-        """Book the end of workers that the tuner replaced, if a time ledger runs."""
+        """Book the time spent on ending replaced loader workers, if a ledger runs."""
         if self._recorder is None:
             return contextlib.nullcontext()
         return self._recorder.book_teardown()
 
     def _provide_optimizations(self) -> Optimizations | None:
-        """Make the optimisations that the user asked for; ``None`` if none are."""
+        """Create the optimisations that ``optimize`` names, or return ``None``."""
         names = parse_optimizations(self.optimize)
         if names and self._optimizations is None:
             self._optimizations = Optimizations(names, self._logger)
@@ -607,14 +607,14 @@ class GPUEfficiencyHook(Hook):
 
 
 def _find_recording(runner: Any) -> Any:
-    """Find the GPUEfficiencyHook of a Runner that records; ``None`` without one."""
+    """Find the GPUEfficiencyHook that records a Runner; ``None`` if none does."""
     ours = [hook for hook in runner.hooks if isinstance(hook, GPUEfficiencyHook)]
     # the first; one that a script registered itself goes before the one we added
     return min(ours, key=lambda hook: hook.added_by is not None, default=None)
 
 
 def call_plainly(advance: Callable[[], int]) -> None:
-    """Skip batches of a resumed training without booking the time."""
+    """Skip the seen batches of a resumed training, without measuring the time."""
     advance()
 
 

@@ -73,7 +73,7 @@ def _inject_into(kind: Any, arguments: Mapping[str, Any], began_s: float) -> Non
 
 
 def _provide_hook(runner: Any, arguments: Mapping[str, Any]) -> Any:
-    """Add GPUEfficiencyHook to a Runner without one, or set the command's arguments.
+    """Add GPUEfficiencyHook to a Runner, or give its hook the command's arguments.
 
     Hooks are judged once they are built, so every spelling of a config counts.
 
@@ -119,7 +119,7 @@ def _provide_hook(runner: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 def _watch_building(runner: Any, arguments: Mapping[str, Any]) -> Any:
-    """Watch the building of a Runner of several ranks for standstills.
+    """Watch for standstills while a Runner is built, if there are several ranks.
 
     Returns:
         What ends with it; ``None`` where nothing is watched.
@@ -169,7 +169,10 @@ class _Start:
         self._patches.set(kind, '__init__', __init__)
 
     def take(self) -> dict[str, float] | None:
-        """Return the seconds of the start by part, once; ``None`` in a forked child."""
+        """Return the seconds from process start until now, by part of the start.
+
+        ``None`` in a forked child, and from the second call on.
+        """
         pid, self._pid = self._pid, 0
         if pid != os.getpid() or self._building_s is None:
             return None

@@ -12,10 +12,10 @@ DEFAULT_INTERVAL = 10
 """Default of LoggerHook's ``interval``, for trainings without a LoggerHook."""
 
 MOST_ITERATIONS = 10_000
-"""Longest log interval, in iterations: each iteration is kept until it ends."""
+"""Longest log interval, in iterations, whose times are all kept until it ends."""
 
 MOST_SKIPPED = 64
-"""Most iterations between two sums of the time ledger, so that few stamps are kept."""
+"""Most iterations after which the time ledger is summed, to keep few timestamps."""
 
 
 class Due(NamedTuple):
@@ -47,11 +47,14 @@ class LogSchedule:
         self.interval = logged if interval is None else interval
 
     def begin_epoch(self) -> None:
-        """Read the number of batches of the epoch; reading it each time costs more."""
+        """Read the number of batches of the epoch that begins.
+
+        Reading it in each iteration would cost more.
+        """
         self._batches = read_length(self._runner.train_dataloader)
 
     def cut_at(self, most: int | None) -> None:
-        """Cut log intervals at a number of iterations from now on.
+        """Limit the length of log intervals, in iterations, from now on.
 
         Args:
             most: Iterations at which one is cut; ``None`` is `MOST_ITERATIONS`.

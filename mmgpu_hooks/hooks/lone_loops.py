@@ -33,7 +33,7 @@ class LoneLoop:
         self._iterations = 0
 
     def begin_wait(self, *, is_first: bool = False) -> None:
-        """Begin the wait for the loop's next batch.
+        """Begin to time the wait for the next batch of a test or validation.
 
         Args:
             is_first: Of the loop.
@@ -42,7 +42,7 @@ class LoneLoop:
         self._wait = self._parts.begin(DATA_WAIT)
 
     def end_wait(self) -> None:
-        """End the wait for a batch: it is there, or the loop is over."""
+        """Stop timing the wait for a batch: the batch is there, or the loop is over."""
         wait, self._wait = self._wait, None
         self._parts.end(wait)
 
@@ -60,5 +60,5 @@ class LoneLoop:
         )
 
     def close(self) -> None:
-        """Take the timers off the loop's methods; a second call does nothing."""
+        """Take the timers off a test's or validation's methods; may be called twice."""
         self._timers.close()

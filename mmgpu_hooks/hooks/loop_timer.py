@@ -57,7 +57,7 @@ from mmgpu_hooks.schema.recorded import UNATTRIBUTED
 
 SAVE = 'checkpoint_save'
 VALIDATION_PART = 'validation'
-"""Parts of the time ledger in which hooks are called and not timed singly."""
+"""Part of the time ledger, like ``SAVE``, in which hooks are not timed singly."""
 
 FOLLOWING: Mapping[str, str] = {
     'before_train_iter': 'step',
@@ -66,13 +66,13 @@ FOLLOWING: Mapping[str, str] = {
 }
 
 IDLE_POINTS = {'before_train_iter': '_before_iter', 'after_train_iter': '_after_iter'}
-"""Hook points of an iteration, and the method that MMEngine's `Hook` calls at each."""
+"""Hook points of an iteration, with the inner method that MMEngine's `Hook` calls."""
 
 PointCalls = Mapping[str, tuple[Callable[[], Any], ...]]
 """Functions to call right after a hook point's hooks, by point; they must not raise."""
 
 _Point = tuple[Collection[type], Optional[str], tuple[Callable[[], Any], ...]]
-"""Plan for a hook point: classes not to call, the part that follows, later calls.
+"""Plan for a hook point: idle hook classes, next part of the time ledger, callbacks.
 
 A plain tuple: it is taken apart at each hook point of each iteration."""
 
@@ -80,7 +80,7 @@ _ELSEWHERE: _Point = ((), None, ())
 
 
 class HookTimer:
-    """Makes a Runner's ``call_hook`` that times each hook.
+    """Makes a replacement of a Runner's ``call_hook`` that times each hook.
 
     Args:
         runner: The runner.
@@ -180,7 +180,7 @@ class HookTimer:
     def _pass_on(
         self, original: Callable[..., None], fn_name: str, kwargs: dict[str, Any]
     ) -> bool:
-        """Call hooks untimed inside of a save or a validation; False if outside."""
+        """Call hooks untimed inside a checkpoint save or validation; else ``False``."""
         outer = self._ledger.running[-1]
         is_inside = not self.is_open or outer is SAVE or outer is VALIDATION_PART
         if not is_inside and fn_name != 'before_val':
@@ -204,7 +204,7 @@ class HookTimer:
 
 
 def is_plain(runner: Any) -> bool:
-    """True if a Runner calls its hooks by MMEngine's own loop, and nothing else."""
+    """True if a Runner has MMEngine's own ``call_hook``, which nothing replaced."""
     if 'call_hook' in vars(runner):
         return False
     function = type(runner).call_hook
@@ -218,7 +218,7 @@ def is_plain(runner: Any) -> bool:
 
 
 def find_idle_hooks(runner: Any) -> dict[str, set[type]]:
-    """Find classes of a Runner's hooks that need no call in an iteration, by point.
+    """Find the hook classes that have nothing to do in an iteration, by hook point.
 
     Most hooks inherit both methods of MMEngine's `Hook`: one calls the other, which is
     empty. Such calls and their stamps would be half of what an iteration costs.
@@ -237,7 +237,7 @@ def find_idle_hooks(runner: Any) -> dict[str, set[type]]:
 
 
 def _calls(function: Any) -> tuple[str, ...] | None:
-    """Return the names that a method of MMEngine's hooks uses; else ``None``."""
+    """Return the names that a hook method of MMEngine uses; ``None`` for any other."""
     code = getattr(function, '__code__', None)
     if code is None or os.path.join('mmengine', 'hooks') not in code.co_filename:
         return None
@@ -291,7 +291,7 @@ class LoopTimer:
         """Timer of the Runner's hooks."""
 
     def open(self) -> None:
-        """Put the timing ``call_hook`` in the place of the Runner's own."""
+        """Replace the Runner's ``call_hook`` by a function that times each hook."""
         self._patches.set(self._runner, 'call_hook', self.hooks.make())
 
     def follow(self, iterator: Any) -> None:
@@ -304,11 +304,11 @@ class LoopTimer:
             self.give_up_waits()
 
     def give_up_waits(self) -> None:
-        """Count all time between two steps as data wait, without a PyTorch iterator."""
+        """Count all time between train steps as data wait, as waits cannot be timed."""
         self.hooks.follow('after_train_iter', 'data_wait')
 
     def stop(self) -> None:
-        """Time nothing from here on, but pass calls on: others may have wrapped it."""
+        """Stop timing hooks and waits, but leave the replaced methods in place."""
         self.hooks.stop()
         self.waits.stop()
 
@@ -320,7 +320,7 @@ class LoopTimer:
 
 
 def loading_cpu_clock(loader: Any) -> Callable[[], float]:
-    """Return the clock of CPU seconds that loading takes inside waits for a loader."""
+    """Return the clock for the CPU time of loading inside waits for a DataLoader."""
     # without workers the loading has threads of its own (OpenCV, torch)
     loads_itself = getattr(loader, 'num_workers', None) == 0
     return process_cpu_s if loads_itself else thread_cpu_s
@@ -331,7 +331,7 @@ class _WaitClock(NamedTuple):
 
     cpu_s: Callable[[], float]
     every: int
-    """Mean number of waits from one whose CPU is read to the next such wait."""
+    """Mean number of waits for a batch per wait whose CPU time is read."""
 
 
 def _choose_clock(loader: Any) -> _WaitClock:
@@ -340,7 +340,7 @@ def _choose_clock(loader: Any) -> _WaitClock:
 
 
 def count_replayed(runner: Any) -> int:
-    """Count the batches that a resumed loop loads again first, and throws away.
+    """Count batches that a resumed train loop loads again, only to throw them away.
 
     A loop that skips by itself (onedl-mmengine from 0.10.11 on) loads only where its
     sampler cannot skip, and workers have drawn from that.

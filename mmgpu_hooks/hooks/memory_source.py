@@ -35,7 +35,7 @@ Each takes 60 us. The pause is never more than a twentieth of the time so far.""
 _PERIOD_SCARCE_S = 0.5
 """Seconds between two readings of free memory while it is scarce."""
 _LOW_SHARE, _SCARCE_SHARE, _SOON_S = 0.05, 0.2, 30.0
-"""Shares of free memory, and seconds until it is gone, by which memory is low.
+"""Free share, and seconds until memory is gone, at which memory counts as low.
 
 Low is below 5 % free, or below 20 % that are gone in 30 s."""
 _CALM_SHARE, _AGAIN_S = 0.25, 600.0
@@ -43,7 +43,7 @@ _CALM_SHARE, _AGAIN_S = 0.25, 600.0
 _FIRST_S, _SELDOM_S, _VALIDATION_S = 4.0, 60.0, 5.0
 """Seconds between readings of who holds memory: at first, later, in validation."""
 _MOST_SHARE, _MOST_SHARE_LOW = 0.0005, 0.02
-"""Largest share of the time that memory readings use a core; and when memory is low."""
+"""Largest share of a core for memory readings: usually, and while memory is low."""
 _CHANGE_SHARE = 0.02
 """Change of the used share of memory that brings the next full reading forward."""
 
@@ -243,13 +243,13 @@ class StartMemory:
         self.go_on()
 
     def go_on(self) -> None:
-        """Watch memory from a thread, unless the watch is over."""
+        """Start the thread that watches memory, unless the watch is over."""
         if self._thread is None and not self._is_over:
             look = partial(self._run, MEMORY_SOURCE, self._look)
             self._thread = PeriodicThread(HOLDERS_THREAD, look, _PERIOD_S)
 
     def pause(self) -> None:
-        """End the memory thread, as a process with threads is unsafe to fork."""
+        """Stop the thread that watches memory: forking with threads is unsafe."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.stop()

@@ -1,4 +1,4 @@
-"""Times the parts of a validation or test, by timers in the place of methods.
+"""Times the parts of a validation or test, by replacing methods with timed ones.
 
 For as long as it lasts, on the instances that it calls: the model's ``val_step``, the
 evaluator's and its metrics' methods, the Runner's ``save_checkpoint``. Of several ranks
@@ -30,7 +30,7 @@ from mmgpu_hooks.measure.validation_parts import (
 _WAITS = ('barrier', 'broadcast', 'broadcast_object_list')
 _STEPS = ('val_step', 'test_step')
 _METHODS = {'process': 'process', 'evaluate': 'gather', 'compute_metrics': 'metric'}
-"""Methods of a metric or evaluator, and the part of a validation that each is.
+"""Methods of metrics and evaluators that are timed, with their part of a validation.
 
 Calls of other timed methods inside a part are not in it."""
 
@@ -83,7 +83,7 @@ class PartTimers:
             self._patches.set(owner, name, TimedCall(parts, call, function))
 
     def close(self) -> None:
-        """Put the timed methods back; a second call does nothing."""
+        """Restore the methods replaced by timed ones; a second call does nothing."""
         self._patches.close()
 
 

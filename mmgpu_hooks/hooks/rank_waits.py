@@ -1,4 +1,4 @@
-"""Finds out, while a rank stands still, if another rank works that it waits for.
+"""Finds out if a rank that stands still only waits for a rank that still works.
 
 Only when nothing has gone on for `stuck_after_s`: the rank notes in its evidence that
 it waits, and a thread reads the last words of the others' evidence. A rank that works
@@ -24,7 +24,7 @@ from mmgpu_hooks.schema.run_folder import EvidenceError, find_peers
 
 _PERIOD_S = 1.0
 _ANSWER_S = 10.0
-"""Seconds that the file system is given to answer for the first time."""
+"""Longest wait for the first answer of the file system, in seconds."""
 
 
 class RankWaits:
@@ -50,7 +50,7 @@ class RankWaits:
         self._has_answered = False
 
     def ask(self, record: StuckRecord, waited_s: float) -> bool | None:
-        """True if no rank works that this rank waits for; False if one does.
+        """True if no rank that this rank waits for is still working; False if one is.
 
         Args:
             record: Where this rank stands. One in no collective waits for nobody: it is
@@ -72,7 +72,7 @@ class RankWaits:
         return self._is_late
 
     def end(self) -> None:
-        """End the wait for other ranks: this rank goes on, or training is over."""
+        """Stop reading other ranks' evidence: this rank goes on, or training ended."""
         ended, self._ended = self._ended, None
         if ended is not None:
             ended.set()

@@ -55,7 +55,7 @@ from mmgpu_hooks.show.words import say
 
 
 class Recorder(LoopListener):
-    """Records one call of a train loop, from its first evidence line to its last.
+    """Records one training in an evidence file, from its first line to its last.
 
     What the loop tells meanwhile arrives at its ``on_...`` methods: what is done at the
     end of an iteration is :meth:`on_iteration_end`.
@@ -174,7 +174,7 @@ class Recorder(LoopListener):
 
     @contextlib.contextmanager
     def book_teardown(self) -> Iterator[None]:
-        """Book the time in which loader workers end that the tuner has replaced."""
+        """Book the time spent on ending loader workers that the tuner replaced."""
         self._guard.run('ledger', self._ledger.push, 'teardown')
         try:
             yield
@@ -271,7 +271,7 @@ class Recorder(LoopListener):
         return record
 
     def _sum_up(self, window: LedgerWindow) -> IntervalRecord | None:
-        """Make a log interval's record from the time ledger, without other values.
+        """Make a log interval's record, with the values of the time ledger alone.
 
         Returns:
             ``None`` where no iteration has ended in it.
@@ -311,7 +311,7 @@ class Recorder(LoopListener):
             self._publisher.note('hours_left', self._ending.hours_left)
 
     def begin_epoch(self) -> None:
-        """Read again what changes with an epoch, such as the number of batches."""
+        """Prepare recording for a new epoch, whose number of batches may differ."""
         self._due_at = 0
         self._recording.begin_epoch()
         self._schedule.begin_epoch()

@@ -67,7 +67,7 @@ class Guard:
     def clean_up(
         self, source: str, function: Callable[..., _T], *args: Any, **kwargs: Any
     ) -> _T | None:
-        """Call a function that lets go what was opened, even if ``source`` is off."""
+        """Call a function that closes a source of values, even one switched off."""
         try:
             return function(*args, **kwargs)
         except AbsentError as error:
@@ -114,11 +114,11 @@ class Recording:
 
     @property
     def iteration(self) -> int:
-        """Iterations of training done; from any thread while training stands still."""
+        """Finished training iterations; readable by any thread in a standstill."""
         return self.recorded + self.ledger.iterations_now
 
     def count_iterations(self) -> int:
-        """Sum the time ledger up, and return the iterations done."""
+        """Sum up the time ledger, and return the number of finished iterations."""
         self.guard.run('interval', self.ledger.sum_up)
         return self.iteration
 
@@ -143,7 +143,7 @@ class Recording:
         self.epoch_start = self.count_iterations()
 
     def add_recorded(self, iterations: int) -> None:
-        """Note that more iterations are in the records of the evidence file."""
+        """Add to the number of iterations that the evidence file has records of."""
         self.recorded += iterations
 
     def write(self, record: EvidenceLine) -> None:

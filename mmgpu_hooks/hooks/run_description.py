@@ -117,7 +117,7 @@ def _count_parameters(model: Any) -> int | None:
 
 
 def _describe_loader(loader: Any) -> LoaderSettings:
-    """Describe a DataLoader, and weigh its dataset: once, as that takes some 20 ms."""
+    """Describe a DataLoader, and the memory of its dataset's objects (takes 20 ms)."""
     settings, objects = read_loader_settings(loader), None
     with contextlib.suppress(Exception):  # a thread of the user's may change it now
         objects = weigh_objects(getattr(loader, 'dataset', None))
@@ -149,7 +149,7 @@ def _whole(value: Any) -> int | None:
 
 
 def describe_plan(runner: Any) -> TrainingPlan | None:
-    """Describe when a Runner that is about to train validates and saves.
+    """Describe when a Runner about to train will validate and save checkpoints.
 
     Returns:
         ``None`` of a loop of another class than MMEngine's.

@@ -7,7 +7,7 @@ import traceback
 from typing import Any, NamedTuple
 
 _LETTERS, _MOST_LINES = 300, 60
-"""Most characters of a line of a traceback, and most lines."""
+"""Longest line of a recorded traceback, in characters, and most lines."""
 _FETCH = re.compile(r'torch[/\\]utils[/\\]data[/\\]_utils[/\\]fetch\.py$')
 
 _NO_GRADIENT = re.compile(
@@ -44,7 +44,7 @@ class RaisedError(NamedTuple):
     traceback: tuple[str, ...] = ()
     """Lines of the traceback without code; PyTorch puts a worker's into the message."""
     sample: str | None = None
-    """Index of the sample whose loading raised in this process."""
+    """Index of the dataset sample whose loading raised, if in this process."""
 
 
 def describe_raised(error: BaseException) -> RaisedError:

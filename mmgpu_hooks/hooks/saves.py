@@ -1,4 +1,4 @@
-"""Measures each checkpoint save by phase, judges it, and the data waits after it.
+"""Measures and judges each checkpoint save, and the data waits that follow.
 
 A save of MMEngine is: copies of the model and the optimizer, the hooks of
 ``before_save_checkpoint``, ``torch.save`` into a buffer, and the backend's ``put`` of
@@ -79,7 +79,7 @@ class _Save:
         self._patches.set(mmengine_checkpoint, 'get_file_backend', get_file_backend)
 
     def end(self) -> ThreadTimes:
-        """Put methods back that timed a checkpoint save, and read the thread times."""
+        """Remove the timers of a checkpoint save, and return the thread's times."""
         self._thread = -1
         self._patches.close()
         return read_thread_times()
@@ -115,13 +115,13 @@ class _Save:
 
 
 _USUAL_WAITS = 256
-"""Number of newest data waits that the usual wait is the mean of.
+"""Number of latest data waits whose mean is the usual wait.
 
 A run may change its rate."""
 
 
 class _Interruption(NamedTuple):
-    """A checkpoint save, or something else between two iterations."""
+    """A checkpoint save, a validation or the like, between two iterations."""
 
     iteration: int
     """Iterations of training done when the interruption came."""
@@ -169,7 +169,7 @@ class WaitsAfterSaves:
             self._events.append(event)
 
     def add_waits(self, waits: Sequence[float], firsts: Collection[int] = ()) -> None:
-        """Sort the data waits of the next iterations: after a save, or usual.
+        """Sort the next iterations' data waits into those after a save and usual ones.
 
         Args:
             waits: Seconds, one per iteration.

@@ -168,14 +168,14 @@ class LineFigures:
             self.note('num_workers', float(record.workers.count))
 
     def note(self, name: str, value: float | None) -> None:
-        """Set a scalar of which the last value counts; ``None`` takes it out."""
+        """Set a scalar whose latest value counts; ``None`` removes the scalar."""
         if value is None:
             self._newest.pop(name, None)
         else:
             self._newest[name] = value
 
     def take(self) -> dict[str, float]:
-        """Return the scalars since the last call; none when no log interval ended."""
+        """Return and reset the scalars collected since the last call, by name."""
         parts, wholes, peaks = self._parts, self._wholes, self._peaks
         newest = self._newest
         self._parts, self._wholes, self._peaks, self._newest = {}, {}, {}, {}
@@ -212,7 +212,7 @@ class ScalarPublisher(LineFigures):
             self._hub.log_scalars.pop(key, None)
 
     def publish(self) -> None:
-        """Show the log intervals since the last call on LoggerHook's next line."""
+        """Publish the scalars since the last call, for LoggerHook's next line."""
         scalars, buffers = self._hub.log_scalars, self._buffers
         values = self.take()
         for name, key in self._keys.items():

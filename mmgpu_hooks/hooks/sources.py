@@ -1,4 +1,4 @@
-"""Sources of a training's measured values: GPU, host, DataLoader, its batches."""
+"""Sources of a training's measured values: GPU, host, DataLoader and batches."""
 
 from __future__ import annotations
 
@@ -399,7 +399,7 @@ class BatchSource(FigureSource):
 
 
 class OverheadSource(FigureSource):
-    """Counts costs of scalars on the host: losses that are read, histories copied.
+    """Counts loss scalars read from the GPU and histories copied, which cost host time.
 
     Args:
         runner: The Runner.
@@ -469,7 +469,7 @@ class Sources:
     def _provide_probe(
         self, probe: LoaderProbe | None, listener: LoopListener
     ) -> LoaderProbe:
-        """Watch the train loader, by the probe from training's start if possible."""
+        """Return the train loader's probe, that of training's start if possible."""
         loader, guard = self._runner.train_dataloader, self._guard
         if probe is not None and probe.loader is loader:
             probe.hand_over(listener)
@@ -513,7 +513,7 @@ class Sources:
         return () if processes is None else processes.pids
 
     def mark_workers(self) -> WorkersMark | None:
-        """Read the CPU of the train loader's workers so far; ``None`` if unwatched."""
+        """Read the CPU time of the train loader's workers, or ``None`` if unwatched."""
         if SourceName.LOADER_WORKERS in self._guard.off:
             return None
         processes = self.loader.processes

@@ -1,4 +1,4 @@
-"""Watches a rank until it trains, for memory and standstills.
+"""Watches the memory and the standstills of a rank until it trains.
 
 Ranks may wait for one another before the first iteration: weights are broadcast, data
 sets are parsed, checkpoints are loaded. What each does, as far as it may last, and is
@@ -48,7 +48,7 @@ START_SOURCE = 'watchdog of the start'
 _BUSY_SHARE = 0.02
 """Smallest share of a core at which a thread counts as working; polling uses less."""
 _MMENGINE = 'mmengine/runner/'
-"""Part of the path of every call while a Runner is built or starts a training."""
+"""Path part found in the call stack while a Runner is built or starts to train."""
 
 
 class StartFile:
@@ -302,13 +302,13 @@ class Start:
         self._end_if_left()
 
     def _end_if_left(self) -> None:
-        """Close the watch if building the Runner has raised: hooks are not told."""
+        """Close the watch over the start if building the Runner raised an exception."""
         stack = format_stack(sys._current_frames().get(self._trainer))
         if not any(_MMENGINE in call for call in stack):
             self.close()
 
     def close(self) -> None:
-        """End the watch, and delete the start's evidence file; may be called twice."""
+        """End the watch over the start, and delete its file; may be called twice."""
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.close()

@@ -38,7 +38,7 @@ from mmgpu_hooks.show.text import visible
 from mmgpu_hooks.show.words import say
 
 ACCOUNT_SOURCE = 'account of the start'
-"""Name of the timing of the start, in warnings and in the evidence file."""
+"""Name of the timing of training's start, in warnings and in the evidence file."""
 
 METHODS: Mapping[str, str] = {
     'build_optim_wrapper': 'optimizer',
@@ -47,7 +47,7 @@ METHODS: Mapping[str, str] = {
     'load_or_resume': 'load',
     '_maybe_compile': 'compile',
 }
-"""Methods of a Runner that are timed at the start, with the part that each is."""
+"""Methods of a Runner that are timed, with the part of the start that each is."""
 
 _OF_LEDGER = {
     FIRST_WAIT: 'first_batch',
@@ -57,7 +57,7 @@ _OF_LEDGER = {
     'hooks': 'hooks',
     'resume': 'resume',
 }
-"""Part of the start for each part of the time ledger; all others are ``other``."""
+"""Part of training's start, by part of the time ledger; all others are ``other``."""
 
 SAID_BYTES = 20 * 2**20
 """Smallest file, in bytes, that the log announces before it is read."""
@@ -107,7 +107,7 @@ class StartSource:
         """Clause for the log on what the start does now; from any thread."""
 
     def begin_loop(self, runner: Any, write: Callable[[StartPartRecord], Any]) -> None:
-        """Time a Runner's methods, as its train loop is about to be built.
+        """Time the methods by which a Runner builds and starts its train loop.
 
         Args:
             runner: The Runner.
@@ -126,7 +126,7 @@ class StartSource:
         self.watch.open(BaseDataset)
 
     def _time(self, owner: Any, name: str, part: str, runner: Any) -> None:
-        """Time a method until the start is over; hooks inside belong to the method."""
+        """Time a method as part of training's start, hooks called inside included."""
         original = getattr(owner, name)
 
         @functools.wraps(original)
@@ -161,7 +161,7 @@ class StartSource:
         self._write(part, None, named, size)
 
     def _count_line(self, record: Any) -> bool:
-        """Count log lines on parameters, as a logging filter that lets all pass."""
+        """Count log lines on ``paramwise_options``, as a filter that passes all."""
         self._lines += str(record.msg).startswith('paramwise_options')
         return True
 
@@ -244,7 +244,7 @@ class StartSource:
             self._logger.info(visible(say(said)))
 
     def tick(self) -> None:
-        """Log what the start still does, once a minute; from a thread, at any time."""
+        """Log the part of the start that still runs, once a minute; from any thread."""
         doing, now_s = self.doing, monotonic_s()
         if doing is not None and now_s - self._said_s >= STILL_S:
             since_s = now_s - self._account.began_s
@@ -313,7 +313,7 @@ class StartSource:
         return record
 
     def _list_before(self, before_s: Mapping[str, float] | None) -> dict[str, float]:
-        """Return the seconds of the process until the hook was built, by part."""
+        """Return the seconds from process start until the hook was built, by part."""
         if self._age_s is None:
             return {}
         if not before_s:

@@ -39,7 +39,7 @@ WATCHDOG_SOURCE = 'watchdog'
 """Name of the watchdog, in warnings and in the evidence file."""
 
 _PARTS = {FIRST_WAIT: 'data_wait', WORKER_START: 'startup'}
-"""Parts in the evidence file that labels of the time ledger stand for."""
+"""Part of the train loop in the evidence file, by label of the time ledger."""
 
 
 class StuckSource:
@@ -153,7 +153,7 @@ class StuckSource:
         return self._sources.loader.find_owed() if is_wait else OwedBatch()
 
     def _is_proven(self, running: Running) -> bool:
-        """True if the first batch will never come, whatever time is usual."""
+        """True if the state of the worker proves that its batch will never come."""
         owed = self._find_owed(running)
         record = add_owed(self._record(running, self._watchdog.stuck_after_s), owed, ())
         slow = find_slow_batch(record)

@@ -30,7 +30,7 @@ class TrainLoopWatcher(Protocol):
     """Protocol of a hook that waits for its Runner's train loop; may not raise."""
 
     def begin_loop(self, runner: Any) -> None:
-        """Called when the Runner is about to build its train loop, with the loader."""
+        """Called when the Runner is about to build its train loop and DataLoader."""
 
     def see_loop(self, loop: Any) -> None:
         """Called when the train loop has its DataLoader, and no worker yet."""
@@ -45,7 +45,7 @@ _waiting: dict[int, weakref.ref[TrainLoopWatcher]] = {}
 
 
 def expect_train_loop(hook: TrainLoopWatcher) -> None:
-    """Call a hook's methods when its Runner builds the train loop, once."""
+    """Have a hook's methods called once, when its Runner builds the train loop."""
     if not _waiting:
         _watch_building()
     key = id(hook)

@@ -16,10 +16,10 @@ from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.schema.tuning import TuneOffer
 
 NEVER = -1
-"""Stands for the iteration of a change of settings that no rank makes."""
+"""Value in place of an iteration: no rank makes the change of loader settings."""
 
 _trainings = itertools.count()
-"""Counter of this process's trainings, whose keys in the store differ.
+"""Counter of trainings in this process, which gives each its own keys in the store.
 
 All ranks train as often."""
 
@@ -40,7 +40,7 @@ class RankAgreement:
         """Number of the newest offered change that this rank knows."""
 
     def offer(self, offer: TuneOffer) -> None:
-        """Offer a change of loader settings as rank 0, or the verdict on the last."""
+        """Offer as rank 0 a change of loader settings, or a verdict on the last."""
         self._number += 1
         self._set('offer', msgspec.json.encode(offer))
 
@@ -57,7 +57,7 @@ class RankAgreement:
         self._set(f'answer/{self.rank}', b'yes' if can_change else b'no')
 
     def read_answers(self) -> bool | None:
-        """True if all ranks can make a change, False if one cannot, else ``None``."""
+        """True if all ranks can change settings, False if one cannot; else ``None``."""
         answers = [
             self._get(f'answer/{rank}', self._number) for rank in range(self._ranks)
         ]
@@ -66,11 +66,11 @@ class RankAgreement:
         return None if None in answers else True
 
     def decide(self, iteration: int) -> None:
-        """Say as rank 0 at which iteration all ranks make a change, or `NEVER`."""
+        """Set as rank 0 at which iteration all ranks change settings, or `NEVER`."""
         self._set('at', str(iteration).encode())
 
     def read_decision(self) -> int | None:
-        """Read the iteration at which ranks make a change; ``None`` until decided."""
+        """Read the iteration at which ranks change settings; ``None`` until decided."""
         found = self._get('at', self._number)
         return None if found is None else int(found)
 

@@ -61,7 +61,7 @@ def begin_tuned(
 
 
 def _loader_part(settings: TunedSettings) -> list[object]:
-    """List the settings that a DataLoader itself has, without its workers' insides."""
+    """List the settings of the DataLoader itself, without those inside of workers."""
     workers = settings.num_workers
     return [
         workers,

@@ -41,7 +41,7 @@ MOST_CHANGES = 2
 """Most changes of loader settings in one training; undoing one does not count."""
 
 MOST_WATCHED = 2000
-"""Iterations since the last change after which no other setting is looked for.
+"""Iterations after the last change at which the tuner stops looking for another.
 
 A loader that could be faster has shown it by then, and what other programs do later is
 not chased."""
@@ -52,7 +52,7 @@ SHORT_ITERATIONS, SHORT_S = 10, 0.5
 The longer of both counts. A run in intervals of 50 iterations would be judged late."""
 
 ASK_AGAIN = 1.3
-"""Growth of the watched iterations at which the tuner asks its process again."""
+"""Factor by which watched iterations grow until the tuner asks its process again."""
 
 SPARE_BYTES = 2**30
 """Bytes of memory that must stay free beside old and new loader workers.
@@ -60,7 +60,7 @@ SPARE_BYTES = 2**30
 Where less is free, the old workers end first."""
 
 _PACKAGES = ('mmengine', 'mmdet', 'mmpretrain', 'mmseg', 'mmyolo', 'mmgpu_hooks')
-"""Packages whose hooks start workers anew where they change the data set."""
+"""Packages whose hooks restart loader workers where they change the data set."""
 
 
 class Tuner:
@@ -302,7 +302,7 @@ class Tuner:
             )
 
     def _can_change(self, record: TunedRecord) -> bool:
-        """True if this rank can change its loader's settings where it is now."""
+        """True if this rank can change its loader's settings in this iteration."""
         new = record.new
         obstacle = self._switch.find_obstacle_to(new)
         return not (
@@ -339,7 +339,7 @@ class Tuner:
             ranks.answer(can_change=self._can_change(offer.record))
 
     def _decide(self, ranks: RankAgreement, offer: TuneOffer, done: int) -> None:
-        """Decide as rank 0 at which iteration all ranks change, once all answered."""
+        """Decide as rank 0 when all ranks change settings, once all have answered."""
         can_all = ranks.read_answers()
         if can_all is None:
             return

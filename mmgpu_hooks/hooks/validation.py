@@ -46,7 +46,7 @@ It takes up to 20 ms, in a long loop only."""
 
 
 class _StepBegin(NamedTuple):
-    """Start of a validation step: the clock, and the CPU of this process until then."""
+    """Clock and CPU time of this process, in seconds, at a validation step's start."""
 
     clock_s: float
     cpu_s: float
@@ -54,7 +54,7 @@ class _StepBegin(NamedTuple):
 
 @dataclass
 class _Validation:
-    """Measurements of a validation that is on: readings at its start, and its batches.
+    """Measurements of the running validation: at its start, and of each batch.
 
     A step is all between a batch in hand and the next one asked for, however the loop
     names its iterations. What follows the last batch, the metric above all, is in
@@ -104,7 +104,7 @@ class _Validation:
         self.waits_s.append(wait_s)
 
     def end_pass(self) -> None:
-        """Weigh the results that metrics keep: there are no more validation batches."""
+        """Measure the size of the results that metrics keep, after the last batch."""
         kept = weigh_results(self.metrics)
         if kept is not None:
             self.results = kept
@@ -117,7 +117,7 @@ class _Validation:
         self.step = _StepBegin(monotonic_s(), process_cpu_s())
 
     def add_batches(self, record: ValidationRecord) -> ValidationRecord:
-        """Add a validation's times, tensors and results to its record."""
+        """Add times, and the sizes of batch and results, to a validation's record."""
         record = structs.replace(
             record,
             parts_s=self.parts.sum_up(record.wall_s),
@@ -154,7 +154,7 @@ class _Validation:
 
 
 class ValidationSource(LoopListener):
-    """Measures the validations of one training, over their one loader. No call raises.
+    """Measures all validations of one training, over one DataLoader. No call raises.
 
     It hears of the iterators that this loader makes.
 
@@ -202,17 +202,17 @@ class ValidationSource(LoopListener):
 
     @property
     def metrics(self) -> tuple[Any, ...] | None:
-        """Metrics of the validation that is on; ``None`` while none is."""
+        """Metrics of the running validation; ``None`` while none runs."""
         now = self._now
         return None if now is None else now.metrics
 
     def read_standing(self) -> Standing | None:
-        """Read which part a running validation is in, since when; from any thread."""
+        """Read which part of a validation runs, and since when; from any thread."""
         now = self._now
         return None if now is None else now.parts.read()
 
     def usual_s(self, call: PartCall) -> float | None:
-        """Return the longest time of a validation's call so far; ``None`` if unknown.
+        """Return the most seconds that a validation's call took; ``None`` if unknown.
 
         The call must have ended once.
         Between two calls it may be any hook that runs: then until a validation ended.

@@ -50,7 +50,7 @@ class VerdictSource:
         self._adviser: HourlyAdviser | None = None
 
     def follow(self) -> None:
-        """Start a judging process at the end of a log interval, or write its answer.
+        """Start a process that judges the run, if one is due, or write its verdict.
 
         Raises:
             SourceError: If a child gave no answer: the next one would not, either.

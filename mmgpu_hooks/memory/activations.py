@@ -45,7 +45,7 @@ class Gradient(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Any) -> Gradient:
-        """Reads the size of a parameter, or of its gradient."""
+        """Makes a gradient's size from a tensor: the parameter, or its gradient."""
         return cls(int(tensor.nelement()), int(tensor.element_size()))
 
 

@@ -193,7 +193,7 @@ def _activations(
 
 
 def _largest_batch(estimate: MemoryEstimate, room_bytes: float) -> int | None:
-    """Returns the largest batch size that fits, or 0; ``None`` without an estimate."""
+    """Returns the largest batch size that fits a GPU, or 0; ``None`` if unknown."""
     static = estimate.static.total_bytes
     fixed = _activations(estimate.fit, estimate.image_size, 0)
     first = _activations(estimate.fit, estimate.image_size, 1)
@@ -206,7 +206,7 @@ def _largest_batch(estimate: MemoryEstimate, room_bytes: float) -> int | None:
 def count_static(
     built: ConfigModel, gradients: Sequence[Gradient], notes: list[str]
 ) -> StaticBytes:
-    """Counts the bytes of a training that do not grow with the batch.
+    """Counts the bytes of a training's memory that do not grow with the batch size.
 
     Args:
         built: The model.

@@ -68,7 +68,7 @@ def _cite(finding: Finding) -> Text:
 
 
 def _advise_iterations(run: Run) -> Iterator[Text]:
-    """Advise on shorter iterations."""
+    """Advise on ways to make an iteration faster."""
     record, threads, step_pct = run.meta, run.threads, _find_step_pct(run)
     yield from _advise_metric(run)
     if run.unbinding is not None:
@@ -109,7 +109,7 @@ _FUSED = phrase('fused=True in optim_wrapper.optimizer (one kernel steps many te
 
 
 def _advise_other_bits(run: Run) -> Iterator[Text]:
-    """Advise a host-bound step on common optimisations that change the trained bits."""
+    """Advise on optimisations for a host-bound step that are not bit-identical."""
     counted, ways = run.meta.overhead, list[Text]()
     if counted is not None and not counted.is_fused:
         ways.append(_FUSED)
@@ -169,7 +169,7 @@ def _find_why_amp_brings_little(run: Run) -> Text | None:
 
 
 def _advise_metric(run: Run) -> Iterator[Text]:
-    """Advise FastCocoMetric, where CocoMetric takes a part worth a word (MG501)."""
+    """Advise FastCocoMetric where CocoMetric takes much of a validation (MG501)."""
     whole = find_whole(run)
     if whole is None or whole.fast_metric_s is None:
         return
@@ -234,7 +234,7 @@ def _advise_cudnn(run: Run, step_pct: float | None) -> Iterator[Text]:
 
 
 def _advise_loading(run: Run) -> Iterator[Text]:
-    """Advise on batches that load faster: the costliest transform, less waiting."""
+    """Advise how batches load faster: by the costliest transform, or less waiting."""
     loader = run.figures.loader
     if loader is not None and run.transforms:
         costliest = run.transforms[0]

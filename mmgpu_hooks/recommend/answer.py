@@ -42,7 +42,7 @@ class Answer:
     """Reason why the rewrite of the config was refused."""
     notes: tuple[str, ...] = field(default=())
     fitted: Mapping[str, int | None] = field(default_factory=dict)
-    """Batch sizes of the runs that were fitted together, by run.
+    """Batch sizes of the runs to which one common workload was fitted, by run.
 
     Empty when one run was asked for."""
     mended: MendedStart | None = None
@@ -62,4 +62,4 @@ class Answer:
 
     ``None`` where there is none, or it is unknown."""
     saved_hours: tuple[SavedHours, ...] = ()
-    """Hours that the recommended changes take off; changes with one gain together."""
+    """Hours that recommended changes save, an entry per group of changes."""

@@ -37,9 +37,9 @@ def list_changes(decision: Decision) -> Iterator[Change]:
 
 
 def limit_confidence(run: Run, is_sure: bool) -> str:
-    """Limit the confidence of a change that may be a loss, or changes the recipe.
+    """Return the confidence in a change: ``medium`` at most if its gain is unsure.
 
-    Such a change is not of high confidence.
+    So it is where the change may be a loss, or changes the recipe.
     """
     confidence = judge_confidence(run)
     return 'medium' if confidence == 'high' and not is_sure else confidence

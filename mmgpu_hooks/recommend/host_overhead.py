@@ -101,7 +101,7 @@ _RULES = {
 def _predict(
     cost: HostCost, run: Run, job: Job | None, found: Recommendation
 ) -> HostSaving | None:
-    """Predict the saving of one optimisation alone; ``None`` if it is too small."""
+    """Predict what one optimisation alone saves; ``None`` if that is too little."""
     if not cost.is_measured or job is None:
         is_worth = run.is_worth_sparing(cost)
         most_s = None if cost.is_measured else cost.saved_s
@@ -125,7 +125,7 @@ def _predict(
 
 
 def _find_pace(run: Run, workload: Workload) -> float:
-    """Find the seconds that a train step takes per second of its CPU, with cores short.
+    """Find the ratio of a train step's time to its CPU time while cores are short.
 
     The workload is freed from waits for a core as far as what other programs used
     explains them. What is left of them in the step goes with the CPU that waits.
@@ -141,16 +141,16 @@ def _find_pace(run: Run, workload: Workload) -> float:
 
 
 class _Weighed(NamedTuple):
-    """Prediction of a training with some optimisations."""
+    """Predicted effect of some host optimisations on a training."""
 
     gain: Gain
     then: Prospect
     calm_share: float
-    """Share of the time gained if nothing waits for a core longer than it computes."""
+    """Share of time saved if each saved CPU second of a step saves one second only."""
 
 
 def _weigh(job: Job, found: Recommendation, costs: Sequence[HostCost]) -> _Weighed:
-    """Predict the saving of some optimisations beside the recommended settings."""
+    """Predict the saving of host optimisations beside the recommended settings."""
     new = {change.key: change.new for change in found.changes}
     at = {
         setting.name: new.get(setting.key(), job.old[setting.name])

@@ -40,12 +40,12 @@ class _Length(NamedTuple):
     """Length of a part of a training, in hours."""
 
     whole: float
-    """Hours of the whole part of the training."""
+    """Hours that the part takes in the whole training."""
     rest: float | None
     """Hours left of the part; ``None`` where it is over, or its end is unknown."""
 
     def take(self, share: float) -> SavedHours:
-        """Return a share of the whole and of the rest as saved hours, without keys."""
+        """Convert a saved share of the time to hours of the whole and of the rest."""
         rest = None if self.rest is None else share * self.rest
         return SavedHours((), share * self.whole, rest)
 
@@ -53,7 +53,7 @@ class _Length(NamedTuple):
 def list_saved_hours(
     run: Run, found: Recommendation, ending: TrainingEnd | None
 ) -> tuple[SavedHours, ...]:
-    """List the hours that each group of changes, and FastCocoMetric, take off.
+    """List the hours that each group of changes saves, and that FastCocoMetric does.
 
     Args:
         run: The run that is judged.

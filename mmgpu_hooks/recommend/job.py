@@ -57,7 +57,7 @@ class Setting:
     values: ClassVar[Values]
     """Type and range of the setting's values in a config."""
     most: ClassVar[int | None] = None
-    """Largest number that is no slip of the finger.
+    """Largest value of the setting that does not count as a typing error.
 
     Where no config has a larger one."""
     place: ClassVar[str] = ''
@@ -71,13 +71,13 @@ class Setting:
 
     The first one wins."""
     is_nested: ClassVar[bool] = False
-    """True if the setting changes the work of a batch.
+    """True if each value of the setting is judged with the best later settings.
 
-    Each candidate is judged with the best of the settings after it."""
+    Such a setting changes the work of a batch."""
     is_bounded: ClassVar[bool] = False
-    """True if the setting leaves the work of a batch alone.
+    """True if no value of the setting beats the time bound of the workload.
 
-    No value beats the bound of the workload."""
+    Such a setting leaves the work of a batch alone."""
     must_be_sure: ClassVar[bool] = False
     """True if the setting's own gain must be sure.
 
@@ -87,7 +87,7 @@ class Setting:
 
     No change is of high confidence, and none is trained to verify the others."""
     is_alone: ClassVar[bool] = False
-    """True if the setting is judged apart from the others.
+    """True if the setting is judged apart from the other settings.
 
     No iteration shows its effect."""
     rules: ClassVar[tuple[str, ...]] = ()
@@ -114,7 +114,7 @@ class Setting:
         return (at[self.name],)
 
     def settle(self, job: Job, at: Choice) -> Any:
-        """Return the value that the setting must have beside the other settings."""
+        """Return the setting's value that follows from the values of the others."""
         return at[self.name]
 
     def assume(self, job: Job, at: Choice) -> Any:
@@ -125,7 +125,7 @@ class Setting:
         return at[self.name]
 
     def fill_in(self, job: Job, at: Choice) -> Any:
-        """Return the setting's value in a prediction, where none was asked for."""
+        """Return the value to predict with where the user asked for no value."""
         return at[self.name]
 
     def apply(self, job: Job, then: Prospect, new: Any, slip: float = 0.0) -> Prospect:
@@ -164,7 +164,7 @@ class Setting:
         raise NotImplementedError
 
     def is_asked(self, job: Job) -> bool:
-        """Return True if the user asked for a change, and is owed a reason for none."""
+        """Return True if the user asked for a change; no change then needs a reason."""
         return False
 
     def why_not(self, decision: Decision) -> Text:
@@ -176,7 +176,7 @@ class Setting:
         return self.rules
 
     def judge_alone(self, run: Run, at: Choice) -> LoneChange | None:
-        """Judge the setting apart from the others, when those are decided.
+        """Judge the setting apart from the others, after those are decided.
 
         Args:
             run: The run.
@@ -195,7 +195,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Unpredicted:
-    """A change that pays by measurements alone, where nothing can be predicted."""
+    """Change of a setting that measurements justify where nothing can be predicted."""
 
     new: Any
     gain: Gain
@@ -204,12 +204,12 @@ class Unpredicted:
 
 @dataclass(frozen=True)
 class LoneChange:
-    """Judgement of a setting that is judged apart from the others."""
+    """Judgement of a setting that is judged apart from the other settings."""
 
     cure: SaveCure
     """Effect of the setting on checkpoint saves."""
     new: Any = None
-    """Recommended value of the setting; ``None`` where it is said and not applied."""
+    """Recommended value of the setting; ``None`` if it is not to be applied."""
     reason: Text = _NOTHING
 
 
@@ -222,7 +222,7 @@ class Gain:
     """Lower end of the interval that holds the true gain 9 times in 10."""
     high: float
     noise: float = 0.0
-    """Standard error of the gain, as far as the evidence is short or scatters."""
+    """Standard error of the gain, where the evidence is short or scatters."""
 
     @property
     def is_worthwhile(self) -> bool:
@@ -254,7 +254,7 @@ class Job:
     """Settings that are tuned, in the order of the search."""
     loader: str = TRAIN
     memory: CardMemory | None = None
-    """Memory of the GPU against batch size.
+    """Memory of the GPU as a function of batch size.
 
     ``None`` where no other size is asked for."""
 
@@ -322,7 +322,7 @@ class Job:
         return {**choice, **resting}
 
     def assume(self, choice: Choice) -> Choice:
-        """Complete setting values with those that candidates are compared with."""
+        """Complete a choice with the values assumed while candidates are compared."""
         for setting in self.settings:
             choice = {**choice, setting.name: setting.assume(self, choice)}
         return choice
@@ -365,7 +365,7 @@ def plan_job(run: Run) -> JobPlan:
 
 
 def read_loader(run: Run) -> LoaderSetting:
-    """Read the DataLoader settings that a run had, as the model takes them."""
+    """Read the DataLoader settings that a run had, as the loader model takes them."""
     loader = run.meta.loader
     workers = loader.num_workers or 0
     persistent = bool(loader.persistent_workers) and workers > 0

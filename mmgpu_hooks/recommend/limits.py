@@ -24,7 +24,7 @@ _MIB, _GIB = 2**20, 2**30
 
 
 class LiveLoader(NamedTuple):
-    """A loader whose workers live on while another one is used."""
+    """A DataLoader whose workers live on while another DataLoader is used."""
 
     run: Run
     setting: LoaderSetting

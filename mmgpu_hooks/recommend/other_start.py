@@ -42,7 +42,7 @@ def with_cores(run: Run, cores: float) -> Run:
 
 
 def expect_cores(run: Run, cores: float) -> None:
-    """Refuse a number of cores of which the evidence shows nothing.
+    """Refuse a number of cores for which the evidence allows no prediction.
 
     Raises:
         UserError: If they are fewer than the run had, or more than its host has.

@@ -47,7 +47,7 @@ def predict_asked(job: Job, asked: Asked) -> Predicted:
 
 
 def _complete(job: Job, given: Choice) -> Choice:
-    """Complete the values that were asked for with values that follow from them.
+    """Complete the asked values of settings with values that follow from them.
 
     Raises:
         NoPredictionError: If what a value makes of the training is unknown.

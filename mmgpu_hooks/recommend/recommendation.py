@@ -85,7 +85,7 @@ _TUNED = (
 
 
 def _since_config(run: Run, changes: Sequence[Change]) -> Iterator[Change]:
-    """List changes from the config's values, where ``tune=True`` changed the loader."""
+    """List changes relative to the config, where ``tune=True`` changed the loader."""
     switch = run.last_switch
     if switch is None:
         yield from changes
@@ -160,7 +160,7 @@ def _why_unpredicted(run: Run) -> Text:
 
 
 def with_save_cures(recommendation: Recommendation, run: Run) -> Recommendation:
-    """Add the settings that are judged apart from the others to a recommendation.
+    """Add what helps against slow checkpoint saves to a recommendation.
 
     Args:
         recommendation: Settings of the loader.

@@ -87,7 +87,7 @@ def _is_worth_a_search(job: Job, setting: Setting, at: Choice) -> bool:
 
 
 def _is_at_bound(job: Job, setting: Setting, value: Any, then: Choice) -> bool:
-    """Return True if a value is so near the bound that no further value can gain."""
+    """Return True if a setting's value is so near the bound that none can be better."""
     reached = job.at(job.assume(then))
     enough_s = reached.bound_s * (1 + setting.near / 4)
     return reached.total_s <= enough_s and not setting.handicap(job, value)
@@ -130,7 +130,7 @@ def _pick(
 def _find_doubt(
     job: Job, before: Choice, after: Choice, gain: Gain
 ) -> Rejection | None:
-    """Find a doubt about a gain, with other load and without; ``None`` if sure."""
+    """Reject a change whose gain is unsure, with or without other load on the host."""
     alone = predict_gain(job.without_other_load, before, after)
     is_sure = min(gain.low, alone.low) > 0.0
     return None if is_sure else Rejection(after, gain, alone)
@@ -139,7 +139,7 @@ def _find_doubt(
 def _find_doubt_alone(
     job: Job, stays: Choice, then: Choice, gain: Gain
 ) -> Rejection | None:
-    """Find a doubt about one change, alone or beside the others; ``None`` if sure."""
+    """Reject a change that is unsure alone or beside the others, else ``None``."""
     alone = predict_gain(job.without_other_load, stays, then)
     is_small = min(gain.share, alone.share) < thresholds.WORTHWHILE_GAIN
     doubt = _find_doubt(job, job.old, then, predict_gain(job, job.old, then))

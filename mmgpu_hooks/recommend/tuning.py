@@ -42,10 +42,10 @@ predicted.
 """
 
 LEAST_INTERVALS = 3
-"""Least number of log intervals that a change of a live loader is decided on."""
+"""Fewest log intervals after which a change of a live loader is decided."""
 
 SPARE_S = 0.5
-"""Cost of changing a live loader, beside worker starts and a first batch, s."""
+"""Seconds that changing a live loader costs, beside worker starts and a first batch."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def _find_growth_doubt(run: Run) -> Text | None:
 
 
 def _read_now(run: Run) -> TunedSettings:
-    """Read the settings that the loader has now."""
+    """Read the settings that a run's DataLoader has now."""
     switch = run.last_switch
     return read_settings(run.evidence.run) if switch is None else switch.new
 

@@ -22,7 +22,7 @@ from mmgpu_hooks.schema.judged import Change, Recommendation, ValidationOutlook
 from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 VALIDATION_KEY = f'{VALIDATION}.'
-"""Start of the dotted config keys of validation's loader."""
+"""Prefix of the dotted config keys of validation's DataLoader."""
 
 _OF_LOADER = tuple(setting for setting in SETTINGS if setting.is_of_loader)
 
@@ -85,7 +85,7 @@ def advise_validation(run: Run, train: LoaderSetting | None = None) -> Recommend
 
 
 def _describe_now(validation: ValidationLoops) -> ValidationOutlook:
-    """Describe how long validations take, and how much of it they wait."""
+    """Describe how long validations take, and how long they wait for batches."""
     count, alike = len(validation.training.validations), len(validation.records)
     figures = validation.figures
     loop_s = figures.duration_s / alike
@@ -133,7 +133,7 @@ def stay(now: ValidationOutlook, why: Text) -> Recommendation:
 def leave_out(
     recommendation: Recommendation, keys: tuple[str, ...], why: Text
 ) -> Recommendation:
-    """Leave some changes out of a recommendation.
+    """Remove the changes of some config keys from a recommendation.
 
     Args:
         recommendation: With or without such changes.

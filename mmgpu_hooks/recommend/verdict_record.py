@@ -1,4 +1,4 @@
-"""Makes the verdict on a run an evidence record. Pure."""
+"""Turns the verdict on a run into a record of the evidence file. Pure."""
 
 from __future__ import annotations
 

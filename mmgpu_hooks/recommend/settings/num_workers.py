@@ -139,7 +139,7 @@ class NumWorkers(Setting):
         return reason
 
     def cite(self, decision: Decision) -> tuple[str, ...]:
-        """Return the codes of the rules: on crowded cores if workers get fewer."""
+        """Return the codes of the rules that ask for the change of ``num_workers``."""
         return ('MG105', 'MG106') if self._is_crowd(decision) else self.rules
 
     def _is_crowd(self, decision: Decision) -> bool:

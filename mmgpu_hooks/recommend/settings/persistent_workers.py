@@ -81,7 +81,7 @@ class PersistentWorkers(Setting):
 
 
 def count_starts(run: Run) -> int:
-    """Count how often the loader starts over, as far as that is known.
+    """Count how often the DataLoader begins an epoch, as far as that is known.
 
     A loop that counts iterations says nothing of its epochs, so only what was seen
     counts.

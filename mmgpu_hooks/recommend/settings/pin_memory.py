@@ -31,7 +31,7 @@ class PinMemory(Setting):
         )
 
     def advise(self, run: Run) -> Text | None:
-        """Phrase what pinning may give on a GPU whose loop waits for data."""
+        """Phrase advice on pinned memory for a GPU training that waits for data."""
         is_waiting = run.meta.device == 'cuda' and run.is_data_bound
         if not is_waiting or run.meta.loader.pin_memory:
             return None

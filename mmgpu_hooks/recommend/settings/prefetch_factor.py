@@ -16,7 +16,7 @@ DEPTHS = (2, 4, 8)
 
 
 class PrefetchFactor(Setting):
-    """Chooses more batches ahead, where they carry the loop over slow batches."""
+    """Chooses a larger ``prefetch_factor`` where that bridges slow batches."""
 
     name = 'prefetch_factor'
     noun = phrase('Batches ahead of each worker')
@@ -45,13 +45,13 @@ class PrefetchFactor(Setting):
         return at[self.name] if at['num_workers'] else None
 
     def assume(self, job: Job, at: Choice) -> int | None:
-        """Return at least PyTorch's default depth, to judge numbers of workers with."""
+        """Return a prefetch depth to compare workers at: PyTorch's default or more."""
         own: int | None = at[self.name]
         is_kept = at['num_workers'] == job.old['num_workers']
         return own if own is None or is_kept else max(own, DEFAULT_PREFETCH)
 
     def fill_in(self, job: Job, at: Choice) -> int | None:
-        """Return at least PyTorch's default depth, for any number of workers."""
+        """Return a prefetch depth to predict with: PyTorch's default or more."""
         own: int | None = at[self.name]
         return None if own is None else max(own, DEFAULT_PREFETCH)
 

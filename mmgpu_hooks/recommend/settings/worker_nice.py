@@ -13,11 +13,11 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 from mmgpu_hooks.schema.values import NICENESS
 
 NICE = 10
-"""Nice value of niced workers: a tenth of the weight, which starves nothing."""
+"""Nice value of niced workers: a tenth of the CPU weight, so that none starves."""
 
 
 class WorkerNice(Setting):
-    """Chooses niced workers for the sake of checkpoint saves: no loader is faster."""
+    """Chooses niced workers for faster checkpoint saves, not for faster loading."""
 
     name = 'worker_nice'
     noun = phrase('Niceness of the workers')
@@ -80,7 +80,7 @@ def _is_full(run: Run, num_workers: int) -> bool:
 
 
 def _cure_by_nice(run: Run) -> SaveCure | None:
-    """Predict which delays of checkpoint saves end when the saving thread goes first.
+    """Predict the delays of checkpoint saves that niced workers would end.
 
     Delays that make no single save slow count too, as soon as they add up to something.
 
