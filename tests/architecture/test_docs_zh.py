@@ -23,7 +23,10 @@ SCALARS = ENGLISH / 'reference' / 'scalars.md', CHINESE / 'scalars.md'
 """The English one is generated, so that the Chinese one has its rows alone."""
 
 FENCE = re.compile(r'^ *```(\w*)\n(.*?)^ *```', re.MULTILINE | re.DOTALL)
-COMMAND = re.compile(r'(?:\w+=\S+ )*(?:mmgpu|python|pip|make|export|sbatch) ')
+COMMAND = re.compile(
+    r'(?!mmgpu [\w-]+:)(?:\w+=\S+ )*(?:mmgpu|python|pip|make|export|sbatch) '
+)
+"""What begins with ``mmgpu sweep:`` was printed."""
 OUTPUT = ('', 'text', 'console')
 """Kinds of blocks that may be what a command prints in the language of the page."""
 FIGURE = re.compile(
@@ -192,7 +195,8 @@ def test_a_page_is_taken_apart(tmp_path: Path):
     path = tmp_path / 'page.md'
     path.write_text(
         '# 标题\n\n`a` 占 5 %，3.2 s 到 1,000 ms，见[那页](b.md#2-s)（英文）。\n\n'
-        '```console\n$ mmgpu run a.py \\\n    --x 9 %   # 注释\n5 s\n```\n\n## 小节\n\n'
+        '```console\n$ mmgpu run a.py \\\n    --x 9 %   # 注释\nmmgpu run: 5 s\n```\n\n'
+        '## 小节\n\n'
         '```python\n# 注释\na = 1  # 注释\n```\n',
         encoding='utf-8',
     )
