@@ -68,6 +68,13 @@ class Page(NamedTuple):
         return [drop_comment(line) for line in lines if COMMAND.match(line)]
 
     @property
+    def named_commands(self) -> set[str]:
+        """Commands in sentences and tables."""
+        code = re.findall(r'`([^`]+)`', self.prose)
+        commands = (' '.join(words.split()) for words in code)
+        return {command for command in commands if COMMAND.match(command)}
+
+    @property
     def code(self) -> list[Block]:
         """Blocks that are the same in every language, without comments."""
         return [
@@ -137,6 +144,7 @@ def test_the_headings_are_those_of_the_english_page(pair: tuple[Page, Page]):
 def test_the_commands_are_those_of_the_english_page(pair: tuple[Page, Page]):
     english, chinese = pair
     assert chinese.commands == english.commands
+    assert english.named_commands - chinese.named_commands == set()
 
 
 def test_the_code_is_that_of_the_english_page(pair: tuple[Page, Page]):
@@ -194,7 +202,8 @@ def test_a_page_is_taken_apart(tmp_path: Path):
     """Of patterns that find nothing, all would be well."""
     path = tmp_path / 'page.md'
     path.write_text(
-        '# 标题\n\n`a` 占 5 %，3.2 s 到 1,000 ms，见[那页](b.md#2-s)（英文）。\n\n'
+        '# 标题\n\n`mmgpu\nwhy A` 占 5 %，3.2 s 到 1,000 ms，'
+        '见[那页](b.md#2-s)（英文）。\n\n'
         '```console\n$ mmgpu run a.py \\\n    --x 9 %   # 注释\nmmgpu run: 5 s\n```\n\n'
         '## 小节\n\n'
         '```python\n# 注释\na = 1  # 注释\n```\n',
@@ -203,6 +212,7 @@ def test_a_page_is_taken_apart(tmp_path: Path):
     page = read_page(path)
     assert page.levels == [1, 2]
     assert page.commands == ['mmgpu run a.py --x 9 %']
+    assert page.named_commands == {'mmgpu why A'}
     assert page.code == [Block('python', '\na = 1')]
     assert page.figures == Counter(['5 %', '3.2 s', '1,000 ms'])
     assert page.targets == {tmp_path / 'b.md'}
