@@ -16,6 +16,8 @@ from mmgpu_hooks.schema import recorded
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / 'docs' / 'en').rglob('*.md'))
+LINKING = [*ROOT.glob('*.md'), *sorted((ROOT / 'docs').rglob('*.md'))]
+"""Pages whose links are tried, in every language."""
 
 
 def load_reference() -> ModuleType:
@@ -73,7 +75,7 @@ def test_the_scalars_of_the_reference_are_those_that_are_published():
 def test_every_relative_link_leads_somewhere():
     broken = [
         (page.name, target)
-        for page in [*ROOT.glob('*.md'), *PAGES]
+        for page in LINKING
         for target in re.findall(r'\]\((?!https?:|#)([^)#]+)', page.read_text())
         if not (page.parent / target).exists()
     ]
@@ -90,7 +92,7 @@ def list_anchors(page: Path) -> set[str]:
 def test_every_inner_link_leads_to_a_heading():
     broken = [
         (page.name, target, anchor)
-        for page in [*ROOT.glob('*.md'), *PAGES]
+        for page in LINKING
         for target, anchor in re.findall(
             r'\]\((?!https?:)([^)#]*)#([^)]+)\)', page.read_text()
         )
