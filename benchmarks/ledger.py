@@ -194,13 +194,6 @@ class StampedLoader(DataLoader[Any]):
         return iterator
 
 
-def compute(seconds: float) -> None:
-    """Keeps a core busy for some seconds."""
-    end_s = time.perf_counter() + seconds
-    while time.perf_counter() < end_s:
-        pass
-
-
 class PlantedModel(OneWeight):
     """Model whose step sleeps."""
 
@@ -255,11 +248,7 @@ class PlantedAfter(Hook):
 
 @dataclass
 class PlantedRare(Hook):
-    """Hook that is slow now and then, as one that draws an image.
-
-    It computes, as such a hook does. After a sleep a core takes up to 0.1 ms for its
-    next instructions, which would stand between this hook's stamp and the ledger's.
-    """
+    """Hook that is slow now and then, as one that draws an image."""
 
     seconds: float = 0.06
     every: int = 40
@@ -268,7 +257,7 @@ class PlantedRare(Hook):
     def after_train_iter(self, runner: Any, batch_idx: int, **rest: Any) -> None:
         if runner.iter % self.every == self.first:
             with TAPE.stamp(type(self).__name__):
-                compute(self.seconds)
+                time.sleep(self.seconds)
 
 
 class PlantedOften(PlantedRare):
