@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 from fakes.overhead import make_profile
 from fakes.replaced import replace
@@ -10,6 +11,7 @@ from fakes.save_bench import make_bench, make_row
 from fakes.sweeps import make_sweep, make_sweep_row
 from mmgpu_hooks.schema.judged import Estimate, Verification
 from mmgpu_hooks.schema.text import phrase
+from mmgpu_hooks.show.document import Section
 from mmgpu_hooks.show.experiments import (
     describe_profile,
     describe_save_bench,
@@ -118,14 +120,22 @@ PROFILES = {
     'kernel-bound, with AMP': replace(_ON_CARD, bound='kernels', amp='float16'),
     'an old card': replace(_ON_CARD, bound='kernels', capability=(6, 1), amp='float16'),
 }
-DESCRIBED = {
-    f'{command}: {case}': functools.partial(describe, answer)
-    for command, describe, answers in (
-        ('sweep', describe_sweep, SWEEPS),
-        ('save-bench', describe_save_bench, SAVE_BENCHES),
-        ('verify', describe_verify, VERIFICATIONS),
-        ('profile', describe_profile, PROFILES),
-    )
-    for case, answer in answers.items()
+DESCRIBED: dict[str, Callable[[], list[Section]]] = {
+    **{
+        f'sweep: {case}': functools.partial(describe_sweep, sweep)
+        for case, sweep in SWEEPS.items()
+    },
+    **{
+        f'save-bench: {case}': functools.partial(describe_save_bench, bench)
+        for case, bench in SAVE_BENCHES.items()
+    },
+    **{
+        f'verify: {case}': functools.partial(describe_verify, measured)
+        for case, measured in VERIFICATIONS.items()
+    },
+    **{
+        f'profile: {case}': functools.partial(describe_profile, profile)
+        for case, profile in PROFILES.items()
+    },
 }
 """Functions that describe these answers, by command and case."""
