@@ -72,7 +72,7 @@ class _Known:
     notes: tuple[Text, ...] = ()
 
     def add_to(self, measured: Verification, folder: Path) -> Verification:
-        """Adds the facts known before a verification to its measured times.
+        """Adds settings and predicted gain, known before, to the times measured in turns.
 
         Args:
             measured: What the trainings showed.

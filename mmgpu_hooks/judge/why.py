@@ -67,7 +67,7 @@ _CONSEQUENCES = {
 }
 """Priorities of lines that workers and ranks print because the program was ended."""
 _OF_OTHERS = Order.PEERS, Order.PEER_GONE, Order.CRASHED, Order.WRAPPER
-"""Priorities of lines that ranks and launchers print about other processes."""
+"""Priorities of console lines in which a rank or launcher tells of another process."""
 _OF_MEMORY = 'oom_host', 'oom_cgroup'
 _NEVER_BY_NAN = *_OF_MEMORY, 'oom_gpu', 'shm_full', 'disk_full'
 """Causes of a failure that a NaN in the losses does not lead to."""

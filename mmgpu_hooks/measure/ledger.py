@@ -207,7 +207,7 @@ class TimeLedger:
 
     @property
     def iterations(self) -> int:
-        """Iterations that ended between the last :meth:`take` and :meth:`sum_up`."""
+        """Number of iterations summed up since the window was last taken."""
         return sum(map(len, self._laps))
 
     @property

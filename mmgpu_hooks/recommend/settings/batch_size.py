@@ -1,4 +1,4 @@
-"""``batch_size``: larger batches, where they are faster and fit in memory.
+"""The setting ``batch_size``: larger batches, where faster and within memory.
 
 Only larger ones: a smaller one that is as fast changes the recipe for nothing.
 """

@@ -1,4 +1,4 @@
-"""``num_workers``: processes that load batches."""
+"""The setting ``num_workers``: processes that load batches."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class NumWorkers(Setting):
         return job.at(after).total_s <= job.at(before).total_s * (1 + SAME_SPEED)
 
     def why(self, decision: Decision) -> Text:
-        """Phrase the iteration with the old and the new number of workers.
+        """Explain a change of ``num_workers`` by the predicted iteration times.
 
         The limit of the host is in it, too.
         """

@@ -1,4 +1,4 @@
-"""``opencv_num_threads``: threads of OpenCV in each worker."""
+"""The setting ``opencv_num_threads``: threads of OpenCV in each worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``persistent_workers``: workers that live through all epochs."""
+"""The setting ``persistent_workers``: workers that live through all epochs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``pin_memory``: batches in page-locked memory, which a GPU reads directly."""
+"""The setting ``pin_memory``: batches in page-locked memory for the GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``prefetch_factor``: batches that each worker makes ahead."""
+"""The setting ``prefetch_factor``: batches that each worker makes ahead."""
 
 from __future__ import annotations
 

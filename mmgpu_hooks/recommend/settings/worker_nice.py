@@ -1,4 +1,4 @@
-"""``worker_nice``: niced workers, which leave the cores to a checkpoint save."""
+"""The setting ``worker_nice``: workers that leave the cores to checkpoint saves."""
 
 from __future__ import annotations
 
