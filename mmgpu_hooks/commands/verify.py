@@ -72,7 +72,7 @@ class _Known:
     notes: tuple[Text, ...] = ()
 
     def add_to(self, measured: Verification, folder: Path) -> Verification:
-        """Adds settings and predicted gain, known before, to the times measured in turns.
+        """Adds settings and the predicted gain to times that were measured in turns.
 
         Args:
             measured: What the trainings showed.
