@@ -382,7 +382,8 @@ def _name(key: str) -> str:
 
 
 def _describe_error(path: Path, error: OSError) -> str:
-    if error.errno == errno.ELOOP or path.is_symlink():
+    # a folder above may be one that this user may not search
+    if error.errno == errno.ELOOP or os.path.islink(path):
         return f'{path} is a link'
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
         return f'{path} is no folder'

@@ -6,7 +6,9 @@ import builtins
 import contextlib
 import functools
 import io
+import multiprocessing.process
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Mapping
@@ -52,6 +54,14 @@ class Initialisation:
     """True if the annotations came from the cache, and nothing was parsed."""
 
 
+_STARTS = (
+    (threading.Thread, 'start'),
+    (multiprocessing.process.BaseProcess, 'start'),
+    (subprocess.Popen, '__init__'),
+)
+"""Methods by which Python starts a thread or a process, whose files are not seen."""
+
+
 class OpenedFiles:
     """Notes the files that this thread opens for reading, from open to close.
 
@@ -71,6 +81,8 @@ class OpenedFiles:
         """True if a folder was listed; False unless file states are wanted."""
         self.misses_files = False
         """True if a missing file was to be opened; False unless states are wanted."""
+        self.starts_others = False
+        """True if a thread or process was started; False unless states are wanted."""
         self._with_state = with_state
         self._thread = threading.get_ident()
         self._patches = Patches()
@@ -81,6 +93,17 @@ class OpenedFiles:
             self._patches.set(module, 'open', self._watch_open(module.open))
         for name in ('listdir', 'scandir') if self._with_state else ():
             self._patches.set(os, name, self._watch_listing(getattr(os, name)))
+        for kind, name in _STARTS if self._with_state else ():
+            self._patches.set(kind, name, self._watch_start(getattr(kind, name)))
+
+    def _watch_start(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def starting(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() == self._thread:
+                self.starts_others = True
+            return original(*args, **kwargs)
+
+        return starting
 
     def close(self) -> None:
         """Note no more opened files; a second call does nothing."""
@@ -98,7 +121,7 @@ class OpenedFiles:
         return opening
 
     def _note(self, file: Any, mode: Any) -> None:
-        is_read = isinstance(mode, str) and not set(mode) & set('wax+')
+        is_read = isinstance(mode, str) and not set(mode) & set('wax')
         if not is_read or not isinstance(file, (str, bytes, os.PathLike)):
             return
         name = os.fsdecode(file)

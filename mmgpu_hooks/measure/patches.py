@@ -72,6 +72,7 @@ REPLACED: Mapping[str, str] = {
     'open': "Python's and the io module's, likewise: the files that are read",
     'listdir': "the os module's, likewise: if folders are listed",
     'scandir': 'the same',
+    'start': 'of threads and processes, likewise: if one is started',
     'get_data_info': "BaseDataset's, where samples are loaded: the file of a sample",
     'fetch': "a fetcher's in this process: times batches",
     '__call__': 'of transform classes, for one batch: times transforms',

@@ -144,7 +144,9 @@ class AnnotationCache:
         check_dataset(dataset)
         folder = os.path.realpath(self._path)
         beside = os.path.dirname(os.path.realpath(dataset.ann_file))
-        if beside in (folder, os.path.dirname(folder)):
+        root, own = dataset.data_root, Path(folder)
+        is_inside = root and Path(os.path.realpath(root)) in (own, *own.parents)
+        if is_inside or beside in (folder, os.path.dirname(folder)):
             raise RefusalError(
                 f'{self._path} lies beside the data: set MMGPU_CACHE to another folder'
             )
@@ -173,6 +175,8 @@ class AnnotationCache:
         assert self._folder is not None
         if opened.lists_folders:
             raise RefusalError('it reads what is in a folder, which may change')
+        if opened.starts_others:
+            raise RefusalError('it starts threads or processes, whose files are unseen')
         if opened.misses_files:
             raise RefusalError('it looks for a file that is not there, and may come')
         stamps = dict(opened.stamps)

@@ -302,3 +302,29 @@ def check_iterator(iterator: Any, loader: Any) -> None:
         raise RefusalError('an IterableDataset has no sampler')
     if not getattr(loader, 'in_order', True):
         raise RefusalError('the loader gives batches out of order (in_order=False)')
+    for sampler in (loader.batch_sampler, loader.sampler, _find_inner(loader)):
+        if sampler is not None and not _draws_by_itself(sampler):
+            raise RefusalError(
+                f'{type(sampler).__name__} may draw its order from random numbers that '
+                'loading draws from, too'
+            )
+
+
+_KNOWN_SAMPLERS = ('mmengine', 'mmdet', 'mmpretrain', 'mmcv', 'mmseg', 'mmyolo')
+"""Packages whose samplers have a seed of their own."""
+_PLAIN_SAMPLERS = (
+    torch.utils.data.SequentialSampler,
+    torch.utils.data.BatchSampler,
+    torch.utils.data.DistributedSampler,
+)
+"""PyTorch's samplers that draw nothing, or have a seed of their own."""
+
+
+def _find_inner(loader: Any) -> Any:
+    return getattr(loader.batch_sampler, 'sampler', None)
+
+
+def _draws_by_itself(sampler: Any) -> bool:
+    """True if a sampler's order depends on no random numbers but its own."""
+    package = type(sampler).__module__.partition('.')[0]
+    return package in _KNOWN_SAMPLERS or type(sampler) in _PLAIN_SAMPLERS

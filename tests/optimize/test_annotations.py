@@ -9,8 +9,10 @@ import multiprocessing
 import os
 import pickle
 import random
+import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -371,6 +373,23 @@ class Listing(CocoDataset):
         return super().load_data_list()
 
 
+class Threaded(CocoDataset):
+    """Reads one more file in a thread."""
+
+    def load_data_list(self) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(Path(self.ann_file).read_bytes).result()
+        return super().load_data_list()
+
+
+class Forking(CocoDataset):
+    """Runs a program."""
+
+    def load_data_list(self) -> Any:
+        subprocess.run(['true'], check=True)
+        return super().load_data_list()
+
+
 class Hopeful(CocoDataset):
     """Reads one more file, where it is there."""
 
@@ -402,6 +421,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     'a folder': (
         {'kind': Listing},
         'it reads what is in a folder, which may change',
+    ),
+    'a thread': (
+        {'kind': Threaded},
+        'it starts threads or processes, whose files are unseen',
+    ),
+    'a program': (
+        {'kind': Forking},
+        'it starts threads or processes, whose files are unseen',
     ),
     'no file': (
         {'kind': Hopeful},
@@ -468,11 +495,12 @@ def test_a_folder_that_others_may_write_is_not_used(data, folder):
     assert str(refused.value) == reason
 
 
-def test_the_cache_never_lies_beside_the_data(data):
-    with Start(data / 'coco' / 'cache') as start:
+@pytest.mark.parametrize('place', ['cache', 'made/by/us'])
+def test_the_cache_never_lies_beside_the_data(data, place):
+    with Start(data / 'coco' / place) as start:
         build_coco(data)
     assert 'lies beside the data' in start.logger.lines[0]
-    assert list((data / 'coco' / 'cache').iterdir()) == []
+    assert list((data / 'coco' / place).iterdir()) == []
 
 
 def test_a_full_disk_is_said_and_leaves_nothing(data, folder, monkeypatch):

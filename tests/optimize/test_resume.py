@@ -21,7 +21,7 @@ import pytest
 import torch
 from mmengine.hooks import Hook
 from mmengine.runner import IterBasedTrainLoop
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.optimize.resume import SampledResume, SeededInit
@@ -237,6 +237,19 @@ class Endless(IterableDataset):
             yield 0
 
 
+class Drawn(Sampler):
+    """Draws from NumPy's own random numbers."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __iter__(self) -> Any:
+        return iter(np.random.permutation(8).tolist())
+
+    def __len__(self) -> int:
+        return 8
+
+
 class OwnLoop(IterBasedTrainLoop):
     """A loop that skips in its own way."""
 
@@ -303,6 +316,17 @@ REFUSALS: dict[str, tuple[Callable[[Any], None], dict[str, Any], str]] = {
         lambda loop: setattr(loop.dataloader, 'in_order', False),
         {},
         'the loader gives batches out of order (in_order=False)',
+    ),
+    'random numbers of the training': (
+        lambda loop: None,
+        {'shuffle': True},
+        'RandomSampler may draw its order from random numbers that loading draws from, '
+        'too',
+    ),
+    'a sampler of its own': (
+        lambda loop: None,
+        {'sampler': Drawn()},
+        'Drawn may draw its order from random numbers that loading draws from, too',
     ),
     'all are loaded': (
         lambda loop: None,
