@@ -845,15 +845,19 @@ def judge_growth(growth: Growth) -> list[Figure]:
 def _relate_iterations(costs: Costs) -> list[float]:
     """Extra cost of an iteration with the aged hook, over that with the young one."""
     net_s = statistics.median(costs.young_s) - statistics.median(costs.border_s)
-    pairs = zip(costs.aged_s, costs.young_s)
-    return [(aged_s - young_s) / net_s for aged_s, young_s in pairs]
+    return _relate(costs.aged_s, costs.young_s, net_s)
 
 
 def _relate_ends(costs: Costs) -> list[float]:
     """Extra cost of an interval's end with the aged hook, over that with the young."""
     usual_s = statistics.median(costs.young_end_s)
-    pairs = zip(costs.aged_end_s, costs.young_end_s)
-    return [(aged_s - young_s) / usual_s for aged_s, young_s in pairs]
+    return _relate(costs.aged_end_s, costs.young_end_s, usual_s)
+
+
+def _relate(
+    aged_s: Sequence[float], young_s: Sequence[float], usual_s: float
+) -> list[float]:
+    return [(aged - young) / usual_s for aged, young in zip(aged_s, young_s)]
 
 
 def _judge_growth(

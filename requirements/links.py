@@ -21,9 +21,9 @@ class Page(HTMLParser):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.anchors = {''}
-        """What may stand behind ``#``; nothing is the top."""
+        """Names that a link to this page may have behind ``#``; empty for its top."""
         self.addresses: list[str] = []
-        """Of links, pictures, scripts and style sheets, as they are written."""
+        """Addresses of links, pictures, scripts and style sheets, as written."""
         self.feed(path.read_text(encoding='utf-8'))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:

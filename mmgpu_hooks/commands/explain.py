@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import click
 
-from mmgpu_hooks.commands.help import say_paragraphs
+from mmgpu_hooks.commands.help import limit_width, say_paragraphs
 from mmgpu_hooks.commands.options import command
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.rules import RULES
@@ -16,7 +16,7 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.terminal import DEFAULT_WIDTH
 from mmgpu_hooks.show.text import narrow, widen
-from mmgpu_hooks.show.words import is_english, say
+from mmgpu_hooks.show.words import say
 
 _BY_NO_RULE = {
     'compute_bound': phrase(
@@ -74,8 +74,7 @@ def _find_pages(code: str) -> Iterator[str]:
 
 
 def _print_page(text: str) -> None:
-    # the filler of a line's last character falls off its end
-    width = DEFAULT_WIDTH - (not is_english())
+    width = limit_width(DEFAULT_WIDTH)
     for paragraph in text.replace('``', '').split('\n\n'):
         is_item = paragraph.startswith('- ')
         indent = '  ' if is_item else ''

@@ -17,13 +17,18 @@ _UNWRAPPED = '\b\n'
 """Marker before a paragraph whose lines click leaves as they are."""
 
 
+def limit_width(width: int) -> int:
+    """Columns to wrap widened text at, so that it fits into so many columns."""
+    # the filler of a line's last character falls off its end
+    return width - (not is_english())
+
+
 class HelpFormatter(click.HelpFormatter):
     """Writes help that is wrapped by its width in a terminal, as Chinese is wider."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        # the filler of a line's last character falls off its end
-        self.width -= not is_english()
+        self.width = limit_width(self.width)
 
     def write_usage(self, prog: str, args: str = '', prefix: str | None = None) -> None:
         """Writes the usage line of a command's help."""

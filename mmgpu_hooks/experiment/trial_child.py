@@ -313,19 +313,25 @@ def _drop_amp_arguments(config: Any) -> None:
 
 def _set_arguments(config: Any, arguments: Mapping[str, Any]) -> None:
     """Gives GPUEfficiencyHook arguments in a config, or adds the hook with them."""
-    given = dict(config.get('default_hooks') or {})
-    hooks = (*given.values(), *(config.get('custom_hooks') or ()))
-    ours = [hook for hook in hooks if is_our_hook(_kind(hook))]
+    ours = _find_ours(config)
     for hook in ours:
         hook.update(arguments)
     if not ours:
+        given = config.get('default_hooks') or {}
         config.default_hooks = {**given, HOOK_KEY: {'type': HOOK_TYPE, **arguments}}
+
+
+def _find_ours(config: Any) -> list[Any]:
+    """Finds GPUEfficiencyHook wherever a config has it."""
+    given = (config.get('default_hooks') or {}).values()
+    hooks = (*given, *(config.get('custom_hooks') or ()))
+    return [hook for hook in hooks if is_our_hook(_kind(hook))]
 
 
 def _set_hooks(config: Any, spec: TrialSpec) -> None:
     given = dict(config.get('default_hooks') or {})
     custom = list(config.get('custom_hooks') or [])
-    ours = [hook for hook in (*given.values(), *custom) if is_our_hook(_kind(hook))]
+    ours = _find_ours(config)
     saver = given.get('checkpoint')
     hooks = {name: hook for name, hook in given.items() if _stays(hook)}
     # MMEngine would put its own in the place of one that is merely missing

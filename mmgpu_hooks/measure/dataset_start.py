@@ -91,19 +91,14 @@ class OpenedFiles:
         """Begin to note the files that this thread opens for reading."""
         for module in (builtins, io):
             self._patches.set(module, 'open', self._watch_open(module.open))
-        for name in ('listdir', 'scandir') if self._with_state else ():
-            self._patches.set(os, name, self._watch_listing(getattr(os, name)))
-        for kind, name in _STARTS if self._with_state else ():
-            self._patches.set(kind, name, self._watch_start(getattr(kind, name)))
-
-    def _watch_start(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def starting(*args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() == self._thread:
-                self.starts_others = True
-            return original(*args, **kwargs)
-
-        return starting
+        if not self._with_state:
+            return
+        watched: list[tuple[Any, str, Callable[[], None]]] = [
+            (os, name, self._note_listing) for name in ('listdir', 'scandir')
+        ]
+        watched += [(kind, name, self._note_start) for kind, name in _STARTS]
+        for owner, name, note in watched:
+            self._patches.set(owner, name, self._watch_call(getattr(owner, name), note))
 
     def close(self) -> None:
         """Note no more opened files; a second call does nothing."""
@@ -135,14 +130,22 @@ class OpenedFiles:
             except OSError:
                 self.misses_files = True
 
-    def _watch_listing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _watch_call(
+        self, original: Callable[..., Any], note: Callable[[], None]
+    ) -> Callable[..., Any]:
         @functools.wraps(original)
-        def listing(*args: Any, **kwargs: Any) -> Any:
+        def calling(*args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() == self._thread:
-                self.lists_folders = True
+                note()
             return original(*args, **kwargs)
 
-        return listing
+        return calling
+
+    def _note_listing(self) -> None:
+        self.lists_folders = True
+
+    def _note_start(self) -> None:
+        self.starts_others = True
 
 
 Parse = Callable[[], OpenedFiles]

@@ -24,6 +24,7 @@ from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 from mmengine.runner import loops as mmengine_loops
 from torch.utils.data import dataloader as torch_loader
 
+from mmgpu_hooks.measure.loader.switch import OPENMMLAB
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.schema.text import phrase
@@ -149,9 +150,7 @@ class SampledResume:
         return indices
 
     def _set_epoch(self, epoch: int) -> None:
-        loader = self._loader
-        samplers = loader.sampler, getattr(loader.batch_sampler, 'sampler', None)
-        for sampler in samplers:
+        for sampler in _list_samplers(self._loader):
             set_epoch = getattr(sampler, 'set_epoch', None)
             if set_epoch is not None:
                 set_epoch(epoch)
@@ -302,7 +301,7 @@ def check_iterator(iterator: Any, loader: Any) -> None:
         raise RefusalError('an IterableDataset has no sampler')
     if not getattr(loader, 'in_order', True):
         raise RefusalError('the loader gives batches out of order (in_order=False)')
-    for sampler in (loader.batch_sampler, loader.sampler, _find_inner(loader)):
+    for sampler in (loader.batch_sampler, *_list_samplers(loader)):
         if sampler is not None and not _draws_by_itself(sampler):
             raise RefusalError(
                 f'{type(sampler).__name__} may draw its order from random numbers that '
@@ -310,8 +309,6 @@ def check_iterator(iterator: Any, loader: Any) -> None:
             )
 
 
-_KNOWN_SAMPLERS = ('mmengine', 'mmdet', 'mmpretrain', 'mmcv', 'mmseg', 'mmyolo')
-"""Packages whose samplers have a seed of their own."""
 _PLAIN_SAMPLERS = (
     torch.utils.data.SequentialSampler,
     torch.utils.data.BatchSampler,
@@ -320,11 +317,12 @@ _PLAIN_SAMPLERS = (
 """PyTorch's samplers that draw nothing, or have a seed of their own."""
 
 
-def _find_inner(loader: Any) -> Any:
-    return getattr(loader.batch_sampler, 'sampler', None)
+def _list_samplers(loader: Any) -> tuple[Any, Any]:
+    """Samplers of single samples: the DataLoader's, and its batch sampler's if any."""
+    return loader.sampler, getattr(loader.batch_sampler, 'sampler', None)
 
 
 def _draws_by_itself(sampler: Any) -> bool:
     """True if a sampler's order depends on no random numbers but its own."""
     package = type(sampler).__module__.partition('.')[0]
-    return package in _KNOWN_SAMPLERS or type(sampler) in _PLAIN_SAMPLERS
+    return package in OPENMMLAB or type(sampler) in _PLAIN_SAMPLERS

@@ -9,7 +9,6 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from unicodedata import east_asian_width
 
 from mmgpu_hooks.config.switches import render_options
 from mmgpu_hooks.judge.run import Run
@@ -29,6 +28,7 @@ from mmgpu_hooks.show.text import (
     break_wide,
     shell_path,
     visible,
+    widen,
 )
 from mmgpu_hooks.show.tuning import list_tuned
 from mmgpu_hooks.show.validation import summarize_validations
@@ -236,8 +236,7 @@ def _shorten(text: str) -> str:
 def _label(label: Text) -> str:
     """Pads the label of a row to the common width, in terminal cells."""
     said = say(label)
-    wide = sum(east_asian_width(letter) in 'WF' for letter in said)
-    return f'  {said}{" " * (_LABEL - 2 - len(said) - wide)}'
+    return f'  {said}{" " * (_LABEL - 2 - len(widen(said)))}'
 
 
 def _wrap(name: str, text: str) -> list[str]:

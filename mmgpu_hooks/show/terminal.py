@@ -106,11 +106,9 @@ def _text(text: object, style: str = '', *, no_wrap: bool = False) -> Text:
 
 
 def _prose(text: object, style: str = '') -> Text:
-    from rich.text import Text
-
-    # a path without a space is folded, never cut
-    shown = break_wide(bind_units(visible(say(text))))
-    return Text(shown, style=style, overflow='fold')
+    prose = _text(text, style)
+    prose.plain = break_wide(prose.plain)
+    return prose
 
 
 def _item(item: Item) -> tuple[Text, Text]:

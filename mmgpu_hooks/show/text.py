@@ -136,9 +136,7 @@ def break_wide(text: str) -> str:
 
     rich breaks at white space alone; :data:`BREAK` is to be taken out of what it wrote.
     """
-    return _BEFORE_BREAK.sub(
-        lambda found: f'{found[1]}{BREAK}' if found[1] else found[2], text
-    )
+    return _fill(text, BREAK, '')
 
 
 def widen(text: str) -> str:
@@ -147,8 +145,13 @@ def widen(text: str) -> str:
     Behind each double-width character is a filler: a space where a line may break, else
     a word joiner. :func:`narrow` takes them out of the lines.
     """
+    return _fill(text, ' ', _JOINED)
+
+
+def _fill(text: str, breaking: str, joined: str) -> str:
+    """Text with a filler behind each double-width character, by what may follow it."""
     return _BEFORE_BREAK.sub(
-        lambda found: f'{found[1]} ' if found[1] else found[2] + _JOINED, text
+        lambda found: found[1] + breaking if found[1] else found[2] + joined, text
     )
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import click
 import pytest
 
+from fakes.scripts import load_script
 from mmgpu_hooks.memory.estimate import PEAK_FACTORS
 from mmgpu_hooks.schema import recorded
 
@@ -19,18 +17,7 @@ PAGES = sorted((ROOT / 'docs' / 'en').rglob('*.md'))
 LINKING = [*ROOT.glob('*.md'), *sorted((ROOT / 'docs').rglob('*.md'))]
 """Pages whose links are tried, in every language."""
 
-
-def load_reference() -> ModuleType:
-    """The script of ``make reference``."""
-    path = ROOT / 'requirements' / 'reference.py'
-    spec = importlib.util.spec_from_file_location('reference', path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-reference = load_reference()
+reference = load_script('reference')
 
 
 @pytest.mark.parametrize('name', reference.PAGES)

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from fakes.scripts import load_script
+
 ROOT = Path(__file__).resolve().parents[2]
 
-
-def load_links() -> ModuleType:
-    """The script that tries them."""
-    path = ROOT / 'requirements' / 'links.py'
-    spec = importlib.util.spec_from_file_location('links', path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-links = load_links()
+links = load_script('links')
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ FENCE = re.compile(r'^ *```(\w*)\n(.*?)^ *```', re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(
     r'(?!mmgpu [\w-]+:)(?:\w+=\S+ )*(?:mmgpu|python|pip|make|export|sbatch) '
 )
-"""What begins with ``mmgpu sweep:`` was printed."""
+"""Pattern of a typed command; a line ``mmgpu sweep: ...`` is output and no command."""
 OUTPUT = ('', 'text', 'console')
 """Kinds of blocks that may be what a command prints in the language of the page."""
 FIGURE = re.compile(
@@ -50,7 +50,7 @@ class Page(NamedTuple):
     path: Path
     blocks: list[Block]
     prose: str
-    """What stands outside of blocks."""
+    """Text of the page outside of its fenced blocks."""
 
     @property
     def levels(self) -> list[int]:
@@ -199,7 +199,7 @@ def test_each_readme_leads_to_the_other_one_below_its_title(readme: Path, other:
 
 
 def test_a_page_is_taken_apart(tmp_path: Path):
-    """Of patterns that find nothing, all would be well."""
+    """The patterns find what a page has; else all comparisons would pass."""
     path = tmp_path / 'page.md'
     path.write_text(
         '# 标题\n\n`mmgpu\nwhy A` 占 5 %，3.2 s 到 1,000 ms，'

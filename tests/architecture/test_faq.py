@@ -59,7 +59,7 @@ class Entry(NamedTuple):
 
     @property
     def consoles(self) -> list[str]:
-        """What the console shows, each by itself."""
+        """Console outputs that the entry quotes, each by itself."""
         return re.findall(r'^```text\n(.*?)^```', self.body, re.MULTILINE | re.DOTALL)
 
     @property

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gettext
-import importlib.util
 import io
-import sys
 from pathlib import Path
 
 import pytest
 
+from fakes.scripts import load_script
 from mmgpu_hooks.schema.text import Wording, phrase
 
 pytest.importorskip('babel', reason='extracts messages: requirements/test.txt')
@@ -25,12 +24,7 @@ CHINESE = ROOT / 'mmgpu_hooks/locale/zh_CN/LC_MESSAGES/mmgpu_hooks.po'
 @pytest.fixture(scope='module')
 def messages():
     """The script of ``make messages``."""
-    path = ROOT / 'requirements' / 'messages.py'
-    spec = importlib.util.spec_from_file_location('messages', path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script('messages')
 
 
 @pytest.fixture(scope='module')

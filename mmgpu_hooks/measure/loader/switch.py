@@ -34,15 +34,10 @@ from mmgpu_hooks.schema.recorded import TunedSettings
 _PREFETCH = 2
 """PyTorch's default of batches in flight per worker (``prefetch_factor``)."""
 
-_KNOWN_SAMPLERS = (
-    'torch',
-    'mmengine',
-    'mmdet',
-    'mmpretrain',
-    'mmcv',
-    'mmseg',
-    'mmyolo',
-)
+OPENMMLAB = ('mmengine', 'mmdet', 'mmpretrain', 'mmcv', 'mmseg', 'mmyolo')
+"""Packages of OpenMMLab whose samplers draw from a seed of their own."""
+
+_KNOWN_SAMPLERS = ('torch', *OPENMMLAB)
 """Packages whose samplers draw indices whatever the training does."""
 
 _NEEDED = ('_get_iterator', '_index_sampler', '_auto_collation')

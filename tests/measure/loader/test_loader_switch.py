@@ -503,7 +503,7 @@ def test_a_worker_that_is_killed_ends_the_pass_as_ever(victim: str):
 
     def kill_and_go_on() -> None:
         os.kill(killed, signal.SIGKILL)
-        # an old worker that dies once all that it owed was taken is nobody's loss
+        # an old worker may have delivered its last batch: its death ends nothing then
         wait_until_ended(killed)
         for _ in live:
             time.sleep(0.01)
