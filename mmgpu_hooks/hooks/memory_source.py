@@ -42,7 +42,7 @@ _CALM_SHARE, _AGAIN_S = 0.25, 600.0
 """Free share that allows another memory warning, and least seconds between warnings."""
 _FIRST_S, _SELDOM_S, _VALIDATION_S = 4.0, 60.0, 5.0
 """Seconds between readings of who holds memory: at first, later, in validation."""
-_MOST_SHARE, _MOST_SHARE_LOW = 0.0005, 0.02
+_MOST_SHARE, _MOST_SHARE_LOW = 0.00025, 0.02
 """Largest share of a core for memory readings: usually, and while memory is low."""
 _CHANGE_SHARE = 0.02
 """Change of the used share of memory that brings the next full reading forward."""
