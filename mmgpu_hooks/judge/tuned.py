@@ -72,13 +72,18 @@ class ChangeVerdict:
 
     @property
     def is_kept(self) -> bool:
-        """True if a loader change stays: no loss, and no refuted prediction."""
+        """True if a loader change stays: no loss, and no refuted prediction.
+
+        One that was tried without being sure stays where an iteration became shorter.
+        """
         if self.reason != 'unclear':
             return self.reason != 'loss'
         gain, low = self.gain, self.predicted_low
-        if gain is not None and low is not None and gain.high >= low:
+        is_trial = low is not None and low <= 0.0
+        if gain is not None and low is not None and not is_trial and gain.high >= low:
             return True
-        return self.after_s <= self.before_s * (1.0 + NO_LOSS)
+        most = 0.0 if is_trial else NO_LOSS
+        return self.after_s <= self.before_s * (1.0 + most)
 
 
 class _Stage(NamedTuple):

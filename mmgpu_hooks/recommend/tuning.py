@@ -1,7 +1,9 @@
 """Decides on changes of the DataLoader while training goes on. Pure.
 
 One jump to what the search recommends, where the low end of its gain is sure and pays
-for the change in what is left; afterwards a verdict on what that gave.
+for the change in what is left; afterwards a verdict on what that gave. Where a gain is
+likely and only the model is in doubt, more evidence of the same setting would not end
+that doubt: the change is tried, and taken back unless it gives something.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from mmgpu_hooks.judge.memory import find_worker_growth
 from mmgpu_hooks.judge.recorded import read_settings
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.tuned import judge_change
+from mmgpu_hooks.model.prediction import COVERAGE
 from mmgpu_hooks.recommend.job import Choice, Gain, Job
 from mmgpu_hooks.recommend.search import decide, predict_gain
 from mmgpu_hooks.recommend.settings import BY_NAME
@@ -40,6 +43,15 @@ LEAST_GAIN = 0.05
 Smaller gains do not distinguish changes from noise, and a change has costs that are not
 predicted.
 """
+
+TRIED_GAIN, MOST_RISKED = 0.07, 0.1
+"""Smallest predicted gain that is tried without being sure, and the most it may lose.
+
+As shares of an iteration. Both the other load of the run and none must promise so much.
+"""
+
+JUDGED_ITERATIONS = 100
+"""Iterations that a loader change lasts at least, until it can be taken back."""
 
 LEAST_INTERVALS = 3
 """Fewest log intervals after which a change of a live loader is decided."""
@@ -128,7 +140,7 @@ def _find_wanted(run: Run, question: TuneQuestion) -> _Wanted | Text:
     """Find the change of a live loader that is worth it, or why there is none."""
     assert run.workload is not None
     job = Job.of(run, run.workload, TUNED)
-    choice = _with_spare(job, decide(job).new)
+    choice = _with_spare(job, _choose(job))
     if choice['persistent_workers'] and not question.may_persist:
         choice = {**choice, 'persistent_workers': job.old['persistent_workers']}
     if choice == job.old:
@@ -137,14 +149,40 @@ def _find_wanted(run: Run, question: TuneQuestion) -> _Wanted | Text:
     if is_more and (doubt := _find_growth_doubt(run)):
         return doubt
     gain = predict_gain(job, job.old, choice)
-    if gain.low < LEAST_GAIN:
-        return phrase('no gain is sure enough yet')
-    workload = run.workload
+    workload, iter_s = run.workload, run.figures.iter_s or 0.0
     start_s = workload.worker_start_s * bool(choice['num_workers'])
     cost_s = start_s + workload.batch_time.mean_s + SPARE_S
-    if gain.low * (run.figures.iter_s or 0.0) * question.iterations_left < cost_s:
+    if gain.low >= LEAST_GAIN:
+        share, least_s = gain.low, cost_s
+    elif _is_worth_a_trial(job, choice, gain):
+        # there and back
+        share = gain.share
+        least_s = 2 * cost_s + max(-gain.low, 0.0) * iter_s * JUDGED_ITERATIONS
+    else:
+        return phrase('no gain is sure enough yet')
+    if share * iter_s * question.iterations_left < least_s:
         return phrase('what is left is too short to pay for a change')
     return _Wanted(choice, gain, job, cost_s)
+
+
+def _choose(job: Job) -> Choice:
+    """Choose the settings that are surely faster, else the most likely ones."""
+    decision = decide(job)
+    if decision.new != job.old or not decision.rejected:
+        return decision.new
+    likely = max(decision.rejected.values(), key=lambda rejected: rejected.gain.share)
+    return likely.choice
+
+
+def _is_worth_a_trial(job: Job, choice: Choice, gain: Gain) -> bool:
+    """Return True if settings are likely faster, and only the model is in doubt."""
+    is_model_alone = gain.share - COVERAGE * gain.noise >= LEAST_GAIN
+    alone = predict_gain(job.without_other_load, job.old, choice)
+    return (
+        is_model_alone
+        and min(gain.share, alone.share) >= TRIED_GAIN
+        and min(gain.low, alone.low) >= -MOST_RISKED
+    )
 
 
 def _with_spare(job: Job, choice: Choice) -> Choice:

@@ -144,6 +144,24 @@ def test_a_change_is_judged_by_what_it_gave(given, reason, is_kept):
 
 
 @pytest.mark.parametrize(
+    ('wait_s', 'is_kept'),
+    [(0.296, True), (0.303, False)],
+    ids=['a little faster', 'a little slower'],
+)
+def test_what_was_only_tried_stays_where_an_iteration_became_shorter(wait_s, is_kept):
+    evidence = make_tuned(wait_s=wait_s, noise=0.001)
+    tried = replace(evidence.tuned[0], gain_low_pct=-3.0)
+    verdict = judge_change(replace(evidence, tuned=(tried,)))
+    assert verdict is not None
+    assert verdict.is_kept is is_kept
+    # a change that was sure is not taken back for less than 1 %
+    surely = replace(evidence.tuned[0], gain_low_pct=5.0)
+    verdict = judge_change(replace(evidence, tuned=(surely,)))
+    assert verdict is not None
+    assert verdict.is_kept
+
+
+@pytest.mark.parametrize(
     'given',
     [{'after': 2}, {'after': 5, 'wait_s': 0.3}, {'after': 6, 'system_pct': 60.0}],
     ids=['short', 'unclear yet', 'other programs may go'],

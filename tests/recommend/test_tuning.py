@@ -12,7 +12,11 @@ from fakes.tuning import settings
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.pairs import pair_settings
 from mmgpu_hooks.recommend.recommendation import recommend_settings
-from mmgpu_hooks.recommend.tuning import LEAST_GAIN, answer_question
+from mmgpu_hooks.recommend.tuning import (
+    LEAST_GAIN,
+    TRIED_GAIN,
+    answer_question,
+)
 from mmgpu_hooks.schema.recorded import MemoryRecord, TunedRecord
 from mmgpu_hooks.schema.run import RunEvidence
 from mmgpu_hooks.schema.tuning import TuneQuestion
@@ -62,6 +66,43 @@ def test_a_starved_training_is_given_workers_in_one_jump():
     assert record.gain_low_pct >= 100 * LEAST_GAIN
     assert record.predicted_iter_s < 0.5 * record.iter_s
     assert answer.cost_s > 0
+
+
+def waits_a_little(wait_s: float, **fields: Any) -> RunEvidence:
+    """A run without workers that loads for a small part of each iteration."""
+    return starved(
+        data_wait_s=wait_s,
+        data_wait_cpu_s=20 * wait_s,
+        process_cpu_s=20 * (wait_s + 0.05),
+        workers=make_inside_workers(wait_s, count=0, cpu_s=0.0),
+        **fields,
+    )
+
+
+def test_a_likely_gain_is_tried_where_only_the_model_is_in_doubt():
+    answer = answer_question(Run(waits_a_little(0.014)), LONG)
+    assert answer.proposed is not None
+    record = answer.proposed
+    assert record.new.num_workers >= 1
+    assert record.gain_low_pct is not None
+    assert record.gain_low_pct < 100 * LEAST_GAIN
+    assert record.gain_pct is not None
+    assert record.gain_pct >= 100 * TRIED_GAIN
+
+
+@pytest.mark.parametrize(
+    ('evidence', 'left'),
+    [
+        (waits_a_little(0.005), 10_000),
+        (waits_a_little(0.014), 60),
+    ],
+    ids=['a small gain', 'there and back takes what it gives'],
+)
+def test_nothing_is_tried_where_that_cannot_pay(evidence, left):
+    question = replace(LONG, iterations_left=left)
+    answer = answer_question(Run(evidence), question)
+    assert answer.proposed is None
+    assert answer.why
 
 
 def test_workers_do_not_begin_to_live_on_where_a_hook_may_need_them_anew():
