@@ -220,7 +220,7 @@ def describe_changes(
 
 
 def describe_mended(answer: Answer) -> list[Section]:
-    """Section on the gain of using all CPUs of a task; empty if srun bound none."""
+    """Section on the gain of all CPUs of a task; empty unless srun bound fewer."""
     found, run = answer.mended, answer.summary
     if found is None:
         return []
