@@ -1,4 +1,4 @@
-"""A training with planted validations, which `benchmarks.validation` starts.
+"""Program for `benchmarks.validation`: a training with validations of known time.
 
 ``python -m benchmarks.validation_training CASE FOLDER``, with torchrun for two ranks.
 
@@ -28,13 +28,13 @@ from mmengine.hooks import Hook
 from benchmarks.toy import HOOK, SAVES, OneWeight, Sized, build_runner
 
 TRUTH, ETAS = 'planted_{}.json', 'etas.json'
-"""Names of the files that a rank writes in the run's folder."""
+"""Names of the files that each rank writes into the run's folder."""
 _SLOW_RANK = 1
 
 
 @dataclass(frozen=True)
 class Planted:
-    """Planted seconds of a validation by part.
+    """Known seconds of a validation, by part.
 
     Attributes:
         item_s: Of loading one batch, in the loop.
@@ -82,14 +82,14 @@ Seconds = dict[str, float]
 
 
 class Tape:
-    """Planted seconds of the current validation by part."""
+    """True seconds of the running validation, by part."""
 
     def __init__(self) -> None:
         self.seconds: Seconds = defaultdict(float)
         self.validations: list[Seconds] = []
 
     def spend(self, part: str, seconds: float) -> None:
-        """Sleeps and records the true duration."""
+        """Sleeps for the time of a part, and records the true duration."""
         if seconds:
             began_s = time.perf_counter()
             time.sleep(seconds)
@@ -100,7 +100,7 @@ TAPE = Tape()
 
 
 class PlantedDataset(Sized):
-    """Data set whose images sleep."""
+    """Data set whose images sleep when they are loaded."""
 
     def __init__(self, length: int, item_s: float) -> None:
         super().__init__(length)
@@ -112,7 +112,7 @@ class PlantedDataset(Sized):
 
 
 class PlantedModel(OneWeight):
-    """Model whose predictions sleep.
+    """Model that sleeps when it predicts.
 
     Args:
         planted: What is planted.
@@ -133,7 +133,7 @@ class PlantedModel(OneWeight):
 
 
 class SlowToSend:
-    """Result whose pickling and unpickling sleep."""
+    """Result that sleeps when it is pickled and unpickled."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -150,7 +150,7 @@ def _read_slowly(seconds: float) -> SlowToSend:
 
 
 class PlantedMetric(BaseMetric):
-    """Metric that sleeps.
+    """Metric that sleeps for a known time.
 
     Args:
         planted: What is planted.
@@ -188,11 +188,11 @@ class PlantedMetric(BaseMetric):
 
 
 class SecondMetric(PlantedMetric):
-    """Second metric class, for a name of its own."""
+    """Same metric as another class, so that there are two names."""
 
 
 class SavesBest(Hook):
-    """Hook that takes some time to save after each validation."""
+    """Hook that takes some time to save a checkpoint after each validation."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -208,7 +208,7 @@ class SavesBest(Hook):
 
 
 class WallClock(Hook):
-    """Hook that times a whole validation, as the first of all hooks.
+    """Hook that times each whole validation, as the first of all hooks.
 
     Args:
         folder: Gets what was planted.
@@ -231,7 +231,7 @@ class WallClock(Hook):
 
 
 def plant(name: str, folder: Path) -> None:
-    """Trains two short epochs with a planted validation each."""
+    """Trains two short epochs, each with a validation of known time."""
     planted = CASES[name]
     more: dict[str, Any] = {}
     if planted.ranks > 1:
@@ -259,7 +259,7 @@ def plant(name: str, folder: Path) -> None:
 def validate(
     planted: Planted, length: int, kinds: list[type[PlantedMetric]]
 ) -> dict[str, Any]:
-    """Arguments of a Runner for a planted validation."""
+    """Returns arguments of a Runner for a validation of known time."""
     return {
         'val_dataloader': {
             'dataset': PlantedDataset(length, planted.item_s),
@@ -278,7 +278,7 @@ def validate(
 
 @dataclass(frozen=True)
 class Length:
-    """A planted training whose end is forecast.
+    """Training with known times whose end is forecast.
 
     Attributes:
         loop: Of ``train_cfg``.
@@ -328,7 +328,7 @@ LENGTHS = {
 
 
 class EtaTape(Hook):
-    """Hook that records MMEngine's own ETA by iteration.
+    """Hook that records MMEngine's ETA in each iteration.
 
     Args:
         folder: Gets it.
@@ -347,7 +347,7 @@ class EtaTape(Hook):
 
 
 def last(name: str, folder: Path) -> None:
-    """Trains a whole planted training."""
+    """Trains a whole training whose end is forecast."""
     length = LENGTHS[name]
     planted = Planted(metrics_s=(length.metric_s,), batches=4)
     saves = {'interval': -1, 'save_last': False, **(length.saves or {})}
