@@ -106,12 +106,12 @@ class Command(click.Command):
 
 
 class WholeNumber(click.IntRange):
-    """A whole number in ASCII digits; ``int`` would take ``1_000`` and others, too."""
+    """Click type of a whole number in ASCII digits; ``1_000`` is refused."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Any:
-        """Converts a whole number; refuses other text and numbers out of range."""
+        """Converts text to a whole number in range, and refuses any other text."""
         if not isinstance(value, int) and not re.fullmatch(_WHOLE, value, re.A):
             said = phrase('expected a whole number, found {found}', found=short(value))
             self.fail(say(said), param, ctx)

@@ -43,7 +43,7 @@ Stopping at +-2 % from 6 pairs on, a 95 % interval covers the truth 92 to 96 tim
 SETTLED_GAIN = 0.02
 """Half width of the gain's confidence interval at which a verification may stop."""
 SETTLED_SHARE = 0.1
-"""Half width of the gain's interval, relative to the gain, that may end it."""
+"""Half width of the gain's interval, as a share of the gain, at which to stop."""
 
 _SIDE_NAMES = {FIRST: phrase('first'), SECOND: phrase('second'), '': phrase('other')}
 

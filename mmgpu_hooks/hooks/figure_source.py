@@ -94,7 +94,7 @@ class SourceList:
         """Sources of measured values that could be opened."""
 
     def open(self, source: _Source) -> _Source:
-        """Open a source of measured values; it is closed later even if that fails.
+        """Open a source of measured values; it gets closed even if opening fails.
 
         Returns:
             The source itself.

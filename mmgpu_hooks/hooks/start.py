@@ -1,4 +1,4 @@
-"""Watches a rank's memory, and standstills of it, until its train loop begins.
+"""Watches a rank's memory and standstills until the rank's train loop begins.
 
 Ranks may wait for one another before the first iteration: weights are broadcast, data
 sets are parsed, checkpoints are loaded. What each does, as far as it may last, and is
@@ -71,7 +71,7 @@ class StartFile:
         return vis_data_folder(self._runner) / start_name(self._runner.rank)
 
     def write(self, *records: EvidenceLine) -> None:
-        """Add records to the start's evidence file, made with the first, unless closed.
+        """Add records to the start's evidence file, which the first of them creates.
 
         Raises:
             OSError: If there is no room.

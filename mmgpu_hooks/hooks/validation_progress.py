@@ -14,7 +14,7 @@ PROGRESS_THREAD = 'mmgpu-validation'
 
 _LOOK_S = 1.0
 _CALL_S = 3.0
-"""Seconds after which a call in a validation is first recorded; later ones double."""
+"""Seconds after which a validation's call is first recorded, then at each doubling."""
 _PAUSE_S, _PAUSE_SHARE = 30.0, 0.05
 """Least pause between two progress records: seconds, and share of the time so far."""
 

@@ -251,7 +251,7 @@ class ConsoleLog:
             self._calm += order - traceback.seen > _CONTEXT
 
     def _note_start(self) -> None:
-        """Note a start of training, if no earlier line of the console log ended it."""
+        """Note that a training starts: forget the events of an earlier training."""
         if self._has_started or self._has_ended or self.progress:
             self._forget()
         elif not self._has_ranks:

@@ -31,7 +31,7 @@ _SHOWN_SHARE = 0.005
 _LEAST_READINGS, _LEAST_GAIN, _LEAST_FIT = 5, 0.05, 0.8
 """Readings, relative gain and fit (R squared) that memory growth needs to count."""
 _COPIES = 1.2
-"""Growth of workers' memory up to which it counts as copies of data set objects.
+"""Most growth of workers' memory, in sizes of the objects, that counts as copying.
 
 A multiple of the size of the objects.
 """

@@ -64,14 +64,14 @@ The scheduler moves tasks late, and short saves are read coarsely.
 """
 
 EXPLAINED = 0.7
-"""Smallest CPU time of a suspect, per core wait of a save, that proves the suspect.
+"""Least ratio of a program's CPU time to a save's core wait that proves it the cause.
 
 A task was on that core all the while, but for what a hypervisor takes and the clock's
 grain of 10 ms.
 """
 
 BY_ELIMINATION = 0.25
-"""CPU time of a suspect, per core wait of a save, below which it is cleared."""
+"""Ratio of a program's CPU time to a save's core wait below which it is no cause."""
 
 MAJOR_FAULT_S = 1e-4
 """Least seconds of reading one memory page from storage or swap."""

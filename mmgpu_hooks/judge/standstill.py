@@ -67,7 +67,7 @@ _VALIDATING = {
 
 
 class LastSign(NamedTuple):
-    """Last iteration of a rank and its alarms since; compares by how far it came."""
+    """Last iteration that a rank recorded, and its alarms since; sorts by progress."""
 
     iteration: int
     """Last iteration that the rank recorded."""

@@ -34,7 +34,7 @@ _AMPLE = 0.15
 """Share of free host memory above which memory was not the cause of a kill."""
 _MOST_PROOF = 4
 _GIVEN_UP = {Order.ENDED, Order.KILLED, Order.KILLED_TOO, Order.AFTER}
-"""Priorities of log lines on a run that somebody ended, perhaps as it hung."""
+"""Priorities of log lines on a run that was ended on purpose, perhaps for hanging."""
 _OWN_REASONS = {order for order in Order if order < Order.CRASHED}
 _OWN_REASONS -= {Order.AFTER, Order.ENDED}
 """Priorities of log lines that say why a run failed before somebody ended it."""

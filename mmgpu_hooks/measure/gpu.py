@@ -120,7 +120,7 @@ class SampleSummary(TypedDict, total=False):
 
 
 def describe(error: Exception) -> str:
-    """Return the text of a pynvml error, even where the driver has none for it."""
+    """Return the text of a pynvml error, even if the driver cannot give one."""
     with contextlib.suppress(Exception):  # bytes that are no text, a missing symbol
         if text := ' '.join(str(error).split()):
             return text

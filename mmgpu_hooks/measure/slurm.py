@@ -1,4 +1,4 @@
-"""Parses SLURM's variables: CPUs given to a task, and CPUs that srun bound. Pure.
+"""Parses SLURM's variables: CPUs given to a task, and CPUs in srun's mask. Pure.
 
 ``SLURM_CPUS_PER_TASK`` is a request, no limit: what a process may use is its affinity.
 ``srun`` sets that from a mask, and the mask can be smaller than the request. Whether it

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _LARGEST_ID = 2**53
-"""Largest COCO id: float64 represents whole numbers exactly up to this one."""
+"""Largest COCO id, up to which float64 represents whole numbers exactly."""
 _CHUNK_BYTES = 2**26
 """Most bytes of masks that are copied at a time on the device that holds them."""
 ARRAYS = ('precision', 'recall', 'scores')

@@ -18,7 +18,7 @@ from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema.recorded import SparedTime
 
 _LEAST_SPARE, _MOST_SPARE = 1024, 131_072
-"""Fewest and most spare places added to a scalar history that is full.
+"""Fewest and most values of spare capacity added to a scalar history that is full.
 
 Between them, as many as there are values.
 """
@@ -79,7 +79,7 @@ class GrowingHistories:
 
 
 class GrowingHistory(HistoryBuffer):
-    """A ``HistoryBuffer`` with spare places, whose copies and pickles have none."""
+    """A ``HistoryBuffer`` with spare capacity, whose copies and pickles have none."""
 
     _log: _Grown
     _counts: _Grown
@@ -145,7 +145,7 @@ class GrowingHistory(HistoryBuffer):
 
 
 class _Grown:
-    """NumPy array with spare places at its end, so that values are added cheaply.
+    """NumPy array with spare capacity at its end, so that values are added cheaply.
 
     Args:
         values: What it begins with; it is not changed by what is added.

@@ -71,7 +71,7 @@ class Setting:
 
     The first one wins."""
     is_nested: ClassVar[bool] = False
-    """True if each value is judged with the best values of later settings beside it.
+    """True if each value is judged together with the best values of later settings.
 
     Such a setting changes the work of a batch."""
     is_bounded: ClassVar[bool] = False

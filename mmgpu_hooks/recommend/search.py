@@ -100,7 +100,7 @@ def _pick(
     options: dict[Any, Choice],
     rejected: dict[str, Rejection],
 ) -> Choice:
-    """Pick the first value that is nearly the fastest, if it is worth a change."""
+    """Choose the first value nearly as fast as the fastest, if that is worthwhile."""
     own = at[setting.name]
     stays = options.get(own, at)
     assumed = {value: job.assume(then) for value, then in options.items()}
@@ -139,7 +139,7 @@ def _find_doubt(
 def _find_doubt_alone(
     job: Job, stays: Choice, then: Choice, gain: Gain
 ) -> Rejection | None:
-    """Reject a change that is unsure alone or beside the others, else ``None``."""
+    """Return the rejection of one setting's change of unsure gain, or ``None``."""
     alone = predict_gain(job.without_other_load, stays, then)
     is_small = min(gain.share, alone.share) < thresholds.WORTHWHILE_GAIN
     doubt = _find_doubt(job, job.old, then, predict_gain(job, job.old, then))

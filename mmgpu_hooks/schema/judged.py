@@ -217,7 +217,7 @@ class HostOverhead:
     savings: Tuple[HostSaving, ...]
     """Optimisations that are worth switching on, one by one."""
     names: Tuple[str, ...]
-    """Value for ``optimize``: optimisations that are worth it, and those already on."""
+    """Value for ``optimize``: optimisations worth using, those already on included."""
     predicted_iter_s: Optional[float] = None
     """Predicted iteration time with all optimisations that could be measured, s."""
     predicted_gain_pct: Optional[float] = None

@@ -324,7 +324,7 @@ class RunRecord(
 
     It trains the same weights with all but ``resume``."""
     overhead: Optional[StepOverhead] = None
-    """Host work of one training step."""
+    """Host work of one train step, counted once: parameter groups, clipping etc."""
     hook_place: Optional[str] = None
     """Dotted config key of GPUEfficiencyHook, as ``default_hooks.gpu_efficiency``.
 

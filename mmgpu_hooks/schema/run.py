@@ -66,7 +66,7 @@ class RunEvidence:
 
     It may be of another training."""
     cores_had: Optional[float] = None
-    """Usable cores of the run, where its run record is another start's; else ``None``.
+    """Usable cores of the run, if its run record is of another start; else ``None``.
 
     ``None`` where ``run`` says what it had."""
 

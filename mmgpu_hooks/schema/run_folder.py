@@ -46,7 +46,7 @@ class RunFiles:
     """The files of one training run."""
 
     folder: Path
-    """Folder of the run's files: ``vis_data``, as a rule."""
+    """Folder of the run's files, usually ``vis_data``."""
     evidence: Path | None = None
     """Evidence file of rank 0.
 
@@ -68,7 +68,7 @@ class RunFiles:
 
     @property
     def run_folder(self) -> Path:
-        """Folder that MMEngine named by the start of the run, as a rule."""
+        """Folder of the run, which MMEngine usually names by the start time."""
         return self.folder.parent if self.folder.name == 'vis_data' else self.folder
 
 

@@ -631,7 +631,7 @@ def _computes_in_tf32(profile: Profile) -> bool:
 
 
 def _say_amp(profile: Profile) -> Text:
-    """Says if AMP (mixed precision) is on, and why its gain is small, if it is."""
+    """Phrases if AMP (mixed precision) is on, and why it would gain little."""
     products_pct, why, share = profile.products_pct, None, None
     if products_pct is not None:
         share = phrase(

@@ -83,7 +83,7 @@ _LEAST_HOURS = 0.05
 
 
 def render_json(answer: Answer) -> str:
-    """JSON of ``mmgpu recommend``'s answer, with the keys that are listed here."""
+    """JSON of ``mmgpu recommend``'s answer, with a documented set of keys."""
     found, run = answer.recommendation, answer.summary
     # of what was asked for only, and of what there was
     optional = {

@@ -201,7 +201,7 @@ def describe_run(answer: Answer) -> list[Section]:
 
 
 def _list_figures(run: Run) -> Iterator[KeyFigure]:
-    """Measured values in large print for a run's page; unknown ones are named so."""
+    """Measured values in large print for a run's page, unknown values included."""
     figures, parts = run.figures, run.figures.per_iteration
     steady = phrase('mean of {steady_iterations}', figures)
     yield KeyFigure(phrase('Iteration'), format_seconds(figures.iter_s), steady)

@@ -152,7 +152,7 @@ def _next(
 
 
 def _describe_advice(advice: RunAdvice) -> Iterator[Text]:
-    """Lines on the predicted gain of the recommended config, and what it lacks."""
+    """Lines on the recommended config: predicted gain, and changes left out of it."""
     gain = _phrase_gain(advice.recommendation)
     if advice.config and gain:
         yield phrase('predicted: {gain}', gain=gain)

@@ -307,7 +307,7 @@ class LoaderSwitch:
         return heir
 
     def _set(self, new: TunedSettings, salt: int) -> Patches:
-        """Set worker settings of the DataLoader; return the patches that undo it."""
+        """Set worker settings of the DataLoader; return patches to undo the change."""
         loader, patches = self._loader, Patches()
         workers, old = new.num_workers, self.settings
         self._old_init = self._init
