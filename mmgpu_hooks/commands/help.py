@@ -18,7 +18,7 @@ _UNWRAPPED = '\b\n'
 
 
 def limit_width(width: int) -> int:
-    """Returns the number of columns at which to wrap a widened text."""
+    """Returns the width at which to wrap help, so that lines fit ``width`` columns."""
     # the filler of a line's last character falls off its end
     return width - (not is_english())
 

@@ -27,7 +27,7 @@ _EXPLAINED = re.compile(
     r'|messages?|lines?|usually|often|happens|appears|stands for)\b'
     r'|["\'`)\]*.,]{0,4}\s{0,9}(?:[→—?]|=>|->)'
 )
-"""Regex for words that explain an error text before them, so none is reported."""
+"""Regex for words by which a line explains an error text instead of reporting it."""
 _LISTED = re.compile(r'\s*(?:[-*•·‣◦>#+]|\d{1,2}[.)]|\(?[a-z][.)]|[QA]:)\s+\S')
 """Start of a line of a list, a quotation, a comment or a shell's trace."""
 _QUOTED = re.compile(

@@ -1,4 +1,4 @@
-"""Clocks that return seconds, and the type :data:`Clock` for clocks of tests."""
+"""Clocks that return seconds, and their type :data:`Clock`, which tests can fake."""
 
 from __future__ import annotations
 

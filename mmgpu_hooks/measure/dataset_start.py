@@ -78,11 +78,11 @@ class OpenedFiles:
         self.stamps: dict[str, FileStamp] = {}
         """Size, times and inode of each file when first opened, by absolute path."""
         self.lists_folders = False
-        """True if a folder was listed; only watched when stamps are taken."""
+        """True if a folder was listed; always False if no stamps are taken."""
         self.misses_files = False
-        """True if a missing file was opened; only watched when stamps are taken."""
+        """True if a missing file was opened; always False without stamps."""
         self.starts_others = False
-        """True if a thread or process began; only watched when stamps are taken."""
+        """True if a thread or process began; always False without stamps."""
         self._with_state = with_state
         self._thread = threading.get_ident()
         self._patches = Patches()
@@ -241,7 +241,7 @@ class DatasetWatch:
             pending.patches.close()
 
     def _begin(self, dataset: Any) -> None:
-        """Initialise a data set, timed: the function in place of its ``full_init``."""
+        """Initialise a data set and time that, in place of its ``full_init``."""
         self._release(dataset)
         if getattr(dataset, '_fully_initialized', False):
             type(dataset).full_init(dataset)

@@ -198,7 +198,7 @@ class TimeLedger:
                 pass
 
     def add_wait_cpu(self, cpu_s: float) -> None:
-        """Note the CPU seconds of one measured wait for data; the mean counts for all.
+        """Note the CPU seconds of one measured wait for data, as a sample of all waits.
 
         It takes as much to take a batch that had to be waited for as one that stood
         ready.

@@ -161,7 +161,7 @@ class _Residuals(NamedTuple):
     squares: FloatArray
     """Sum of squares of the residuals, for each correlation."""
     information: FloatArray
-    """Information on the fitted constant, for each correlation."""
+    """Fisher information on the fitted constant, for each correlation."""
 
 
 def _fit_correlations(away: FloatArray, correlation: FloatArray) -> _Residuals:

@@ -618,7 +618,7 @@ class Why:
     started: Optional[str] = None
     """Start of the judged run, by its host's clock."""
     notes: Tuple[Text, ...] = ()
-    """Sentences on other runs of the folder, and on what was left out."""
+    """Sentences on other runs of the folder, and on evidence that was not read."""
 
 
 @dataclass(frozen=True)

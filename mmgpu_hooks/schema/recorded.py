@@ -815,7 +815,7 @@ class SaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='save'):
 
 
 class AfterSaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='after_save'):
-    """Waits for data just after a save, while batches loaded during the save last.
+    """Waits for data after a save, until the batches loaded during it are used up.
 
     The workers go on while the loop stands in a save, and the next iterations find what
     they made.

@@ -52,7 +52,7 @@ class RunEvidence:
     tuned: Tuple[recorded.TunedRecord, ...] = ()
     """Changes and judgements of ``tune=True``, in the order of time."""
     start_parts: Tuple[recorded.StartPartRecord, ...] = ()
-    """Records of the beginnings of those parts of a training's start that may last.
+    """Records of the beginning of each part of a training's start that can take long.
 
     Of a run that left no more."""
     start: Optional[recorded.StartRecord] = None

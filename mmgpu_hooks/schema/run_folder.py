@@ -19,7 +19,7 @@ PLAIN_NAME = 'scalars.json'
 _RANK = re.compile(r'_rank(\d+)(?=(?:\.\d+)?\.jsonl$)')
 _TIMESTAMP = re.compile(r'^\d{8}_\d{6}')
 _LOG = re.compile(r'^\d{8}_\d{6}(?:_.*rank0+)?\.log$')
-"""Pattern of the names of MMEngine's own log files.
+"""Regex for the names of MMEngine's own log files.
 
 That of rank 0 where each rank has one.
 """

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _EVIDENCE = re.compile(r'gpu_efficiency(?:\.\d+)?\.jsonl')
-"""Pattern of the names of rank 0's evidence files.
+"""Regex for the names of rank 0's evidence files.
 
 A number is of a Runner that trained again.
 """

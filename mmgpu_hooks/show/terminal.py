@@ -22,7 +22,7 @@ MOST_WIDTH = 100
 """Largest width of prose, in columns, as longer lines are hard to read."""
 _UNLIMITED = 1000
 _MANY = 8
-"""Fewest columns of a table from which they are set closer together."""
+"""Number of columns from which a table's columns are set closer together."""
 _STYLES = {'problem': 'red', 'notice': 'yellow', 'ok': 'green', 'unknown': 'dim'}
 _DIFF_STYLES = {'+': 'green', '-': 'red', '@': 'cyan'}
 

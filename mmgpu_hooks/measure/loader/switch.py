@@ -75,7 +75,7 @@ class LoaderSwitch:
         self._loader, self._ranks = loader, ranks
         self._book_teardown = book_teardown
         self._used_seeds = ranks * (getattr(loader, 'num_workers', 0) or 0)
-        """Number of seeds, from the DataLoader's own on, that workers have had."""
+        """Number of consecutive seeds that workers have used, in all switches."""
         self._before: Patches | None = None
         """Patches that undo the last switch, until the switch is confirmed."""
         self._own_init = self._init = getattr(loader, 'worker_init_fn', None)
