@@ -15,7 +15,7 @@ import torch
 from scipy.stats import norm
 
 BLOCK = 64
-"""Number of images after which the costs put into them reach their mean."""
+"""Number of images after which known costs reach their mean."""
 
 T = TypeVar('T')
 

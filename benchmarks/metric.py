@@ -61,7 +61,7 @@ class Case:
     digits: int = 7
     """Number of decimals of the scores; with few, many scores are equal."""
     classes: int = CATEGORIES
-    """Number of classes that the data set uses of those in the annotations."""
+    """Number of classes in use, out of the classes in the annotations."""
     least_times: float | None = None
     """Least ratio of CocoMetric's CPU time to FastCocoMetric's, as a target."""
 

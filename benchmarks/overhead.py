@@ -89,7 +89,7 @@ WORKER_GIB, LONG_READ_S = 4.0, 0.02
 VERDICT_PCT, VERDICT_CPU_PCT = 0.01, 0.5
 """Most per cent of an hour for an hourly verdict: of the training thread, of a core."""
 MAX_MEMORY_THREAD_PCT = 0.1
-"""Most per cent of a worker's time in which its mappings are locked by our reads."""
+"""Most per cent of a worker's time in which reading its memory can block it."""
 VERDICTS = 5
 LONG_RUN = Path(__file__).parents[1] / 'tests/golden/late_batches/run'
 """Recorded run that is repeated to a day's length, for a costly verdict."""

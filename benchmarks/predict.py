@@ -69,7 +69,7 @@ from mmgpu_hooks.schema.judged import Prediction
 MEDIAN_LIMIT, P90_LIMIT, COVERAGE_LIMIT = 5.0, 12.0, 90.0
 OTHERS_MEDIAN_LIMIT, OTHERS_P90_LIMIT = 3.0, 10.0
 OTHERS_COVERAGE_LIMIT, ONE_COVERAGE_LIMIT, WIDTH_LIMIT = 88.0, 70.0, 14.0
-"""Limits, per cent: coverage over all pipelines, of one, median half width."""
+"""Limits in per cent: coverage of all pipelines, of each one, and interval width."""
 REPEATS_WITHIN_PCT = 5.0
 """Largest difference, per cent, between trainings of a setting that are averaged."""
 
@@ -539,7 +539,7 @@ def judge_others(names: Sequence[str], cases: Sequence[Case]) -> Iterator[Figure
 
 
 def judge_one_of_others(name: str, cases: Sequence[Case]) -> Figure:
-    """Returns a figure on one pipeline: the share of intervals with the truth."""
+    """Returns a figure on one pipeline: the share of intervals that hold the truth."""
     note = 'nothing could be predicted'
     if cases:
         settings = {case.key: case.repeats for case in cases}

@@ -218,7 +218,7 @@ class SimulatedTraining:
         self._job, self._rng = job, random.Random(seed)
         self.workers, self.done, self.seconds = workers, 0, START_S * bool(workers)
         self.changes: list[int] = []
-        """Numbers of workers in the order of changes, changes back included."""
+        """Each number of workers that was switched to, switches back included."""
         self.first_at: int | None = None
         """Iteration of the first change of workers."""
         self._since = self._ask_at = 0

@@ -371,7 +371,7 @@ def list_differences(before: FlatConfig, after: FlatConfig) -> list[KeyPath]:
 
 
 def is_same(left: object, right: object) -> bool:
-    """Compares two config values by type and value; functions by their definition."""
+    """Compares two config values by type and value; functions and classes by origin."""
     if left is right:
         return True
     if type(left) is not type(right):

@@ -1,4 +1,4 @@
-"""Classifies console lines with 0 for each digit, and caches the result.
+"""Classifies console lines after replacing each digit by 0, and caches the results.
 
 Lines that differ in their digits alone have one shape: is it a frame, an exception,
 progress; which patterns may match. Most lines are passed over by it.

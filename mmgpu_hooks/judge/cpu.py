@@ -30,7 +30,7 @@ To fork is CPU and to join is waiting; 0.5 to 0.8 were seen.
 """
 
 CALM_ITERATIONS = 20
-"""Fewest iterations without save or validation for a mean of their CPU use.
+"""Fewest iterations without save or validation that suffice for a mean CPU use.
 
 The others are then left out: a mean of fewer swings by more than what saves and
 validations leave of an error.
