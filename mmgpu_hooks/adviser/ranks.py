@@ -1,4 +1,4 @@
-"""Chooses which rank of a run is judged at the end of training.
+"""Chooses which rank is judged at the end of training, for hook and adviser.
 
 Both read no more than that takes a second or two, and judge the same rank.
 """

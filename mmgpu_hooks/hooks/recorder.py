@@ -83,7 +83,7 @@ class Recorder(LoopListener):
         self._publisher = ScalarPublisher(runner.message_hub, hook.scalar_names)
         self._patches = Patches()
         self._due_at = 0
-        """Batch index in the epoch up to which no log line or interval's end is due."""
+        """Batch index in the epoch before which no log line or interval end is due."""
         self._start = runner.iter
         self._saves = 0
         """Number of checkpoint saves in the records of log intervals so far."""

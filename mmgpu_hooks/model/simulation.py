@@ -95,7 +95,7 @@ _NORMAL = NormalDist()
 # settings are compared under the same costs
 @functools.lru_cache(maxsize=64)
 def draw_costs(cost: Cost, count: int, stream: int) -> tuple[float, ...]:
-    """Draw a stratified sample of durations, s, with exactly the given mean.
+    """Draw a stratified sample of a cost's durations, s, with exactly its mean.
 
     Log-normal, and the rare ones of the cost on top, each as long as their mean.
 

@@ -79,7 +79,7 @@ class Setting:
 
     Such a setting leaves the work of a batch alone."""
     must_be_sure: ClassVar[bool] = False
-    """True if the setting's own gain must be sure, not just that of all changes.
+    """True if the setting's own gain must be sure before the setting is changed.
 
     Not only that of all changes together."""
     is_recipe: ClassVar[bool] = False
@@ -254,7 +254,7 @@ class Job:
     """Settings that are tuned, in the order of the search."""
     loader: str = TRAIN
     memory: CardMemory | None = None
-    """GPU memory as a function of batch size; ``None`` if no other size is asked for.
+    """GPU memory as a function of batch size.
 
     ``None`` where no other size is asked for."""
 

@@ -382,7 +382,7 @@ class RunAdvice:
     left_out: Tuple[str, ...] = ()
     """Recommended config keys that the run's config cannot take."""
     worker_nice: Optional[int] = None
-    """Recommended nice value of the workers; ``None`` if none, or if set in a config.
+    """Recommended nice value of the loader's workers.
 
     It is an option of the command that added the hook. ``None`` where it is not
     recommended, or is in a config."""

@@ -66,7 +66,7 @@ class RunEvidence:
 
     It may be of another training."""
     cores_had: Optional[float] = None
-    """Usable cores of the run, if its run record is of another start; else ``None``.
+    """Usable cores that the run had, if its run record describes another start.
 
     ``None`` where ``run`` says what it had."""
 
