@@ -1,4 +1,4 @@
-"""Costs that benchmarks plant in trainings: CPU work, and draws with a known mean."""
+"""Costs put into trainings on purpose: CPU work, and random draws with known mean."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import torch
 from scipy.stats import norm
 
 BLOCK = 64
-"""Images after which planted costs reach their mean."""
+"""Number of images after which known costs reach their mean."""
 
 T = TypeVar('T')
 
 
 class Work:
-    """Burns CPU in a fixed number of equal pieces, however long they take.
+    """Burns CPU in a fixed number of equal pieces, whatever time they take.
 
     Args:
         piece: The piece.
@@ -38,14 +38,14 @@ class Work:
         return time.perf_counter() - begin
 
     def burn(self, seconds: float) -> None:
-        """Does the work that takes so many seconds on a core of its own."""
+        """Burns the CPU that takes ``seconds`` on a core of its own."""
         for _ in range(round(seconds / self._piece_s)):
             self._piece()
 
 
 @functools.cache
 def make_works() -> dict[str, Work]:
-    """Works of steps and loading by kind; ``python`` never releases the GIL.
+    """Makes the work of steps and loading, by kind; ``python`` always holds the GIL.
 
     Its pieces are timed once, which takes a second or two.
     """
@@ -57,7 +57,7 @@ def make_works() -> dict[str, Work]:
 
 
 def log_normal_block(spread: float, count: int = BLOCK) -> list[float]:
-    """Quantiles of a log-normal distribution, scaled to a mean of 1.
+    """Returns quantiles of a log-normal distribution, scaled to a mean of 1.
 
     Args:
         spread: Standard deviation over mean, of the whole distribution.
@@ -70,7 +70,7 @@ def log_normal_block(spread: float, count: int = BLOCK) -> list[float]:
 
 
 def pareto_block(shape: float, count: int = BLOCK) -> list[float]:
-    """Quantiles of a Pareto distribution, scaled to a mean of 1.
+    """Returns quantiles of a Pareto distribution, scaled to a mean of 1.
 
     Args:
         shape: Of the tail: the share beyond x falls as x to the power of minus this.
@@ -82,7 +82,7 @@ def pareto_block(shape: float, count: int = BLOCK) -> list[float]:
 
 
 def draw_blocks(block: Sequence[T], seed: int) -> Iterator[T]:
-    """Repeats the values of a block without end, each time in another order.
+    """Yields the values of a block endlessly, each time in another random order.
 
     So a run of a few seconds sees what a long one would.
     """
@@ -101,7 +101,7 @@ def guess_iter_s(
     step_s: float,
     step_cpu_s: float,
 ) -> float:
-    """Rough seconds of an iteration; used for the length of a run only.
+    """Estimates the seconds of an iteration roughly, to choose a run's length.
 
     Args:
         workers: ``num_workers``.

@@ -37,17 +37,17 @@ from mmgpu_hooks.schema.judged import FASTER, Estimate
 LENGTHS = (10, 18, 30, 60, 100, 200)
 CORRELATIONS = (0.0, 0.2, 0.4, 0.6, 0.8)
 BEYOND = 0.95
-"""Correlation without a coverage target: its coverage is only shown."""
+"""Highest simulated correlation, for which coverage is shown but not judged."""
 PAIRS, TREND_PAIRS, QUICK_PAIRS = 1000, 300, 50
-"""Simulated pairs per cell; fewer with a trend, where coverage is high."""
+"""Number of simulated pairs per cell: usually, with a trend, and in a quick run."""
 LEAST_COVERAGE_PCT = 93.0
 MOST_WIDTHS = {30: 2.0, 100: 1.4}
-"""Largest ratio to the width with known correlation, by least number of intervals."""
+"""Largest ratio of an interval's width to that for known correlation, by length."""
 DEMO_LENGTH = 18
 LEAST_SIGNS_PCT = 99.0
 GOLDEN = Path(__file__).resolve().parents[1] / 'tests/golden'
 
-"""Folder of recorded trainings; two of them are the demo's."""
+"""Folder of recorded trainings, two of which are the demo's."""
 
 Array = npt.NDArray[np.float64]
 Lots = np.random.Generator
@@ -55,7 +55,7 @@ Lots = np.random.Generator
 
 @dataclass(frozen=True)
 class Pairs:
-    """Simulated pairs of runs, one pair per row.
+    """Simulated pairs of runs as arrays, with one pair per row.
 
     Attributes:
         before: Values of the first runs.
@@ -73,7 +73,7 @@ class Pairs:
 
 
 def correlate(length: int, correlation: float) -> Array:
-    """Correlation matrix of an AR(1) series."""
+    """Returns the correlation matrix of an AR(1) series."""
     places = np.arange(length)
     return np.asarray(correlation ** np.abs(places[:, None] - places), float)
 
@@ -140,7 +140,7 @@ WITHOUT_TREND = ('equal weights', 'unequal weights', 'unlike runs')
 
 @dataclass(frozen=True)
 class Cell:
-    """One kind of simulated pairs, at one length and correlation.
+    """One kind of simulated pairs of runs, with one length and one correlation.
 
     Attributes:
         kind: Of :data:`KINDS`.
@@ -157,7 +157,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Coverage and width of a cell's intervals.
+    """Coverage and width of the confidence intervals of one cell.
 
     Attributes:
         cell: The cell.
@@ -171,7 +171,7 @@ class Outcome:
 
 
 def judge_cell(cell: Cell) -> Outcome:
-    """Simulates the pairs of a cell and compares the runs of each."""
+    """Simulates the pairs of a cell, and compares the two runs of each pair."""
     kind = list(KINDS).index(cell.kind)
     lots = np.random.default_rng([kind, cell.length, round(100 * cell.correlation)])
     runs = KINDS[cell.kind](lots, cell.pairs, cell.length, cell.correlation)
@@ -185,7 +185,7 @@ def judge_cell(cell: Cell) -> Outcome:
 
 
 def compare_series(before: Array, after: Array, weights: Array) -> Estimate:
-    """Difference of two runs as `mmgpu compare` estimates it."""
+    """Estimates the difference of two runs as ``mmgpu compare`` does."""
     first, second = (
         summarize_series(run.tolist(), weights.tolist()) for run in (before, after)
     )
@@ -194,7 +194,7 @@ def compare_series(before: Array, after: Array, weights: Array) -> Estimate:
 
 
 def find_known_half_widths(runs: Pairs) -> Iterator[float]:
-    """Half widths of Welch's test with the true correlations."""
+    """Computes half widths by Welch's test with the true correlations."""
     degrees = runs.before.shape[1] - 1
     first, second = (
         find_known_variances(values, runs.weights, correlation)
@@ -206,7 +206,7 @@ def find_known_half_widths(runs: Pairs) -> Iterator[float]:
 
 
 def find_known_variances(values: Array, weights: Array, correlation: float) -> Array:
-    """Variance of each row's weighted mean, by generalised least squares."""
+    """Computes each row's variance of the mean by generalised least squares."""
     matrix = correlate(values.shape[1], correlation)
     inverse = np.linalg.inv(matrix)
     means = values @ inverse.sum(axis=0) / inverse.sum()
@@ -236,7 +236,7 @@ DEMO_AFTER = Demo(0.293, 0.443, 0.54)
 
 
 def simulate_demo(lots: Lots, demo: Demo) -> Array:
-    """Simulates a series with the demo's range and correlation, within 0.05."""
+    """Simulates a series with the demo's range and, to within 0.05, its correlation."""
     while True:
         (series,) = draw_series(lots, 1, DEMO_LENGTH, demo.correlation)
         away = series - series.mean()
@@ -246,7 +246,7 @@ def simulate_demo(lots: Lots, demo: Demo) -> Array:
 
 
 def judge_demo(pairs: int) -> list[Figure]:
-    """Figures on the sign found for the demo's trainings, recorded and simulated."""
+    """Returns figures on the sign found for the demo, recorded and simulated."""
     lots, weights = np.random.default_rng(18), np.ones(DEMO_LENGTH)
     signs = [
         compare_series(
@@ -271,7 +271,7 @@ def judge_demo(pairs: int) -> list[Figure]:
 
 
 def judge_coverage(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
-    """Figures on coverage: the worst cell of each kind."""
+    """Returns figures on coverage: the worst cell of each kind of pairs."""
     for kind in KINDS:
         mine = [
             outcome
@@ -297,7 +297,7 @@ def judge_coverage(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
 
 
 def judge_widths(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
-    """Figures on width: the widest cell of each kind, from some length on."""
+    """Returns figures on width: the widest cell of each kind, from some length on."""
     for kind, (length, limit) in product(WITHOUT_TREND, MOST_WIDTHS.items()):
         mine = [
             outcome
@@ -324,7 +324,7 @@ def _locate(cell: Cell) -> str:
 
 
 def render_outcomes(outcomes: Sequence[Outcome]) -> str:
-    """Renders coverage and width of all cells, one table per kind."""
+    """Renders coverage and width of all cells as one table per kind of pairs."""
     correlations = (*CORRELATIONS, BEYOND)
     header = ('intervals', *(f'correlation {value:g}' for value in correlations))
     parts = []
@@ -360,7 +360,7 @@ def _show(outcome: Outcome) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark: judges all cells on all cores."""
+    """Runs the benchmark: judges all cells, using all cores."""
     benchmark = Benchmark('drift', __doc__ or '', argv, is_timed=False)
     pairs, trend_pairs = PAIRS, TREND_PAIRS
     if benchmark.is_quick:

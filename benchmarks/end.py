@@ -34,7 +34,7 @@ default_hooks = dict(gpu_efficiency=dict(write_config={is_written}))
 
 @dataclass(frozen=True)
 class End:
-    """Duration of the end of one training."""
+    """Duration of the part of one training after its last save."""
 
     seconds: float
     """Seconds from the last save to the exit of the process."""
@@ -44,14 +44,14 @@ class End:
 
 @dataclass(frozen=True)
 class Pair:
-    """A training without and one with a recommended config at its end."""
+    """Two trainings: one without and one with a recommended config at its end."""
 
     plain: End
     advised: End
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark: trains in pairs, prints the table, judges."""
+    """Runs the benchmark: trains in pairs, prints the table and judges."""
     benchmark = Benchmark('end', __doc__ or '', argv)
     folder = Path('work_dirs/bench_end').resolve()
     whole.prepare(folder, [whole.DEMO])
@@ -78,7 +78,7 @@ def train_pairs(folder: Path, count: int) -> list[Pair]:
 
 
 def write_config(folder: Path, is_written: bool) -> Path:
-    """Writes the demo's config for one epoch, with or without advice at its end."""
+    """Writes the demo's config for one epoch, with or without advice at the end."""
     # a copy of all configs lies there
     base, config = folder / whole.CASES[whole.DEMO].config, folder / 'one_epoch.py'
     config.write_text(CONFIG.format(base=base, is_written=is_written))
@@ -86,7 +86,7 @@ def write_config(folder: Path, is_written: bool) -> Path:
 
 
 def train(folder: Path, is_written: bool) -> End:
-    """Trains the demo for an epoch and times its end.
+    """Trains the demo for an epoch, and times the end of the training.
 
     Raises:
         SystemExit: If it fails.
@@ -102,7 +102,7 @@ def train(folder: Path, is_written: bool) -> End:
 
 
 def list_figures(pairs: Sequence[Pair]) -> Iterator[Figure]:
-    """Figures of the table: medians over the pairs."""
+    """Returns the figures of the table: medians over all pairs."""
     longer_s = [pair.advised.seconds - pair.plain.seconds for pair in pairs]
     plain_s = statistics.median(pair.plain.seconds for pair in pairs)
     yield Figure('from the last save to the exit, write_config off', plain_s, 's')

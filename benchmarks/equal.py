@@ -1,4 +1,4 @@
-"""Compares the results of trainings for equality to the last bit."""
+"""Compares results of trainings bit by bit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mmengine.logging import HistoryBuffer
 
 
 def is_equal(one: Any, other: Any) -> bool:
-    """True if both values have the same types and hold the same bits."""
+    """True if two values have the same types and the same bits."""
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):

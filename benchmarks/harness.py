@@ -1,4 +1,4 @@
-"""Harness of all benchmarks: table, exit code, machine.
+"""Harness of all benchmarks: command line, table of figures, exit code, machine.
 
 The last line printed is a summary. Exit codes: 0 every target is met, 1 one is missed,
 3 other programs used too much of the machine to judge. Figures that fall short are
@@ -42,7 +42,7 @@ from mmgpu_hooks.experiment.trial import read_tree_cpu_s
 OK, MISSED, TOO_BUSY = 0, 1, 3
 
 BUSY_LIMIT_PCT = 4.0
-"""Load by other programs, in per cent of the machine, above which nothing is judged."""
+"""Per cent of the machine used by other programs above which nothing is judged."""
 
 RESULTS = Path(__file__).resolve().parent / 'results'
 
@@ -60,7 +60,7 @@ _PACKAGES = (
 
 @dataclass(frozen=True)
 class Figure:
-    """One row of a benchmark's table."""
+    """Row of a benchmark's table: a measured value with its target."""
 
     name: str
     value: float | None
@@ -69,7 +69,7 @@ class Figure:
     target: str = ''
     """Target such as ``<= 20``; empty for figures that are only shown."""
     is_met: bool | None = None
-    """True if the target was met; ``None`` without one. Unmeasured figures miss it."""
+    """True if the target was met, False also if unmeasured; ``None`` without one."""
     note: str = ''
 
     @property
@@ -81,7 +81,7 @@ class Figure:
 
 
 class MakeFigure(Protocol):
-    """Signature of functions that make a figure with a limit."""
+    """Type of functions that make a figure whose target is a limit."""
 
     def __call__(
         self,
@@ -105,11 +105,11 @@ def _limited(sign: str, meets: Callable[[float, float], bool]) -> MakeFigure:
 
 at_most, at_least = _limited('<=', operator.le), _limited('>=', operator.ge)
 exactly = _limited('=', operator.eq)
-"""Makes a figure whose target is an exact count."""
+"""Makes a figure whose target is an exact number."""
 
 
 class OtherLoad(engine.OtherLoad):
-    """Measures how much of the machine other programs use, from now on.
+    """Measures how much of the machine other programs use, since its construction.
 
     The kernel counts in ticks of 10 ms, so the span should be seconds. Descendants
     whose parent ended without having waited for them count as other programs, but for
@@ -120,12 +120,12 @@ class OtherLoad(engine.OtherLoad):
         super().__init__(read_tree_cpu_s)
 
     def read_pct(self) -> float:
-        """Per cent of the machine that other programs used so far."""
+        """Returns the per cent of the machine that other programs used so far."""
         return min(100.0 * (self.read_cores() or 0.0) / (os.cpu_count() or 1), 100.0)
 
 
 class Benchmark:
-    """One run of a benchmark: collects figures, prints and judges them.
+    """Run of a benchmark: collects figures, prints and judges them.
 
     Args:
         name: The module's name, which names the file of results too.
@@ -173,7 +173,7 @@ class Benchmark:
             parser.error('the table of a quick run is not kept: leave --output out')
         self.figures: list[Figure] = []
         self.shares_pct: list[float] = []
-        """Other load during each judged training; if any, their mean decides."""
+        """Per cent used by other programs in each judged training, if recorded."""
         # a worker whose training was killed is ours then, with the CPU that it used
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._load = OtherLoad()
@@ -186,7 +186,7 @@ class Benchmark:
     def read_trials(
         self, measured: Iterator[dict[str, Any]], part: str | None = None
     ) -> list[dict[str, Any]]:
-        """Reads trainings from their file, which is written first for a new run.
+        """Reads recorded trainings from a file, which a new run writes first.
 
         Args:
             measured: Trains, unless the file is one that the user named.
@@ -203,7 +203,7 @@ class Benchmark:
         return [json.loads(line) for line in path.read_text().splitlines()]
 
     def finish(self, appendix: str = '') -> int:
-        """Prints the results, writes them if asked to, and returns the exit code.
+        """Prints the results, writes them if requested, and returns the exit code.
 
         Args:
             appendix: Markdown below the table.
@@ -239,14 +239,14 @@ class Benchmark:
 
 
 def say(text: str) -> None:
-    """Reports progress on standard error."""
+    """Prints progress on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 def judge(
     figures: Sequence[Figure], other_pct: float, *, is_quick: bool = False
 ) -> int:
-    """Exit code of a run; without any target the run counts as missed.
+    """Returns a run's exit code by its figures; a run without targets counts as missed.
 
     Args:
         figures: Of the run.
@@ -267,7 +267,7 @@ def judge(
 
 
 def summarise(name: str, figures: Sequence[Figure], other_pct: float, code: int) -> str:
-    """Sums a run up in one line."""
+    """Returns one line that sums up a run."""
     judged = [figure for figure in figures if figure.verdict]
     missed = [figure.name for figure in judged if figure.verdict == 'missed']
     text = f'{name}: {len(judged) - len(missed)} of {len(judged)} targets met'
@@ -280,7 +280,7 @@ def summarise(name: str, figures: Sequence[Figure], other_pct: float, code: int)
 
 
 def render_figures(figures: Sequence[Figure]) -> str:
-    """Renders the figures as a table."""
+    """Renders figures as a Markdown table."""
     header = ('figure', 'value', 'unit', 'target', 'verdict', 'note')
     rows = [
         (f.name, render_value(f.value), f.unit, f.target, f.verdict, f.note)
@@ -301,7 +301,7 @@ def render_value(value: float | None) -> str:
 
 
 def describe_machine() -> dict[str, str]:
-    """Facts on which figures depend, without host names and paths."""
+    """Returns facts on the machine that figures depend on; no host name, no path."""
     torch, facts = sys.modules.get('torch'), {}
     cpus = re.findall(r'model name\s*: (.+)', Path('/proc/cpuinfo').read_text())
     # a benchmark that needs none must not start CUDA for its name
@@ -321,13 +321,13 @@ def describe_machine() -> dict[str, str]:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Quantile, linearly interpolated between order statistics."""
+    """Returns a quantile, interpolated linearly between order statistics."""
     return float(np.quantile(values, share))
 
 
 @contextmanager
 def busy_programs(count: int) -> Iterator[None]:
-    """Context in which other programs keep cores busy."""
+    """Context in which other programs keep some cores busy."""
     command = [sys.executable, '-c', 'while True: pass']
     started = [subprocess.Popen(command) for _ in range(count)]
     try:
@@ -341,7 +341,7 @@ def busy_programs(count: int) -> Iterator[None]:
 
 
 def end_workers(iterator: Any) -> None:
-    """Ends a loader's persistent workers.
+    """Ends the persistent workers of a DataLoader.
 
     They live on until the run is collected, and are told only after 5 s each then.
     """
@@ -350,7 +350,7 @@ def end_workers(iterator: Any) -> None:
 
 
 def find_mmdet() -> Path:
-    """Folder of the configs and tools in MMDetection's wheel."""
+    """Returns the folder of configs and tools in MMDetection's wheel."""
     spec = importlib.util.find_spec('mmdet')
     if spec is None or spec.origin is None:
         raise SystemExit('expected MMDetection to be installed, found none')
@@ -358,7 +358,7 @@ def find_mmdet() -> Path:
 
 
 def find_evidence(work_dir: Path) -> Path:
-    """Path of the evidence file in one training's folder."""
+    """Returns the path of the evidence file in a training's folder."""
     (path,) = work_dir.rglob('gpu_efficiency.jsonl')
     return path
 
@@ -370,7 +370,7 @@ def read_records(evidence: Path, kind: str) -> list[dict[str, Any]]:
 
 
 class HoldMemory:
-    """A ``worker_init_fn`` that holds memory, as a data set with a cache does.
+    """A ``worker_init_fn`` that holds memory, like a data set with a cache.
 
     Args:
         mib: Of each worker.
@@ -385,7 +385,7 @@ class HoldMemory:
 
 
 def ask(*words: str) -> dict[str, Any]:
-    """Answer of an ``mmgpu`` command with ``--format json``.
+    """Returns the answer of an ``mmgpu`` command with ``--format json``.
 
     Raises:
         SystemExit: If it refuses.
@@ -402,7 +402,7 @@ def ask(*words: str) -> dict[str, Any]:
 
 
 def recommend(evidence: Path) -> dict[str, Any]:
-    """Answer of ``mmgpu recommend`` to one run; rewrites nothing.
+    """Returns the answer of ``mmgpu recommend`` on one run; rewrites no config.
 
     A run that has changes to make needs a config: a small one is put beside it.
     """

@@ -42,14 +42,14 @@ from benchmarks.harness import (
 
 MIB = 2**20
 GROUPS = (Path('/sys/fs/cgroup/memory'), Path('/sys/fs/cgroup'))
-"""Folders of the memory controller in control groups version 1 and 2."""
+"""Folders of the memory controller in control groups of versions 1 and 2."""
 LONGEST_S = 150
-"""Time limit of one training, in seconds."""
+"""Most seconds that one training may take."""
 STEP_S = 0.02
 BATCHES, EPOCHS, SIZE = 400, 4, 2
 SHM_MIB, RESULT_MIB, PARSED_MIB, BALLAST_MIB = 500, 20, 400, 160
 LEAK_BYTES, LIST_BYTES = 200_000, 1_000_000
-"""Bytes left by each sample in a worker, and by each iteration in the process."""
+"""Bytes that leak per sample in a worker, and per iteration in the training process."""
 HOLDERS = {
     'worker': r'\d+ workers? ([\d.]+)',
     'process': r'training process(?:es)? ([\d.]+)',
@@ -63,7 +63,7 @@ WOULD_HOLD = re.compile(r'with (\d+) workers?( and persistent_workers=False)? it
 
 @dataclass(frozen=True)
 class Case:
-    """One planted holder of memory.
+    """Training in which one known process or object holds most memory.
 
     Attributes:
         plant: Who takes memory: a key of `HOLDERS`.
@@ -96,7 +96,7 @@ QUICK = 'large workers', 'a full /dev/shm'
 
 
 class Limit:
-    """Context of a control group with a memory limit.
+    """Context with a control group that limits memory.
 
     Args:
         mib: The limit.
@@ -133,7 +133,7 @@ def _has_memory(folder: Path) -> bool:
 
 
 def can_limit() -> bool:
-    """True if a control group with a memory limit can be made here."""
+    """True if a control group with a memory limit can be created on this machine."""
     try:
         with Limit(1000):
             return True
@@ -144,7 +144,7 @@ def can_limit() -> bool:
 def train(
     case: Case, folder: str, workers: int, ends_workers: bool, plants: bool
 ) -> None:
-    """Trains a case in this process."""
+    """Trains a case in this process until its end, or until it is killed."""
     import torch
     from mmengine.evaluator import BaseMetric, Evaluator
     from mmengine.hooks import Hook
@@ -209,7 +209,7 @@ def train(
             return {'count': len(results)}
 
     class FillSharedMemory(Hook):
-        """Hook that fills shared memory with a file that ends with this process."""
+        """Hook that fills shared memory with a file, which ends with this process."""
 
         def before_train_iter(self, runner: Any, batch_idx: int, **_: Any) -> None:
             if runner.iter == 100 and plant == 'shm':
@@ -266,7 +266,7 @@ def play(
     ends_workers: bool = False,
     plants: bool = True,
 ) -> bool:
-    """Trains under the memory limit; True if training came to its end.
+    """Trains a case under a memory limit; returns True if training came to its end.
 
     Args:
         name: Of the case.
@@ -306,7 +306,7 @@ def play(
 
 @dataclass(frozen=True)
 class BothAnswers:
-    """Answers of ``recommend`` and ``why`` to one training.
+    """Answers of ``recommend`` and of ``why`` on one training.
 
     Attributes:
         sentence: Who holds memory.
@@ -324,7 +324,7 @@ class BothAnswers:
 
 
 def find(name: str, folder: Path) -> BothAnswers:
-    """Asks both commands about a training."""
+    """Asks ``recommend`` and ``why`` about a training."""
     case, evidence = CASES[name], find_evidence(folder)
     records = read_records(evidence, 'memory')
     low = [record for record in records if record.get('is_low')]
@@ -351,7 +351,7 @@ def _read_named(case: Case, sentence: str) -> float:
 
 
 def _planted_mib(case: Case, record: dict[str, Any], folder: Path) -> float:
-    """MiB planted by the time of a record."""
+    """Returns the MiB that the case holds on purpose at the time of a record."""
     done = record.get('iteration', 0)
     if case.plant == 'worker' and case.leaks:
         made = SIZE * (done + 2 * case.workers)
@@ -367,7 +367,7 @@ def _planted_mib(case: Case, record: dict[str, Any], folder: Path) -> float:
 
 
 def judge(name: str, root: Path) -> Iterator[Figure]:
-    """Plays a case and its twin, and compares the answers with the planted holder."""
+    """Trains a case and its twin, and compares the answers with the known holder."""
     case, folder = CASES[name], root / 'planted'
     root.mkdir()
     ended = play(name, folder)
@@ -395,7 +395,7 @@ def judge(name: str, root: Path) -> Iterator[Figure]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the benchmark: plays, asks and judges all cases."""
+    """Runs the benchmark: trains, asks about and judges all cases."""
     bench = Benchmark('holders', __doc__ or '', argv, is_timed=False)
     if not can_limit():
         bench.add(Figure('control groups', None, note='none can be made here'))

@@ -74,11 +74,11 @@ CONFIGS = {
     'Mask R-CNN': 'mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py',
 }
 TIMED = ('RTMDet-tiny', 'YOLOX-tiny', 'DINO', 'Swin Mask R-CNN')
-"""Models whose steps are timed; Mask R-CNN with R50 has only one parameter group."""
+"""Models whose steps are timed: those with more than one parameter group."""
 QUICK = ('RTMDet-tiny',)
 
 BY_TENSOR = dict(norm_decay_mult=0.0, bias_decay_mult=0.0, bypass_duplicate=True)
-"""Settings that give each tensor its own parameter group."""
+"""Config settings that give each tensor a parameter group of its own."""
 LAYER_DECAY = {
     f'backbone.stages.{stage}': dict(lr_mult=0.7 ** (4 - stage)) for stage in range(4)
 }
@@ -113,7 +113,7 @@ class Autocast(OptimWrapper):
 
 
 def write_images(root: Path) -> None:
-    """Writes the demo's images with a mask for each box."""
+    """Writes the demo's images, with a mask for each box in the annotations."""
     dataset = write_demo_dataset(root, images=IMAGES, width=128, height=96)
     listed = json.loads(dataset.annotation_file.read_text())
     for annotation in listed['annotations']:
@@ -125,7 +125,7 @@ def write_images(root: Path) -> None:
 
 
 def drop_weights(config: Any) -> None:
-    """Removes pretrained weights from a config, so that nothing is downloaded."""
+    """Removes pretrained weights from a config, which would be downloaded."""
     if isinstance(config, dict):
         init = config.get('init_cfg')
         if isinstance(init, dict) and init.get('type') == 'Pretrained':
@@ -138,7 +138,7 @@ def drop_weights(config: Any) -> None:
 
 
 def read_config(name: str) -> Any:
-    """Reads a model's config, with random weights."""
+    """Reads a model's config, with random weights in place of pretrained ones."""
     config = Config.fromfile(find_mmdet() / 'configs' / CONFIGS[name])
     drop_weights(config._cfg_dict)
     config.model.data_preprocessor.batch_augments = None
@@ -203,7 +203,7 @@ def make_config(name: str, images: Path, work_dir: Path, case: str) -> Any:
 def train(
     config: Any, names: Sequence[str] | None, resumed: Path | None = None, **more: Any
 ) -> Path:
-    """Trains a config and returns the path of its last checkpoint.
+    """Trains a config, and returns the path of its last checkpoint.
 
     Args:
         config: As :func:`make_config` makes it; it is not changed.
@@ -234,7 +234,7 @@ def train(
 
 
 def expect_all_on(folder: Path, names: Sequence[str]) -> None:
-    """Raises if an optimisation was not on, so that nothing would be compared.
+    """Raises if an optimisation was off, as then nothing would be compared.
 
     Raises:
         RuntimeError: If one of them was not used.
@@ -247,7 +247,7 @@ def expect_all_on(folder: Path, names: Sequence[str]) -> None:
 
 
 def load(path: Path) -> Any:
-    """Loads a checkpoint without the parts that differ from run to run."""
+    """Loads a checkpoint without the parts that differ between equal trainings."""
     saved = torch.load(path, weights_only=False)
     del saved['meta']
     scalars = saved['message_hub']['log_scalars']
@@ -259,13 +259,13 @@ def load(path: Path) -> Any:
 
 
 def differ(one: Path, other: Path) -> list[str]:
-    """Names of the parts in which two checkpoints differ."""
+    """Returns the names of the parts in which two checkpoints differ."""
     saved, twin = load(one), load(other)
     return [name for name in saved if not is_equal(saved[name], twin.get(name))]
 
 
 def compare(name: str, images: Path, case: str, folder: Path) -> list[str]:
-    """Differences between a plain training and one with all optimisations."""
+    """Returns differences between a plain training and one with all optimisations."""
     config = make_config(name, images, folder, case)
     plain, ours = train(config, None), train(config, OPTIMIZATIONS)
     found = differ(plain, ours)
@@ -285,7 +285,7 @@ def compare(name: str, images: Path, case: str, folder: Path) -> list[str]:
 
 
 def compare_apart(name: str, images: Path, case: str, answers: Any) -> None:
-    """Compares in a child process, and sends the differences to a queue."""
+    """Compares in a child process, which sends the differences to a queue."""
     os.environ['TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'] = '1'
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -301,7 +301,7 @@ def compare_apart(name: str, images: Path, case: str, answers: Any) -> None:
 
 
 def judge_equality(is_quick: bool) -> Iterator[Figure]:
-    """Figures on equality: the trainings of each model that differ."""
+    """Returns figures on equality: differing trainings of each model."""
     context = get_context('spawn')
     images = Path(tempfile.mkdtemp())
     write_images(images)
@@ -331,7 +331,7 @@ def judge_equality(is_quick: bool) -> Iterator[Figure]:
 def take_turns(
     arms: Sequence[Callable[[], None]], rounds: int, calls: int
 ) -> list[list[float]]:
-    """CPU seconds per call of each arm in each round, the arms taking turns."""
+    """Returns CPU seconds per call of each arm in each round; the arms take turns."""
     seconds: list[list[float]] = [[] for _ in arms]
     for arm in arms:
         arm()
@@ -348,18 +348,18 @@ def take_turns(
 
 @dataclass(frozen=True)
 class TimedRatio:
-    """CPU time of two arms that took turns."""
+    """Ratio of the CPU times of two arms that took turns."""
 
     ratio: float
-    """Median ratio of the second arm to the first."""
+    """Median ratio of the second arm's CPU time to the first one's."""
     note: str
-    """CPU time of both arms in milliseconds."""
+    """Text with the CPU time of both arms in milliseconds."""
     count: int = 1
-    """Groups or tensors that each call processed."""
+    """Number of parameter groups or tensors in each call."""
 
 
 def describe(seconds: Sequence[Sequence[float]], count: int = 1) -> TimedRatio:
-    """Compares two arms by their seconds."""
+    """Computes the ratio of two arms from their seconds in each round."""
     ratio = statistics.median(ours / plain for plain, ours in zip(*seconds))
     plain, ours = (1e3 * statistics.median(times) for times in seconds)
     return TimedRatio(ratio, f'{plain:.2f} to {ours:.2f} ms of CPU', count)
@@ -370,7 +370,7 @@ def fail(error: Exception) -> None:
 
 
 def build_models(name: str, is_cut: bool) -> list[Any]:
-    """Builds two equal models with gradients."""
+    """Builds two equal models that have gradients."""
     init_default_scope('mmdet')
     model = MODELS.build(read_config(name).model)
     if is_cut:
@@ -385,7 +385,7 @@ def build_models(name: str, is_cut: bool) -> list[Any]:
 
 
 def time_steps(models: Sequence[Any], foreach: bool | None, rounds: int) -> TimedRatio:
-    """Times optimizer steps over merged groups against plain ones."""
+    """Times optimizer steps over merged parameter groups against plain ones."""
     wrappers = [
         build_optim_wrapper(
             model,
@@ -422,7 +422,7 @@ def time_averages(models: Sequence[Any], rounds: int) -> TimedRatio:
 
 
 def judge_times(is_quick: bool) -> Iterator[Figure]:
-    """Figures on the time of a step and an EMA update, for each model."""
+    """Returns figures on the time of a step and of an EMA update, per model."""
     rounds = 5 if is_quick else 21
     for name in QUICK if is_quick else TIMED:
         say(f'times of {name}')
@@ -490,12 +490,12 @@ class PackedSamples(Dataset[Any]):
 
 
 def as_they_are(samples: list[Any]) -> list[Any]:
-    """Collate function that returns the list of samples, like ``pseudo_collate``."""
+    """Collate function that returns the list of samples unchanged."""
     return samples
 
 
 class LoaderArm:
-    """A loader with one worker, whose batches are timed.
+    """DataLoader with one worker, whose batches are timed.
 
     Args:
         has_masks: True for batches of 4 with masks of 640 pixels, else 8 of 320.
@@ -516,7 +516,7 @@ class LoaderArm:
         self.most_files = 0
 
     def take(self, batches: int) -> float:
-        """Takes batches; returns this thread's CPU seconds per batch."""
+        """Takes some batches; returns this thread's CPU seconds per batch."""
         used = self.worker.cpu_times()
         spent = 0.0
         for _ in range(batches):
@@ -533,7 +533,7 @@ class LoaderArm:
 
 
 def judge_batches(is_quick: bool, has_masks: bool) -> Iterator[Figure]:
-    """Figures on the transfer of a batch from a worker."""
+    """Returns figures on receiving a batch from a worker."""
     batch = 'batch of 4 with masks' if has_masks else 'batch of 8'
     say(batch)
     rounds, batches = (4, 20) if is_quick else (20, 50)
@@ -564,7 +564,7 @@ def judge_batches(is_quick: bool, has_masks: bool) -> Iterator[Figure]:
 
 
 def judge_history(is_quick: bool) -> Iterator[Figure]:
-    """Figures on 13 scalars after 300,000 iterations."""
+    """Returns figures on adding to 13 scalar histories after 300,000 iterations."""
     say('history')
     keys, values = [f'train/scalar_{number}' for number in range(13)], 300_000
     hubs = [MessageHub(name) for name in ('host_plain', 'host_ours')]

@@ -69,7 +69,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     'iter, resumed': {'loop': 'iter', 'iterations': 60, 'epochs': 3, 'resume': 20},
 }
 CALLS, QUICK_CALLS, TRAININGS = 320, 80, 5
-"""Iterations in which each call of each hook is compared, in so many trainings."""
+"""Iterations in which each call of each hook is compared, and number of trainings."""
 QUICK = ('epoch', 'iter, 2 workers')
 
 LOCAL = {'type': 'LocalVisBackend'}
@@ -79,20 +79,20 @@ HOOK_S = {'PlantedBefore': 0.003, 'PlantedAfter': 0.006}
 
 
 class Tape:
-    """Planted seconds by name."""
+    """Record of the seconds that a training really spent, by name."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, list[float]] = defaultdict(list)
         self.began_s = 0.0
-        """Time at which the current hook point began."""
+        """Clock time at which the current hook point began."""
 
     def stamp(self, name: str) -> Stamp:
-        """Context that adds its duration to ``name``."""
+        """Context whose duration is added to the seconds of ``name``."""
         return Stamp(self.seconds[name])
 
 
 class Stamp:
-    """Context that appends its duration in seconds to a list.
+    """Context whose duration in seconds is appended to a list.
 
     A generator under ``contextmanager`` takes some 20 us of a call after a sleep, which
     would stand between this stamp and the end of the hook's call.
@@ -115,11 +115,11 @@ class Stamp:
 
 
 TAPE = Tape()
-"""Tape of the current run; one run at a time."""
+"""Record of the current run, as only one runs at a time."""
 
 
 class PlantedDataset(Sized):
-    """Data set whose images take ``ITEM_S`` seconds each."""
+    """Data set whose images each take ``ITEM_S`` seconds to load."""
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         time.sleep(ITEM_S)
@@ -127,12 +127,12 @@ class PlantedDataset(Sized):
 
 
 def start_worker_slowly(worker_id: int) -> None:
-    """Sleeps in ``worker_init_fn``, as for a worker with many imports."""
+    """Sleeps when a worker starts, like a worker with many imports."""
     time.sleep(WORKER_START_S)
 
 
 class _Stamped(IteratorBase):
-    """DataLoader iterator that stamps how long its user waits."""
+    """DataLoader iterator that records how long the loop waits for batches."""
 
     _loader: StampedLoader
 
@@ -158,25 +158,25 @@ class _WithWorkers(_Stamped, _MultiProcessingDataLoaderIter):
 
 @dataclass(frozen=True)
 class Pause:
-    """A sleep of MMEngine between two iterators."""
+    """Sleep of MMEngine's between two iterators of a loader."""
 
     index: int
-    """Index of the wait that follows the pause."""
+    """Index of the wait for a batch that follows the pause."""
     seconds: float
 
 
 class StampedLoader(DataLoader[Any]):
-    """DataLoader that stamps how long its user waits."""
+    """DataLoader that records how long the loop waits for batches."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.waits: list[float] = []
         self.begins: list[int] = []
-        """Index in ``waits`` of the first wait of each iterator."""
+        """Index in ``waits`` of each iterator's first wait."""
         self.creations: list[float] = []
         self.ends: list[float] = []
         self.ended_s = 0.0
-        """Time at which the last iterator ended."""
+        """Clock time at which the last iterator ended."""
         self.pauses: list[Pause] = []
 
     def _get_iterator(self) -> Any:
@@ -195,7 +195,7 @@ class StampedLoader(DataLoader[Any]):
 
 
 class PlantedModel(OneWeight):
-    """Model whose step sleeps."""
+    """Model whose train step sleeps for a known time."""
 
     def forward(self, *args: Any, mode: str = '', **more: Any) -> Any:
         if mode != 'loss':
@@ -209,7 +209,7 @@ class PlantedModel(OneWeight):
 
 
 class PlantedMetric(BaseMetric):
-    """Metric that sleeps."""
+    """Metric that sleeps for a known time."""
 
     def process(self, data_batch: Any, data_samples: Any) -> None:
         self.results.append(1.0)
@@ -220,7 +220,7 @@ class PlantedMetric(BaseMetric):
 
 
 class PlantedBefore(Hook):
-    """Hook that sleeps before each iteration."""
+    """Hook that sleeps for a known time before each iteration."""
 
     def before_train_iter(
         self, runner: Any, batch_idx: int, data_batch: Any = None
@@ -230,7 +230,7 @@ class PlantedBefore(Hook):
 
 
 class PlantedAfter(Hook):
-    """Hook that sleeps after each iteration and epoch, and slows saves."""
+    """Hook that sleeps after each iteration and epoch, and makes saves slow."""
 
     priority = 'VERY_LOW'
 
@@ -248,7 +248,7 @@ class PlantedAfter(Hook):
 
 @dataclass
 class PlantedRare(Hook):
-    """Hook that is slow now and then, as one that draws an image."""
+    """Hook that is slow in some iterations, like one that draws an image."""
 
     seconds: float = 0.06
     every: int = 40
@@ -264,7 +264,7 @@ class PlantedRare(Hook):
 
 
 class PlantedOften(PlantedRare):
-    """Hook that is slow more often, and less so."""
+    """Hook that is slow in more iterations than `PlantedRare`, but less slow."""
 
 
 class PlantedBeside(PlantedRare):
@@ -275,7 +275,7 @@ RARE_HOOKS = (PlantedRare(), PlantedOften(0.005, 7, 3), PlantedBeside(0.0003, 1,
 
 
 class PlantedEdge:
-    """First or last hook of a Runner: stamps the duration of a whole hook point.
+    """First or last hook of a Runner, to record the duration of whole hook points.
 
     Args:
         point: Name of a hook point of training.
@@ -293,10 +293,10 @@ class PlantedEdge:
 
 
 class _StampedMethods(RunnerBase):
-    """Mixin that stamps a runner's own methods."""
+    """Mixin for Runners that records the duration of their methods."""
 
     def call_edges(self) -> None:
-        """Stamps each hook point of training from end to end."""
+        """Records the duration of each hook point of training, from end to end."""
         for when in ('before', 'after'):
             for what in ('train', 'train_epoch', 'train_iter'):
                 point = f'{when}_{what}'
@@ -335,15 +335,15 @@ class _StampedMethods(RunnerBase):
 
 
 class StampedRunner(_StampedMethods, Runner):
-    """Runner of MMEngine with stamps."""
+    """MMEngine's Runner, with recorded durations."""
 
 
 class StampedFlexibleRunner(_StampedMethods, FlexibleRunner):
-    """FlexibleRunner of MMEngine with stamps."""
+    """MMEngine's FlexibleRunner, with recorded durations."""
 
 
 class StampedValLoop(ValLoop):
-    """Validation loop of MMEngine with stamps."""
+    """MMEngine's validation loop, with recorded durations."""
 
     def run(self) -> Any:
         with TAPE.stamp('validation'):
@@ -351,7 +351,7 @@ class StampedValLoop(ValLoop):
 
 
 class CustomLoop(BaseLoop):
-    """A train loop without ``run_iter``, epochs, or ends of iterations."""
+    """Train loop without ``run_iter``, epochs and hook points after iterations."""
 
     def __init__(self, runner: Any, dataloader: Any, iterations: int) -> None:
         super().__init__(runner, dataloader)
@@ -392,7 +392,7 @@ def build_planted(
     custom_hooks: Sequence[Hook] = (),
     **more: Any,
 ) -> Any:
-    """Builds a Runner in which everything takes a planted time.
+    """Builds a Runner whose every part takes a known time.
 
     Args:
         work_dir: Folder of the run.
@@ -448,14 +448,14 @@ def build_planted(
 
 
 class Trained(NamedTuple):
-    """A planted training with its evidence."""
+    """Training whose parts took known times, with its evidence."""
 
     runner: Any
     evidence: Path
 
 
 def run_workload(folder: Path, loop: str, resume: int = 0, **arguments: Any) -> Trained:
-    """Trains a planted workload once.
+    """Trains one workload whose parts take known times.
 
     Args:
         folder: Of the runs.
@@ -481,13 +481,13 @@ def run_workload(folder: Path, loop: str, resume: int = 0, **arguments: Any) -> 
 def near(
     name: str, value: float, truth: float, most_off: float, unit: str, note: str = ''
 ) -> Figure:
-    """A figure that must be within ``most_off`` of the truth."""
+    """Makes a figure that must be within ``most_off`` of the truth."""
     target, is_met = f'{truth:.4g} +- {most_off:.3g}', abs(value - truth) <= most_off
     return Figure(name, value, unit, target, is_met, note)
 
 
 def judge_workload(name: str, arguments: dict[str, Any]) -> Iterator[Figure]:
-    """Figures on the parts of the ledger against the stamps."""
+    """Returns figures on the ledger's parts against the recorded durations."""
     with tempfile.TemporaryDirectory() as folder:
         trained = run_workload(Path(folder), **arguments)
         (end,) = read_records(trained.evidence, 'end')
@@ -522,18 +522,18 @@ def judge_workload(name: str, arguments: dict[str, Any]) -> Iterator[Figure]:
 
 @dataclass(frozen=True)
 class PlantedPart:
-    """A part of the ledger as it was stamped."""
+    """True seconds of one part of the ledger."""
 
     count: int
-    """Number of times the part occurred."""
+    """Number of times that the part occurred."""
     seconds: float
-    """Seconds of the part in all."""
+    """Total seconds of the part."""
 
 
 def plan_loading(
     loader: StampedLoader, is_iter: bool, skipped: int
 ) -> dict[str, PlantedPart]:
-    """Stamped counts and seconds of the parts around the loader."""
+    """Returns the true counts and seconds of the parts that belong to the loader."""
     # the iteration-based loop makes its first iterator before training begins
     creations = loader.creations[1:] if is_iter else loader.creations
     firsts = {*loader.begins} - {*range(skipped)}
@@ -558,7 +558,7 @@ def plan_loading(
 
 
 def judge_calls(iterations: int) -> Iterator[Figure]:
-    """Figures on each call of each hook, from records of single iterations.
+    """Returns figures on each call of each hook, by records of single iterations.
 
     An interrupt between the hook's stamp and the ledger's is no error of either, and
     comes back at the same call of no other training: each call's median counts, of
@@ -589,7 +589,7 @@ def judge_calls(iterations: int) -> Iterator[Figure]:
 
 
 def _compare_calls(iterations: int) -> dict[str, list[tuple[float, float]]]:
-    """Error and tolerance of each call by hook, in seconds."""
+    """Returns error and tolerance of each hook's calls, in seconds."""
     # with a record of each iteration, so that each holds one call of each hook
     workload: dict[str, Any] = {
         'iterations': iterations,

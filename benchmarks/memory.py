@@ -50,12 +50,12 @@ CARD = '24GiB'
 OTHERWISE = {
     'ssd300': '; published with cudnn_benchmark=True, which MMEngine does not read here'
 }
-"""Remarks on models whose published peak is of another training than the config's."""
+"""Remarks on models whose published peak is not of their config's training."""
 QUICK = ['ssd300', 'rtmdet-tiny']
 
 
 def choose_judged_size(fit: Mapping[str, Any]) -> tuple[int, int]:
-    """Chooses an image size between the fitted ones, or the only one possible."""
+    """Chooses an image size between the fitted ones, or the only possible one."""
     sizes = sorted({(point['height'], point['width']) for point in fit['points']})
     if len(sizes) == 1:
         return sizes[0]
@@ -64,7 +64,7 @@ def choose_judged_size(fit: Mapping[str, Any]) -> tuple[int, int]:
 
 
 class StepBytes(NamedTuple):
-    """Counted memory of a training step."""
+    """Memory of a train step, counted on the CPU."""
 
     saved_bytes: int
     """Bytes kept for the backward pass at the end of the forward pass."""
@@ -108,7 +108,7 @@ def count_step(config: Path, size: tuple[int, int]) -> StepBytes:
 
 
 def judge_model(name: str, config: Path) -> Iterator[Figure]:
-    """Figures of one model."""
+    """Returns figures on the memory estimate of one model."""
     found = ask('estimate-memory', str(config), '--fit', CARD)
     static, fit = found['static'], found['fit']
     activations, target = f'{name}: activations off', f'within {TARGET_PCT:g}'
@@ -138,7 +138,7 @@ def judge_model(name: str, config: Path) -> Iterator[Figure]:
 def judge_published(
     name: str, found: Mapping[str, Any], published: float
 ) -> Iterator[Figure]:
-    """Figures on total and largest batch size against a published peak."""
+    """Returns figures on the estimated memory against a published peak."""
     ((batch, total_bytes),) = found['total_bytes'].items()
     peak_bytes = published * 2**30
     otherwise = OTHERWISE.get(name, '')
@@ -177,7 +177,7 @@ def read_published(config: Path) -> float | None:
 
 
 def measure_model(name: str, config: Path) -> list[Figure]:
-    """Judges one model in a process of its own."""
+    """Judges one model's memory estimate in a child process."""
     say(name)
     return list(judge_model(name, config))
 

@@ -42,22 +42,22 @@ from benchmarks.harness import (
 from benchmarks.markdown import render_table
 
 MEMORY_S, CORES_S = 15, 8
-"""Least seconds of training, for cases of memory and of cores."""
+"""Least seconds of training: in cases on memory, and in cases on cores."""
 MEMORY_ITERATIONS, CORES_ITERATIONS = 1000, 60
-"""Least iterations, for cases of memory and of cores; memory is read every ten."""
+"""Least iterations, in cases on memory and on cores; every tenth reads memory."""
 PERIOD_S = 0.25
 """Seconds between two readings of memory."""
 LONGEST_S = 180
-"""Time limit of one training, in seconds."""
+"""Most seconds that one training may take."""
 REPEATS, AT_ONCE = 3, 5
 KEPT_BYTES = 100_000
-"""Bytes that a planted list keeps of each sample or iteration."""
+"""Bytes that a list keeps, on purpose, of each sample or iteration."""
 RESULT_BYTES = 8 * 2**20
-"""Bytes that a planted metric keeps of each of 40 validation batches."""
+"""Bytes that a metric keeps, on purpose, of each of 40 validation batches."""
 SHM_BYTES, SHM_SHAPE, SHM_AHEAD = 64 * 2**20, (3, 200, 201), 16
-"""Size of ``/dev/shm``, a batch's shape, prefetching: 32 batches fill nine tenths."""
+"""Bytes of ``/dev/shm``, and a batch's shape and prefetching that nearly fill it."""
 GROUP_ITERATIONS = 30_000
-"""Iterations from the first reading until a planted control group is full."""
+"""Iterations from the first reading until the fake control group is full."""
 SHEAR = np.array([[1, 0.05, 3], [0.02, 1, 4]])
 ABOUT = r'MG4\d\d|MG115|MG116'
 MIB = 2**20
@@ -65,7 +65,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Case:
-    """One planted reason for full memory.
+    """Training in which memory grows or fills up for one known reason.
 
     Attributes:
         plant: What the training does.
@@ -87,7 +87,7 @@ class Case:
 
     @property
     def is_alone(self) -> bool:
-        """True if the case needs all cores."""
+        """True if the case needs all cores, so that no other can run beside it."""
         return self.plant == 'warp'
 
 
@@ -120,7 +120,7 @@ CASES = {
 
 
 class Group:
-    """A fake control group: a root that the hook reads in place of the host's.
+    """Fake control group: a root folder that the hook reads instead of the host's.
 
     Args:
         root: Empty folder.
@@ -145,12 +145,12 @@ class Group:
         self.fill(0)
 
     def fill(self, iterations: int) -> None:
-        """Writes the usage after so many iterations."""
+        """Writes the memory usage of the group after a number of iterations."""
         self._used.write_text(str(int(2**30 + iterations * self._growth)))
 
 
 def train(case: Case, folder: str) -> None:
-    """Trains a case in this process until its time is up."""
+    """Trains a case in this process until its time is over."""
     import cv2
     import torch
     from mmengine.evaluator import BaseMetric, Evaluator
@@ -260,7 +260,7 @@ def train(case: Case, folder: str) -> None:
 
 
 def play(name: str, folder: Path) -> None:
-    """Trains a case in a child process, with a small ``/dev/shm`` if it needs one.
+    """Trains a case in a child process, with a small ``/dev/shm`` if needed.
 
     Raises:
         subprocess.SubprocessError: If it does not train, or does not end.
@@ -274,7 +274,7 @@ def play(name: str, folder: Path) -> None:
 
 
 def play_all(turns: list[str], root: Path) -> list[Path]:
-    """Plays all cases, those that need all cores last; returns their folders."""
+    """Trains all cases, those that need all cores last; returns their folders."""
     folders = [root / str(number) for number in range(len(turns))]
     for is_alone, most in ((False, AT_ONCE), (True, 1)):
         some = [p for p in zip(turns, folders) if CASES[p[0]].is_alone is is_alone]
@@ -285,18 +285,18 @@ def play_all(turns: list[str], root: Path) -> list[Path]:
 
 
 class FoundMemory(NamedTuple):
-    """Findings on the memory of one training."""
+    """Findings of the rules on the memory of one training."""
 
     sentences: dict[str, str]
-    """Details of the findings by rule code."""
+    """Sentences of the findings, by rule code."""
     mib_per_1000: float | None = None
-    """Growth in MiB per 1000 iterations; ``None`` if none is reported."""
+    """Reported growth in MiB per 1000 iterations; ``None`` if none is reported."""
     full_at: int | None = None
     """Forecast iteration at which memory is full; ``None`` without a forecast."""
 
 
 def find(name: str, folder: Path) -> FoundMemory:
-    """Asks the rules about a training."""
+    """Applies the rules on memory to a training."""
     answer = recommend(find_evidence(folder))
     found = {
         finding['code']: finding['detail']
@@ -315,7 +315,7 @@ def find(name: str, folder: Path) -> FoundMemory:
 
 
 def measure_error_pct(found: float | None, planted: float) -> float:
-    """Relative error in per cent of what was planted; infinite without a figure."""
+    """Returns the error, per cent of the true value; infinite if none was reported."""
     return math.inf if found is None else 100 * abs(found / planted - 1)
 
 
@@ -328,19 +328,19 @@ class Series(NamedTuple):
 
 
 class GrowingSeries(NamedTuple):
-    """Simulated readings that grow steadily."""
+    """Simulated readings of memory that grow steadily."""
 
     series: Series
     bytes_per_1000: float
-    """Planted growth in bytes per 1000 iterations."""
+    """True growth in bytes per 1000 iterations."""
 
 
 class _Blank(NamedTuple):
-    """Start of a simulated series, without its shape."""
+    """Simulated series of memory before its shape is added."""
 
     rng: np.random.Generator
     at: np.ndarray[Any, Any]
-    """Time of each reading, from 0 to 1."""
+    """Relative time of each reading, from 0 to 1."""
     iterations: np.ndarray[Any, Any]
     start_bytes: float
 
@@ -365,7 +365,7 @@ def _warm_up(rng: np.random.Generator, at: Any) -> Any:
 
 
 def draw_healthy(seed: int) -> Series:
-    """Simulates a healthy series: filling caches, jumps, growing pools or saw teeth."""
+    """Simulates memory without a leak: filling caches, jumps, pools or saw teeth."""
     blank = _draw_blank(seed)
     rng, at = blank.rng, blank.at
     sizes = 1 + _warm_up(rng, at)
@@ -387,7 +387,7 @@ def draw_healthy(seed: int) -> Series:
 
 
 def draw_growing(seed: int) -> GrowingSeries:
-    """Simulates steady growth with noise and filling caches."""
+    """Simulates steadily growing memory, with noise and filling caches."""
     blank = _draw_blank(seed)
     rng, at = blank.rng, blank.at
     grown = rng.uniform(0.05, 1.5)
@@ -399,7 +399,7 @@ def draw_growing(seed: int) -> GrowingSeries:
 
 
 def judge_series() -> Iterator[Figure]:
-    """Figures on false alarms in healthy series, and on errors in growing ones."""
+    """Returns figures on false alarms without a leak, and on errors with one."""
     from mmgpu_hooks.model.stats import find_growth
 
     alarms = sum(find_growth(*draw_healthy(seed)) is not None for seed in range(1000))
@@ -415,7 +415,7 @@ def judge_series() -> Iterator[Figure]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the benchmark: plays, asks and judges all cases."""
+    """Runs the benchmark: trains, asks about and judges all cases."""
     bench = Benchmark('memory_causes', __doc__ or '', argv)
     mount = ['unshare', '-m', 'mount', '-t', 'tmpfs', 'tmpfs', '/mnt']
     can_mount = not subprocess.run(mount, capture_output=True, check=False).returncode

@@ -38,7 +38,7 @@ from mmgpu_hooks.measure.installed import read_versions
 from mmgpu_hooks.optimize.coco_metric import BACKENDS
 
 WIDTH, HEIGHT, CATEGORIES, OBJECTS = 640, 480, 80, 7
-"""Image size in pixels, number of categories, mean objects per image."""
+"""Width and height of images, number of categories, mean objects per image."""
 QUICK_IMAGES = 300
 PLAIN = 'pycocotools'
 ARRAYS = ('precision', 'recall', 'scores')
@@ -47,23 +47,23 @@ LARGE_MASKS = (100, 800, 1333)
 
 @dataclass(frozen=True)
 class Case:
-    """Artificial results, and the arguments of their evaluation."""
+    """Artificial results of a validation, and the arguments for evaluating them."""
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
     images: int = 5000
     boxes: int = 20
-    """Results per image."""
+    """Number of boxes in the results per image."""
     masks: bool = False
     crowds: float = 0.02
-    """Share of crowds among the objects."""
+    """Share of the objects that are crowds."""
     empty: float = 0.02
-    """Share of images without objects, and of images without results."""
+    """Shares of images without objects, and of images without results."""
     digits: int = 7
-    """Decimals of the scores: with few decimals many scores are equal."""
+    """Number of decimals of the scores; with few, many scores are equal."""
     classes: int = CATEGORIES
-    """Classes that the data set has, out of those in the annotations."""
+    """Number of classes in use, out of the classes in the annotations."""
     least_times: float | None = None
-    """Target for the ratio of CocoMetric's CPU time to FastCocoMetric's."""
+    """Least ratio of CocoMetric's CPU time to FastCocoMetric's, as a target."""
 
 
 CASES = {
@@ -85,7 +85,7 @@ Results = list[tuple[dict[str, Any], dict[str, Any]]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """Cost and results of one evaluation."""
+    """CPU time, memory and results of one evaluation."""
 
     wall_s: float
     cpu_s: float
@@ -95,7 +95,7 @@ class Outcome:
 
 
 def draw_boxes(rng: np.random.Generator, count: int) -> np.ndarray[Any, Any]:
-    """Draws boxes as left, top, width and height, most of them small."""
+    """Draws random boxes as left, top, width and height, most of them small."""
     sides = np.exp(rng.uniform(np.log(6), np.log(300), (count, 2)))
     corners = rng.uniform(0, 1, (count, 2)) * np.maximum((WIDTH, HEIGHT) - sides, 1)
     boxes: np.ndarray[Any, Any] = np.hstack([corners, sides]).round(2)
@@ -103,7 +103,7 @@ def draw_boxes(rng: np.random.Generator, count: int) -> np.ndarray[Any, Any]:
 
 
 def outline(box: Sequence[float]) -> list[float]:
-    """Outline of an ellipse in a box, as a COCO polygon."""
+    """Returns the outline of an ellipse in a box, as a COCO polygon."""
     angles = np.linspace(0, 2 * np.pi, 16, endpoint=False)
     left, top, width, height = box
     x = left + width / 2 * (1 + np.cos(angles))
@@ -113,22 +113,22 @@ def outline(box: Sequence[float]) -> list[float]:
 
 
 def encode(boxes: np.ndarray[Any, Any]) -> list[dict[str, Any]]:
-    """Encodes masks of ellipses in these boxes."""
+    """Encodes masks of ellipses in the given boxes, as COCO's run lengths."""
     polygons = [outline(box) for box in boxes]
     found: list[dict[str, Any]] = pycocotools_mask.frPyObjects(polygons, HEIGHT, WIDTH)
     return found
 
 
 class MadeCase(NamedTuple):
-    """Ground truth and results of a case."""
+    """Ground truth and results drawn for a case."""
 
     truth: dict[str, Any]
-    """Ground truth in COCO's format."""
+    """Ground truth in COCO's format, as a dict."""
     results: Results
 
 
 def make_case(case: Case, seed: int = 1) -> MadeCase:
-    """Draws images with objects, and results near them."""
+    """Draws images with objects, and results close to the objects."""
     rng = np.random.default_rng(seed)
     images, results = [], list[tuple[dict[str, Any], dict[str, Any]]]()
     annotations = list[dict[str, Any]]()
@@ -159,7 +159,7 @@ def make_case(case: Case, seed: int = 1) -> MadeCase:
 def predict(
     rng: np.random.Generator, boxes: Any, labels: Any, case: Case, count: int
 ) -> dict[str, Any]:
-    """Draws an image's results: half near an object, most with the right class."""
+    """Draws one image's results: half are near an object, most with its class."""
     found = draw_boxes(rng, count)
     kinds = rng.integers(case.classes, size=count)
     near = np.arange(count // 2 if len(boxes) else 0)
@@ -182,13 +182,13 @@ def predict(
 
 
 def read_bytes(name: str) -> int:
-    """Reads a line of ``/proc/self/status`` in bytes."""
+    """Reads one line of ``/proc/self/status``, in bytes."""
     text = Path('/proc/self/status').read_text()
     return int(text.partition(f'{name}:')[2].split()[0]) * 1024
 
 
 def open_metric(implementation: str, made: list[Any], **arguments: Any) -> Any:
-    """Makes a metric that keeps each of its evaluations.
+    """Makes a metric that keeps its COCOeval objects.
 
     Args:
         implementation: ``pycocotools``, or the module of a backend.
@@ -221,7 +221,7 @@ def open_metric(implementation: str, made: list[Any], **arguments: Any) -> Any:
 def evaluate(
     case: Case, truth: Path, results: Results, implementation: str, target: Path
 ) -> None:
-    """Evaluates results; writes the cost and all arrays to a file."""
+    """Evaluates results; writes the CPU time and all arrays to a file."""
     made: list[Any] = []
     sys.stdout = io.StringIO()
     given = {'ann_file': str(truth), **case.arguments}
@@ -250,7 +250,7 @@ def evaluate(
 def run(
     case: Case, truth: Path, results: Results, implementation: str
 ) -> Outcome | None:
-    """Evaluates in a child process; ``None`` if that fails."""
+    """Evaluates results in a child process; ``None`` if that fails."""
     target = truth.with_name(f'{implementation}.npz')
     process = get_context('fork').Process(
         target=evaluate, args=(case, truth, results, implementation, target)
@@ -268,7 +268,7 @@ def run(
 
 
 def play(case: Case, folder: Path) -> dict[str, Outcome | None]:
-    """Evaluates a case with pycocotools and with each backend."""
+    """Evaluates a case by pycocotools and by each faster backend."""
     made, path = make_case(case), folder / 'annotations.json'
     path.write_text(json.dumps(made.truth))
     made.truth.clear()
@@ -277,7 +277,7 @@ def play(case: Case, folder: Path) -> dict[str, Outcome | None]:
 
 
 def count_differing(plain: Outcome, fast: Outcome) -> int:
-    """Number of arrays and figures that are not equal to the last bit."""
+    """Counts the arrays and values that differ in any bit."""
     names = {*plain.arrays, *fast.arrays}
     empty = np.array([])
     equal = [
@@ -291,7 +291,7 @@ def count_differing(plain: Outcome, fast: Outcome) -> int:
 def judge_case(
     name: str, case: Case, played: Mapping[str, Outcome | None]
 ) -> Iterator[Figure]:
-    """Figures of one case."""
+    """Returns the figures on one case."""
     plain = played[PLAIN]
     assert plain is not None and plain.arrays
     for backend in BACKENDS:
@@ -308,7 +308,7 @@ def judge_case(
 
 
 def judge_masks() -> Iterator[Figure]:
-    """Figures on the CPU time of encoding one image's masks, without a GPU."""
+    """Returns figures on the CPU time of encoding an image's masks, without a GPU."""
     rng = np.random.default_rng(2)
     masks = torch.zeros(LARGE_MASKS, dtype=torch.bool)
     for mask, box in zip(masks, draw_boxes(rng, len(masks)).astype(int)):
@@ -335,7 +335,7 @@ def judge_masks() -> Iterator[Figure]:
 
 
 def render_cases(outcomes: Mapping[str, Mapping[str, Outcome | None]]) -> str:
-    """Renders the cost of each evaluation as a table."""
+    """Renders the CPU time of each evaluation as a table."""
     rows = [
         (
             name,
@@ -356,7 +356,7 @@ def render_cases(outcomes: Mapping[str, Mapping[str, Outcome | None]]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark: evaluates, compares and judges."""
+    """Runs the benchmark: evaluates all cases, compares and judges."""
     benchmark = Benchmark('metric', __doc__ or '', argv)
     logging.disable(logging.CRITICAL)
     warnings.simplefilter('ignore')

@@ -77,46 +77,46 @@ from mmgpu_hooks.schema.run import read_evidence
 
 PEER = 'TraceML'
 PEER_SHARE, PEER_INTERVAL = 0.0667, 3.0
-"""Most of our iteration (a fifteenth) and interval, over the peer's iteration."""
+"""Most cost of our iterations and intervals, as a share of the peer's iteration."""
 ADDED_PCT, ADDED_HALF_WIDTH_PCT = 0.4, 0.2
 GROWN_RATIO, GROWN_MIB, KEPT_BLOCKS = 1.05, 1.0, 0.5
-"""Limits of growth: cost, resident memory, and Python's memory blocks per interval.
+"""Limits of growth over time: cost, resident memory, Python's memory blocks.
 
 One object kept per interval is a block at least; short-lived ones make tens of blocks
 more or less, in any loop.
 """
 WORKER_GIB, LONG_READ_S = 4.0, 0.02
 VERDICT_PCT, VERDICT_CPU_PCT = 0.01, 0.5
-"""Most per cent of an hour for its verdict: of the training thread, and of a core."""
+"""Most per cent of an hour for an hourly verdict: of the training thread, of a core."""
 MAX_MEMORY_THREAD_PCT = 0.1
-"""Most per cent of a worker's time in which reads of its memory lock its mappings."""
+"""Most per cent of a worker's time in which reading its memory can block it."""
 VERDICTS = 5
 LONG_RUN = Path(__file__).parents[1] / 'tests/golden/late_batches/run'
-"""Recorded run whose loader is worth a search; repeated to a day's length."""
+"""Recorded run that is repeated to a day's length, for a costly verdict."""
 LONG_INTERVALS = 24 * 2_571
-"""Intervals of a day: :data:`INTERVAL` iterations of 28 ms each."""
+"""Log intervals in a day: :data:`INTERVAL` iterations of 28 ms each."""
 
 INTERVAL = 50
-"""Iterations per log line of LoggerHook, as in MMDetection."""
+"""Iterations per log line of LoggerHook, MMDetection's default."""
 BATCH_SIZE, WORKERS = 2, 2
 RUN_ITERATIONS = 304
-"""Iterations of a run, so many that the work at its start hardly counts."""
+"""Iterations of a run, enough for the work at its start not to matter."""
 STEP_S = 0.024
-"""Seconds of a step; with loading and MMEngine's hooks an iteration takes 28 ms."""
+"""Seconds of a train step, which makes an iteration take 28 ms in all."""
 WARM, KEPT = 1, 2
-"""Iterations of a turn: those that warm the caches up, and those that count.
+"""Iterations of a turn that warm up caches, and iterations that are counted.
 
 Their sum has no factor in common with :data:`INTERVAL`, so that the iterations that end
 an interval are kept as often as the others.
 """
 FIRST = INTERVAL + 2
-"""Iterations of the first turn, which takes in all one-time work."""
+"""Number of iterations of the first turn, in which all one-time work is done."""
 PARTS = 4
 _SIDE, _BOXES, _CHANNELS, _LAYERS = 64, 8, 16, 10
 
 
 class MakePixels:
-    """Transform that stands for the reading of an image, with little work."""
+    """Transform that makes an image cheaply instead of reading one."""
 
     def __call__(self, results: dict[str, Any]) -> dict[str, Any]:
         pixels = torch.full((3, _SIDE, _SIDE), results['img_id'] % 255)
@@ -170,7 +170,7 @@ class Network(BaseModel):
 
 
 class FixedWork(OneWeight):
-    """Model whose step is a fixed number of matrix products, and is timed."""
+    """Model whose timed train step is a fixed number of matrix products."""
 
     step_s = 0.0
 
@@ -190,7 +190,7 @@ class FixedWork(OneWeight):
 
 
 class NoWork(FixedWork):
-    """Model whose step does nothing."""
+    """Model whose train step does nothing."""
 
     def train_step(self, data: Any, optim_wrapper: Any) -> Any:
         return {'loss': self.weight.detach()}
@@ -204,14 +204,14 @@ def _matrices() -> tuple[torch.Tensor, torch.Tensor]:
 
 @torch.no_grad()
 def multiply(products: int) -> None:
-    """Computes a number of equal matrix products."""
+    """Computes a number of matrix products of equal size."""
     square, product = _matrices()
     for _ in range(products):
         torch.mm(square, square, out=product)
 
 
 def count_products(seconds: float) -> int:
-    """Number of matrix products that take so many seconds on this machine."""
+    """Returns how many matrix products take the given seconds on this machine."""
     best_s = math.inf
     for _ in range(5):
         begin = time.perf_counter()
@@ -221,14 +221,14 @@ def count_products(seconds: float) -> int:
 
 
 class TurnLoop(EpochBasedTrainLoop):
-    """Train loop of one epoch whose iterations are requested one by one.
+    """Train loop of one epoch that trains an iteration only when asked to.
 
     Args:
         is_bare: Whether one batch is trained on again and again. The workers live.
     """
 
     on_begun: Callable[[], None]
-    """Called when the epoch has begun; the epoch ends when it returns."""
+    """Called when the epoch has begun; the epoch ends when this method returns."""
 
     def __init__(self, runner: Any, dataloader: Any, is_bare: bool = False) -> None:
         super().__init__(runner, dataloader, max_epochs=1)
@@ -246,7 +246,7 @@ class TurnLoop(EpochBasedTrainLoop):
         self._epoch += 1
 
     def take(self) -> float:
-        """Trains one iteration, with the loading of its batch.
+        """Trains one iteration, including the loading of its batch.
 
         Returns:
             Seconds that it took once it had the batch.
@@ -257,7 +257,7 @@ class TurnLoop(EpochBasedTrainLoop):
         return time.perf_counter() - begin_s
 
     def take_some(self, count: int) -> list[tuple[float, float]]:
-        """Trains iterations; returns the seconds of hooks and of the rest for each.
+        """Trains some iterations; returns the seconds of hooks and of the rest of each.
 
         Returns:
             Of each, seconds at the hook points, and in the wait and the step.
@@ -279,7 +279,7 @@ def build(
     worker_gib: float = 0.0,
     **more: Any,
 ) -> Any:
-    """Builds a Runner with MMEngine's default hooks, an EMAHook and ``hooks``.
+    """Builds a Runner with MMEngine's default hooks, an EMAHook and the given hooks.
 
     Args:
         work_dir: Folder of the run.
@@ -303,7 +303,7 @@ def build(
 
 
 def train(runner: Runner) -> None:
-    """Trains a Runner and ends its workers."""
+    """Trains a Runner, and then ends its loader's workers."""
     try:
         runner.train()
     finally:
@@ -311,31 +311,31 @@ def train(runner: Runner) -> None:
 
 
 class EmptyHook(Hook):
-    """Hook that does nothing: its account shows the cost of the borders."""
+    """Hook that does nothing, so that its account shows the cost of measuring."""
 
     priority = 55
 
     def after_train_iter(self, *args: Any, **kwargs: Any) -> None:
-        """Does nothing."""
+        """Does nothing, like a hook without work."""
 
 
 def ours() -> GPUEfficiencyHook:
-    """Makes our hook with everything on, except the summary at the end."""
+    """Makes GPUEfficiencyHook with everything on, except the summary at the end."""
     return GPUEfficiencyHook(summary=False, write_config=False)
 
 
 class Account:
-    """Adds up the seconds between outer and inner borders of functions."""
+    """Sums the seconds spent in outer functions, minus those in inner functions."""
 
     def __init__(self) -> None:
         self.spent_s = 0.0
 
     def above(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps ``function`` so that its time counts."""
+        """Wraps a function so that its seconds are added to the account."""
         return self._count(function, 1)
 
     def beneath(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps ``function`` so that its time is subtracted again."""
+        """Wraps a function so that its seconds are subtracted from the account."""
         return self._count(function, -1)
 
     def _count(self, function: Callable[..., Any], sign: int) -> Callable[..., Any]:
@@ -353,7 +353,7 @@ class Account:
 
 @contextmanager
 def border_loader(account: Account) -> Iterator[None]:
-    """Context that counts the time of what replaces an iterator's ``_next_data``."""
+    """Context that accounts the time of what replaces an iterator's ``_next_data``."""
     base, workers = _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
     with (
         mock.patch.object(workers, '_next_data', account.beneath(workers._next_data)),
@@ -363,7 +363,7 @@ def border_loader(account: Account) -> Iterator[None]:
 
 
 def border_hooks(runner: Any, account: Account) -> None:
-    """Subtracts MMEngine's hooks from an account, before our hook patches any.
+    """Subtracts MMEngine's hooks from an account, before our hook replaces methods.
 
     LoggerHook has none: what its line takes longer for our scalars counts as ours. Nor
     have hooks that do nothing at a point: those calls count in both arms.
@@ -378,15 +378,15 @@ def border_hooks(runner: Any, account: Account) -> None:
 
 @dataclass(frozen=True)
 class Spent:
-    """Cost of the iterations of one arm, in seconds each."""
+    """Cost in seconds of each iteration of one arm of the comparison."""
 
     ordinary: list[float]
     ends: list[float]
-    """Cost of the iterations that end an interval, without the first of each run."""
+    """Cost of the iterations that end a log interval, except the first of each run."""
 
 
 def split_ends(costs_s: Sequence[float], first: int = 0) -> Spent:
-    """Splits the iterations of a run into ordinary ones and ends of intervals.
+    """Divides a run's iterations into ordinary ones and ends of log intervals.
 
     Args:
         costs_s: Of each iteration.
@@ -401,17 +401,17 @@ def split_ends(costs_s: Sequence[float], first: int = 0) -> Spent:
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of a hook, without that of the borders."""
+    """Cost of a hook in seconds, without the cost of measuring it."""
 
     iteration_s: float
-    """Mean cost of iterations that end no interval."""
+    """Mean cost of an iteration that ends no log interval."""
     interval_s: float
-    """Median cost of iterations that end an interval, minus an ordinary median."""
+    """Median extra cost of an iteration that ends a log interval."""
     note: str
 
 
 def net_cost(with_it: Spent, without: Spent) -> Cost:
-    """Cost of a hook: the account with it minus the account without it."""
+    """Computes a hook's cost: the account with the hook minus the one without."""
     raw_s, border_s = (statistics.fmean(arm.ordinary) for arm in (with_it, without))
     median_s = statistics.median(with_it.ordinary) - statistics.median(without.ordinary)
     end_s, border_end_s = (
@@ -428,7 +428,7 @@ def net_cost(with_it: Spent, without: Spent) -> Cost:
 
 
 def judge_cost(cost: Cost, peer: Cost | str, where: str = '') -> list[Figure]:
-    """Figures on the cost to the training thread.
+    """Returns figures on our hook's cost to the training thread.
 
     Args:
         cost: Of the hook.
@@ -450,7 +450,7 @@ def judge_cost(cost: Cost, peer: Cost | str, where: str = '') -> list[Figure]:
 
 
 def measure_peer(iterations: int) -> Cost | str:
-    """Cost of TraceML in the same loop, or the reason why it is unknown."""
+    """Measures the cost of TraceML in the same loop, or says why it is unknown."""
     program = shutil.which('traceml', path=str(Path(sys.executable).parent))
     if program is None:
         return f'{PEER} is not installed: see requirements/bench.txt'
@@ -478,7 +478,7 @@ def measure_peer(iterations: int) -> Cost | str:
 
 @contextmanager
 def _serving(command: Sequence[str], folder: Path) -> Iterator[None]:
-    """Context with TraceML's server process, which users start beside training."""
+    """Context in which TraceML's server process runs, as beside a user's training."""
     with (folder / 'serve.txt').open('wb') as output:
         process = psutil.Popen(
             command, cwd=folder, stdout=output, stderr=subprocess.STDOUT
@@ -501,7 +501,7 @@ def train_in_turns(
     make: Callable[[int, Path], Runner],
     drive: Callable[[dict[int, Runner]], None],
 ) -> None:
-    """Trains several Runners at once in one thread, each nested in the one before.
+    """Trains several Runners in one thread at once, each inside the one before.
 
     A machine's speed drifts by more than a hook costs within a second: what is
     compared is measured within less, and on the same core. The workers of all have the
@@ -542,7 +542,7 @@ def account_in_turns(
     worker_gib: float = 0.0,
     on_end: Callable[[Any], None] = lambda runner: None,
 ) -> tuple[Spent, Spent]:
-    """Trains on cold caches, with our hook and an empty one in turns.
+    """Trains with our hook and with an empty hook in turns, on cold caches.
 
     What the borders alone cost differs from one training to the next by more than the
     hook costs.
@@ -594,19 +594,19 @@ def account_in_turns(
 
 @dataclass(frozen=True)
 class Pairs:
-    """Differences between both arms per round, and the iteration without the hook."""
+    """Differences of a training with the hook to one without, per round."""
 
     hooks_s: list[float]
-    """Extra seconds at the hook points, with all that hooks patch there."""
+    """Extra seconds at the hook points, in all that hooks replace there."""
     rest_s: list[float]
-    """Extra seconds in data wait and step."""
+    """Extra seconds in data waits and train steps."""
     base_s: list[float]
     threads: list[float]
-    """CPU of the hook's own threads over wall clock, one value per part."""
+    """CPU time of the hook's threads over wall clock, one value per part of a run."""
 
 
 def train_pairs(rounds: int, seed: int = 0) -> Pairs:
-    """Trains with the hook and without it, in turns.
+    """Trains in turns with our hook and without it.
 
     Args:
         rounds: In each, both have two turns, in an order drawn by lot and then in the
@@ -650,7 +650,7 @@ def train_pairs(rounds: int, seed: int = 0) -> Pairs:
 
 
 def read_threads_s() -> float:
-    """CPU seconds of the hook's own threads."""
+    """Returns the CPU seconds of the hook's own threads."""
     threads = [
         thread for thread in threading.enumerate() if thread.name.startswith('mmgpu')
     ]
@@ -660,14 +660,14 @@ def read_threads_s() -> float:
 
 
 class Effect(NamedTuple):
-    """A mean with half of its 90 % confidence interval."""
+    """Mean with the half width of its 90 % confidence interval."""
 
     value: float
     half_width: float
 
 
 def mean_effect(observations: Sequence[float]) -> Effect:
-    """Mean of independent observations with Student's interval."""
+    """Computes the mean of independent values with Student's confidence interval."""
     from scipy.stats import ttest_1samp
 
     low, high = ttest_1samp(observations, 0).confidence_interval(0.9)
@@ -675,7 +675,7 @@ def mean_effect(observations: Sequence[float]) -> Effect:
 
 
 def judge_pairs(pairs: Pairs) -> list[Figure]:
-    """Figures on what the hook adds to an iteration, from noisy pairs.
+    """Returns figures on the time that the hook adds to an iteration.
 
     Noise of a machine has a heavy tail. At the hook points the mean is the plain one,
     so that nothing is cut off which the hook does now and then. In the wait and in the
@@ -720,7 +720,7 @@ def judge_pairs(pairs: Pairs) -> list[Figure]:
 
 @dataclass
 class Costs:
-    """Costs of two hooks that take turns, by interval, in seconds."""
+    """Costs, by log interval and in seconds, of an aged and a young hook."""
 
     aged_s: MutableSequence[float]
     """Mean cost of an ordinary iteration with the hook that gets old, borders
@@ -729,36 +729,36 @@ class Costs:
     """Mean cost of an ordinary iteration with the hook that stays young, borders
     included."""
     border_s: MutableSequence[float]
-    """Mean cost of an ordinary iteration of the borders alone."""
+    """Mean cost of measuring an ordinary iteration."""
     aged_end_s: MutableSequence[float]
-    """Cost of an interval's end beyond an ordinary iteration, for the aged hook."""
+    """Extra cost of a log interval's end with the aged hook."""
     young_end_s: MutableSequence[float]
-    """Cost of an interval's end beyond an ordinary iteration, for the young hook."""
+    """Extra cost of a log interval's end with the young hook."""
 
 
 def make_costs() -> Costs:
-    """Makes empty lists of costs: arrays, as a list's floats would be memory blocks."""
+    """Makes empty lists of costs, as arrays, which allocate no object per value."""
     return Costs(*(array('d') for _ in range(5)))
 
 
 @dataclass
 class Growth:
-    """Costs and memory of one long loop."""
+    """Costs and memory of one long loop, when the hook is young and when it is aged."""
 
     early: Costs
-    """Costs while the hook that gets old is young, too."""
+    """Costs while both hooks are young."""
     late: Costs
-    """Costs after it has got old."""
+    """Costs when one of the hooks has aged."""
     rss_bytes: MutableSequence[int]
-    """Resident memory of the process after each tenth of the time between."""
+    """Resident memory of the process after each tenth of the loop."""
     blocks: MutableSequence[int]
-    """Memory blocks that Python objects hold, after each tenth of the time between."""
+    """Memory blocks of Python objects after each tenth of the loop."""
     intervals: int
-    """Number of intervals by which the hook got older from ``early`` to ``late``."""
+    """Log intervals by which one hook aged from ``early`` to ``late``."""
 
 
 def run_bare_loop(intervals: int, compared: int = 400, seed: int = 0) -> Growth:
-    """Runs a loop of hooks only, without loading and steps, until our hook is old.
+    """Runs a loop of hooks only, without loading and steps, until a hook has aged.
 
     A machine's speed drifts by more than is looked for. So a second loop, whose hook
     stays young, takes turns with the old one, interval by interval; where the memory of
@@ -791,7 +791,7 @@ def run_bare_loop(intervals: int, compared: int = 400, seed: int = 0) -> Growth:
             runner.call_hook = accounts[index].above(runner.call_hook)
 
         def take_interval(index: int) -> tuple[float, float]:
-            """Costs of an ordinary iteration and, beyond it, of the interval's end."""
+            """Returns the costs of an ordinary iteration and of an interval's end."""
             costs_s, account = [], accounts[index]
             for _ in range(INTERVAL):
                 before_s = account.spent_s
@@ -827,7 +827,7 @@ def run_bare_loop(intervals: int, compared: int = 400, seed: int = 0) -> Growth:
 
 
 def judge_growth(growth: Growth) -> list[Figure]:
-    """Figures on the rise of cost from young to old, and on memory kept."""
+    """Returns figures on how cost and memory grow as a hook ages."""
     early, late = growth.early, growth.late
     grown_mib = (growth.rss_bytes[-1] - growth.rss_bytes[0]) / 2**20
     # small leaks hide in memory that the process has had and let go, blocks do not
@@ -843,13 +843,13 @@ def judge_growth(growth: Growth) -> list[Figure]:
 
 
 def _relate_iterations(costs: Costs) -> list[float]:
-    """Extra cost of an iteration with the aged hook, over that with the young one."""
+    """Returns the extra cost of an iteration with the aged hook over the young one."""
     net_s = statistics.median(costs.young_s) - statistics.median(costs.border_s)
     return _relate(costs.aged_s, costs.young_s, net_s)
 
 
 def _relate_ends(costs: Costs) -> list[float]:
-    """Extra cost of an interval's end with the aged hook, over that with the young."""
+    """Returns the extra cost of an interval's end, aged hook over young one."""
     usual_s = statistics.median(costs.young_end_s)
     return _relate(costs.aged_end_s, costs.young_end_s, usual_s)
 
@@ -863,7 +863,7 @@ def _relate(
 def _judge_growth(
     name: str, early: Sequence[float], late: Sequence[float], intervals: int
 ) -> Figure:
-    """Judges the cost with the aged hook over that with the young one, late over early.
+    """Judges the ratio of the aged hook's cost to the young one's, late over early.
 
     The means are trimmed (Yuen 1974): noise of a machine has a heavy tail.
     """
@@ -889,7 +889,7 @@ def _judge_growth(
 
 
 def judge_large_workers(iterations: int, peer: Cost | str) -> list[Figure]:
-    """Figures on cost and reads where ``smaps_rollup`` takes the kernel long.
+    """Returns figures on reading workers whose memory the kernel reads slowly.
 
     Args:
         iterations: To account, with the hook and without.
@@ -940,7 +940,7 @@ def judge_large_workers(iterations: int, peer: Cost | str) -> list[Figure]:
 
 
 def write_long_run(path: Path, intervals: int) -> None:
-    """Writes the evidence of a running training with many intervals."""
+    """Writes the evidence of a long training that is still running."""
     short = read_evidence(LONG_RUN / path.name)
     with path.open('wb') as file:
         file.write(encode_line(short.run))
@@ -950,7 +950,7 @@ def write_long_run(path: Path, intervals: int) -> None:
 
 
 def judge_hourly_verdicts(count: int, intervals: int) -> list[Figure]:
-    """Figures on an hourly verdict: the start of its process, and its whole cost.
+    """Returns figures on the cost of an hourly verdict: its start, and all of it.
 
     Args:
         count: Verdicts.

@@ -36,7 +36,7 @@ PATCHED = (
 
 
 class TimedIterator:
-    """Iterator whose ``next`` counts in an account."""
+    """Iterator whose time in ``next`` is added to an account."""
 
     def __init__(self, iterator: Iterator[Any], account: Account) -> None:
         self._next = account.above(iterator.__next__)
@@ -49,7 +49,7 @@ class TimedIterator:
 
 
 def border_optimizer_hooks(account: Account) -> None:
-    """Counts the optimizer hooks that TraceML installs in the first step."""
+    """Accounts the optimizer hooks that TraceML installs in the first step."""
     for hooks in (
         torch_optimizer._global_optimizer_pre_hooks,
         torch_optimizer._global_optimizer_post_hooks,
@@ -62,7 +62,7 @@ def border_optimizer_hooks(account: Account) -> None:
 def train_once(
     trace: Callable[[nn.Module], Any], account: Account, iterations: int
 ) -> list[float]:
-    """Trains once; returns the accounted seconds of each iteration after the first.
+    """Trains once; returns the accounted seconds of all iterations but the first.
 
     Args:
         trace: Gives the context of each step.

@@ -31,19 +31,19 @@ from benchmarks.costs import (
 from benchmarks.toy import Sized
 
 Step = Callable[[Any], None]
-"""Function that does a training process's work on one batch."""
+"""Function that does the training process's work on one batch."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """CPU and wait of one read in milliseconds, alone on the machine."""
+    """CPU and waiting of one read, in milliseconds, on an idle machine."""
 
     cpu_ms: float
     wait_ms: float = 0.0
 
 
 class PlantedByOthers:
-    """Base of the planted pipelines: own samples, batches and steps.
+    """Base class of pipelines with known costs: its samples, batches and steps.
 
     Attributes:
         name: In the table.
@@ -75,11 +75,11 @@ class PlantedByOthers:
 
     @property
     def period(self) -> int:
-        """Number of samples after which the costs reach their mean."""
+        """Number of samples after which costs reach their mean."""
         return len(self.costs)
 
     def guess_iter_s(self, workers: int, cores: int) -> float:
-        """Rough seconds of an iteration; used for the length of a run only."""
+        """Estimates the seconds of an iteration roughly, to choose a run's length."""
         reads = self.batch * self.reads
         return guess_iter_s(
             workers,
@@ -93,15 +93,15 @@ class PlantedByOthers:
     def make_dataset(
         self, folder: Path, works: dict[str, Work], length: int, seed: int = 1
     ) -> PlantedSamples:
-        """Makes the samples, in another order for each training."""
+        """Makes the data set, in another order for each training."""
         return PlantedSamples(self, works[self.decoder], length, seed)
 
     def make_sample(self, index: int) -> dict[str, Any]:
-        """Makes one sample after its reads have cost their time."""
+        """Makes one sample; the time of its reads was already spent."""
         return {'inputs': torch.zeros(3, self.side, self.side), 'data_samples': index}
 
     def make_step(self, works: dict[str, Work]) -> Step:
-        """Makes the step; without CPU work it sleeps, as for a GPU."""
+        """Makes the train step, which sleeps as for a GPU if it has no CPU work."""
         work, work_s = works[self.step_work], self.step_cpu_ms / 1000
         sleep_s = self.step_ms / 1000 - work_s
 
@@ -113,7 +113,7 @@ class PlantedByOthers:
 
 
 class PlantedSamples(Sized):
-    """Data set whose samples cost what a pipeline's reads do."""
+    """Data set whose samples take the time of a pipeline's reads."""
 
     def __init__(
         self, pipeline: PlantedByOthers, work: Work, length: int, seed: int

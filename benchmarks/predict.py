@@ -69,24 +69,24 @@ from mmgpu_hooks.schema.judged import Prediction
 MEDIAN_LIMIT, P90_LIMIT, COVERAGE_LIMIT = 5.0, 12.0, 90.0
 OTHERS_MEDIAN_LIMIT, OTHERS_P90_LIMIT = 3.0, 10.0
 OTHERS_COVERAGE_LIMIT, ONE_COVERAGE_LIMIT, WIDTH_LIMIT = 88.0, 70.0, 14.0
-"""Limits for others' pipelines, in %: coverage of all, of one, median half width."""
+"""Limits in per cent: coverage of all pipelines, of each one, and interval width."""
 REPEATS_WITHIN_PCT = 5.0
-"""Largest difference between trainings of a setting that count by their mean."""
+"""Largest difference, per cent, between trainings of a setting that are averaged."""
 
 Grid = Sequence[tuple[int, int]]
 GRID: Grid = ((0, 2), (1, 2), (1, 4), (2, 2), (2, 4), (4, 2), (4, 4), (8, 2), (8, 4))
-"""Pairs of ``num_workers`` and ``prefetch_factor``, which is unused without workers."""
+"""Pairs of ``num_workers`` and ``prefetch_factor`` to train with."""
 OTHERS_GRID: Grid = ((0, 2), (1, 2), (2, 2), (4, 2), (8, 2))
 QUICK_GRID: Grid = ((0, 2), (1, 2), (2, 2), (4, 2))
 OTHERS_REPEATS = 2
-"""Trainings per setting of pipelines planted by others."""
+"""Number of trainings per setting, for pipelines written by others."""
 
 SECONDS, OTHERS_SECONDS, QUICK_SECONDS = 2.0, 2.5, 0.5
-"""Approximate seconds of each training."""
+"""Approximate seconds of a training: usually, by others, in a quick run."""
 ORIGINS = ('seen', 'unseen', 'MMDetection', 'others')
-"""Origins of the planted pipelines."""
+"""Names of the origins of pipelines with known costs."""
 ATTEMPTS = 3
-"""Most trainings of a setting, until one is undisturbed by other programs."""
+"""Most trainings with a setting until other programs disturb none."""
 UNSEEN_SEED, UNSEEN_COUNT = 88_117, 8
 _MOST_IMAGES = 8192
 _LEAST_ITERATIONS, _LEAST_OF_RECIPE = 48, 32
@@ -94,37 +94,37 @@ _LEAST_ITERATIONS, _LEAST_OF_RECIPE = 48, 32
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Costs of loading and training in milliseconds, alone on the machine."""
+    """Costs of a pipeline's loading and step, in milliseconds, on an idle machine."""
 
     name: str
     cpu_ms: float
-    """Mean CPU of one image."""
+    """Mean CPU time of loading one image."""
     wait_ms: float
-    """Mean wait of one image."""
+    """Mean waiting time of loading one image."""
     spread: float
-    """Standard deviation over mean of the cost from image to image."""
+    """Standard deviation of an image's cost, relative to the mean."""
     batch: int
     step_ms: float
     step: str = 'sleep'
     """Kind of step: ``sleep``, ``burn`` (one core) or ``threads`` (all cores)."""
     hogs: int = 0
-    """Number of other programs that always want a core."""
+    """Number of other programs that keep a core busy."""
     side: int = 64
     """Side of the square images of a batch, in pixels."""
     origin: str = 'seen'
     """Origin of the pipeline, one of ``ORIGINS``."""
     recipe: str | None = None
-    """MMDetection config whose pipeline loads instead."""
+    """Path of an MMDetection config whose pipeline loads instead; empty for none."""
 
     collate = staticmethod(pseudo_collate)
 
     @property
     def period(self) -> int:
-        """Number of images after which the costs reach their mean; 1 if never."""
+        """Number of images after which costs reach their mean; 1 if they never do."""
         return BLOCK if self.recipe is None else 1
 
     def guess_iter_s(self, workers: int, cores: int) -> float:
-        """Rough seconds of an iteration; used for the length of a run only."""
+        """Estimates the seconds of an iteration roughly, to choose a run's length."""
         step_s = self.step_ms / 1000
         return guess_iter_s(
             workers,
@@ -138,13 +138,13 @@ class Pipeline:
     def make_dataset(
         self, folder: Path, works: dict[str, Work], length: int, seed: int = 1
     ) -> Any:
-        """Makes the images: planted ones, or those of a recipe."""
+        """Makes the data set: images with known costs, or those of a recipe."""
         if self.recipe is None:
             return PlantedImages(self, works['burn'], length, seed)
         return RecipeImages(self.recipe, folder / 'demo', length)
 
     def make_step(self, works: dict[str, Work]) -> Step:
-        """Makes the step of the training process on one batch."""
+        """Makes the training process's step on one batch."""
         seconds, work = self.step_ms / 1000, works[self.step]
         if self.step == 'sleep':
             return lambda batch: time.sleep(seconds)
@@ -200,11 +200,11 @@ MMDET = (
         recipe='yolox/yolox_s_8xb8-300e_coco.py',
     ),
 )
-"""Train pipelines of MMDetection on the demo's images; the step only sleeps."""
+"""Pipelines of MMDetection's configs on the demo's images; train steps only sleep."""
 
 
 def draw_unseen(seed: int = UNSEEN_SEED, count: int = UNSEEN_COUNT) -> list[Pipeline]:
-    """Draws pipelines at random."""
+    """Draws pipelines with random costs."""
     rng = random.Random(seed)
     drawn = []
     for number in range(count):
@@ -229,7 +229,7 @@ def draw_unseen(seed: int = UNSEEN_SEED, count: int = UNSEEN_COUNT) -> list[Pipe
 
 
 class PlantedImages(Sized):
-    """Data set whose images cost CPU and waiting."""
+    """Data set whose images take known CPU and waiting time."""
 
     def __init__(self, pipeline: Pipeline, work: Work, length: int, seed: int) -> None:
         super().__init__(length)
@@ -248,7 +248,7 @@ class PlantedImages(Sized):
 
 
 class RecipeImages(Sized):
-    """Data set of an MMDetection config, with any length.
+    """Data set of an MMDetection config, repeated to any length.
 
     Args:
         recipe: The config.
@@ -295,7 +295,7 @@ def _point_to(node: Any, images: Path, annotations: Path) -> None:
 
 
 class StampedModel(OneWeight):
-    """Model with a planted step that stamps when it begins."""
+    """Model with a known train step that records when it begins."""
 
     def __init__(self, step: Step) -> None:
         super().__init__()
@@ -311,7 +311,7 @@ class StampedModel(OneWeight):
 def count_batches(
     pipeline: Pipeline | PlantedByOthers, workers: int, prefetch: int, seconds: float
 ) -> tuple[int, int]:
-    """Numbers of batches to leave out and to measure, in whole blocks of samples."""
+    """Returns how many batches to leave out and to measure, in whole blocks."""
     block = math.lcm(pipeline.period, pipeline.batch) // pipeline.batch
     # recipes are as slow as they are, and cost what they do in no blocks
     of_recipe = pipeline.origin == 'MMDetection'
@@ -323,12 +323,12 @@ def count_batches(
 
 
 class TrainedEpoch(NamedTuple):
-    """One trained epoch of a planted pipeline."""
+    """One epoch that was trained with a pipeline and a setting."""
 
     iter_s: float
-    """Mean seconds of a steady iteration by the model's own stamps."""
+    """Mean seconds of a steady iteration, as the model recorded."""
     evidence: list[str]
-    """Lines of the evidence file."""
+    """Lines of the training's evidence file."""
 
 
 def train_once(
@@ -339,7 +339,7 @@ def train_once(
     seconds: float,
     seed: int = 1,
 ) -> TrainedEpoch:
-    """Trains one epoch of a pipeline with a setting."""
+    """Trains one epoch of a pipeline with one setting."""
     first, measured = count_batches(pipeline, workers, prefetch, seconds)
     # to the end workers keep making batches
     length = (first + measured + workers * prefetch + 1) * pipeline.batch
@@ -376,7 +376,7 @@ def measure(
     attempts: int = ATTEMPTS,
     repeats: int = 1,
 ) -> Iterator[dict[str, Any]]:
-    """Trains every pipeline with every setting, in random order.
+    """Trains all pipelines with all settings, in random order.
 
     Args:
         pipelines: In turn.
@@ -413,7 +413,7 @@ def measure(
 
 
 class Case:
-    """One setting, predicted from a training with another one.
+    """Prediction of one setting from a training with another setting.
 
     Args:
         pipeline: Its name.
@@ -434,9 +434,9 @@ class Case:
         truth_s = fmean(measured_s)
         self.pipeline, self.origin = pipeline, origin
         self.key = pipeline, predicted.num_workers, predicted.prefetch_factor
-        """Pipeline and setting to predict."""
+        """Pipeline and setting that are predicted."""
         self.repeats = 100 * (slowest_s / fastest_s - 1.0) <= REPEATS_WITHIN_PCT
-        """True if the trainings agree, so that their mean counts as the truth."""
+        """True if the setting's trainings agree, so that their mean is the truth."""
         self.error_pct = 100 * abs(predicted.iter_time_s / truth_s - 1.0)
         self.is_covered = low_s <= fastest_s and slowest_s <= high_s
         if self.repeats:
@@ -447,7 +447,7 @@ class Case:
 def gather_truths(
     trials: Sequence[dict[str, Any]],
 ) -> dict[tuple[int, int], list[float]]:
-    """Iteration seconds of each training of one pipeline, by setting.
+    """Returns the seconds of an iteration in all trainings of a pipeline, by setting.
 
     A setting of which a training was left out is no truth where two are wanted.
     """
@@ -459,7 +459,7 @@ def gather_truths(
 
 
 def judge_trials(trials: Sequence[dict[str, Any]]) -> list[Case]:
-    """Predicts each setting from every training of its pipeline with another one."""
+    """Predicts each setting from each training of its pipeline with another setting."""
     cases = []
     by_name = sorted(trials, key=lambda trial: trial['pipeline'])
     for name, group in itertools.groupby(by_name, lambda trial: trial['pipeline']):
@@ -482,24 +482,24 @@ def judge_trials(trials: Sequence[dict[str, Any]]) -> list[Case]:
 
 
 def quantile_or_none(values: Sequence[float], share: float) -> float | None:
-    """Quantile of the values; ``None`` without values."""
+    """Returns a quantile of the values; ``None`` if there are none."""
     return quantile(values, share) if values else None
 
 
 def covered_pct(cases: Sequence[Case]) -> float | None:
-    """Per cent of the intervals that hold the truth."""
+    """Returns the per cent of intervals that contain the truth."""
     if not cases:
         return None
     return 100 * sum(case.is_covered for case in cases) / len(cases)
 
 
 def median_width_pct(cases: Sequence[Case]) -> float | None:
-    """Median half width of the intervals, relative to their predictions."""
+    """Returns the median half width of intervals, per cent of the predictions."""
     return quantile_or_none([case.half_width_pct for case in cases], 0.5)
 
 
 def judge_cases(name: str, cases: Sequence[Case]) -> Iterator[Figure]:
-    """Figures on the error and coverage of some cases."""
+    """Returns figures on error and coverage of predictions."""
     errors = [case.error_pct for case in cases]
     high, worst = quantile(errors, 0.9), f'worst {max(errors):.0f} %'
     note = f'{len(cases)} predictions'
@@ -513,7 +513,7 @@ def judge_cases(name: str, cases: Sequence[Case]) -> Iterator[Figure]:
 
 
 def judge_others(names: Sequence[str], cases: Sequence[Case]) -> Iterator[Figure]:
-    """Figures on pipelines planted by others, whose settings were trained repeatedly.
+    """Returns figures on pipelines written by others, with repeated trainings.
 
     Args:
         names: Of the pipelines that were trained.
@@ -539,7 +539,7 @@ def judge_others(names: Sequence[str], cases: Sequence[Case]) -> Iterator[Figure
 
 
 def judge_one_of_others(name: str, cases: Sequence[Case]) -> Figure:
-    """Figure on one pipeline: the share of intervals that hold the truth."""
+    """Returns a figure on one pipeline: the share of intervals that hold the truth."""
     note = 'nothing could be predicted'
     if cases:
         settings = {case.key: case.repeats for case in cases}
@@ -556,7 +556,7 @@ def judge_one_of_others(name: str, cases: Sequence[Case]) -> Figure:
 def choose_pipelines(
     is_quick: bool, only: str | None
 ) -> dict[str, Sequence[Pipeline | PlantedByOthers]]:
-    """Pipelines to train, by origin."""
+    """Returns the pipelines to train, by origin."""
     chosen: dict[str, Sequence[Pipeline | PlantedByOthers]] = {
         'seen': SEEN,
         'unseen': draw_unseen(),
@@ -570,7 +570,7 @@ def choose_pipelines(
 
 
 def measure_all(is_quick: bool, only: str | None) -> Iterator[dict[str, Any]]:
-    """Trains the chosen pipelines, each origin with its grid."""
+    """Trains the chosen pipelines, with the settings for their origin."""
     for origin, pipelines in choose_pipelines(is_quick, only).items():
         grid, seconds, repeats = GRID, SECONDS, 1
         if origin == 'others':

@@ -37,7 +37,7 @@ MAX_LONGER_MS = 2.0
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds of one process."""
+    """Wall clock and CPU seconds of one process."""
 
     wall_s: float
     cpu_s: float
@@ -45,15 +45,15 @@ class Spent:
 
 @dataclass(frozen=True)
 class Starts:
-    """Two starts of one program, without and with ``mmgpu run``."""
+    """Two starts of one program: without and with ``mmgpu run``."""
 
     plain: Spent
     below: Spent
-    """Start with the environment of ``mmgpu run``."""
+    """Start in the environment of ``mmgpu run``."""
 
 
 def measure_python(is_quick: bool) -> Iterator[Figure]:
-    """Figures on the start of all programs."""
+    """Returns figures on the starts of all programs."""
     count = QUICK_PAIRS if is_quick else PAIRS
     for name, code in PROGRAMS.items():
         say(name)
@@ -82,7 +82,7 @@ def measure_pairs(code: str, count: int) -> list[Starts]:
 
 
 def start(code: str, environ: Mapping[str, str]) -> Spent:
-    """Starts Python, waits for its end and times it.
+    """Starts Python, waits for its end, and returns its seconds.
 
     Raises:
         subprocess.CalledProcessError: If it fails.
@@ -99,7 +99,7 @@ def start(code: str, environ: Mapping[str, str]) -> Spent:
 
 
 def list_figures(name: str, pairs: Sequence[Starts]) -> Iterator[Figure]:
-    """Figures of a program: medians over the pairs."""
+    """Returns figures on a program: medians over the pairs of starts."""
     without_ms = 1000 * statistics.median(pair.plain.wall_s for pair in pairs)
     longer_ms = [1000 * (pair.below.wall_s - pair.plain.wall_s) for pair in pairs]
     cpu_ms = [1000 * (pair.below.cpu_s - pair.plain.cpu_s) for pair in pairs]
@@ -114,7 +114,7 @@ def list_figures(name: str, pairs: Sequence[Starts]) -> Iterator[Figure]:
 
 
 def find_interval(values: Sequence[float]) -> tuple[float, float]:
-    """95 % interval of a median, by order statistics."""
+    """Returns the 95 % interval of a median, by order statistics."""
     ordered, count = sorted(values), len(values)
     half_width = 1.96 * math.sqrt(count) / 2
     first = max(math.floor(count / 2 - half_width), 0)

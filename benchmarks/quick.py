@@ -49,12 +49,12 @@ BENCHMARKS = (
     'why',
 )
 LIMIT_S = 600.0
-"""Seconds after which a quick benchmark is killed and has failed."""
+"""Seconds after which a quick run is killed and counts as failed."""
 
 PASSED, FAILED, NOT_JUDGED, SKIPPED = 'passed', 'failed', 'too busy to judge', 'skipped'
 _RESULTS = {OK: PASSED, TOO_BUSY: NOT_JUDGED}
 _GPU_RESULTS = {**_RESULTS, EXIT_NO_CUDA: SKIPPED, EXIT_SKIPPED: SKIPPED}
-"""Result of each exit code of ``gpu_check``; other codes are failures."""
+"""Result for each exit code of ``gpu_check``; any other code is a failure."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Outcome:
 
 
 def run_quick(name: str) -> Outcome:
-    """Runs a benchmark's quick form in a child process and prints its table.
+    """Runs a benchmark's quick form in a child process, and prints its table.
 
     Args:
         name: Its module in :data:`PACKAGE`.
@@ -119,7 +119,7 @@ def kill_family(leader: int) -> None:
 
 
 def render_outcomes(outcomes: Sequence[Outcome]) -> str:
-    """Renders the closing table and its summary line."""
+    """Renders the table of all results, and a summary line."""
     rows = [
         (outcome.name, f'{outcome.seconds:.0f}', outcome.result, outcome.note)
         for outcome in outcomes
@@ -137,7 +137,7 @@ def render_outcomes(outcomes: Sequence[Outcome]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs all quick benchmarks, prints the table and judges."""
+    """Runs all benchmarks' quick forms, prints the results and judges."""
     parser = argparse.ArgumentParser(
         prog='python -m benchmarks.quick',
         description=__doc__,

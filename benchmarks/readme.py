@@ -1,4 +1,4 @@
-"""Writes the figures of README and docs from the kept tables of the benchmarks.
+"""Writes figures into README and docs from the benchmarks' kept tables.
 
     python -m benchmarks.readme
 
@@ -25,20 +25,20 @@ _MARKED = re.compile(r'(?P<begin><!-- ([a-z-]+) -->)(?P<text>.*?)<!-- end -->', 
 
 @dataclass(frozen=True)
 class Row:
-    """One figure of a kept table."""
+    """One figure in a kept table of results."""
 
     value: str
     note: str
 
     @property
     def number(self) -> float:
-        """Value as a number, without thousands separators."""
+        """Value of the figure as a number, without thousands separators."""
         return float(self.value.replace(',', ''))
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A parsed page of a benchmark's results.
+    """Parsed page with a benchmark's kept results.
 
     Attributes:
         rows: Its figures by name.
@@ -68,7 +68,7 @@ def parse_kept(page: str) -> Kept:
 
 
 def phrase_overhead(kept: Kept) -> str:
-    """Phrases the cost of the hook."""
+    """Phrases the cost of the hook from the kept results."""
     (name,) = (row for row in kept.rows if row.endswith('with the hook over without'))
     whole, each = kept.rows[name], kept.rows['iteration, mean']
     interval = kept.rows['interval, beyond an iteration']
@@ -83,7 +83,7 @@ def phrase_overhead(kept: Kept) -> str:
 
 
 def phrase_predictions(kept: Kept) -> str:
-    """Phrases the error of predictions."""
+    """Phrases the error of predictions from the kept results."""
     median, high, inside = (
         kept.rows[f'all planted: {name}']
         for name in (
@@ -103,7 +103,7 @@ def phrase_predictions(kept: Kept) -> str:
 
 
 def phrase_whole(kept: Kept) -> str:
-    """Phrases the gain of following the `next` line."""
+    """Phrases the gain of following the summary's `next` line."""
     less = [int(case[3].split()[0]) for case in kept.cases if case[2]]
     quiet = sum(case[-1] == 'nothing' for case in kept.cases)
     return (
@@ -115,12 +115,12 @@ def phrase_whole(kept: Kept) -> str:
 
 
 def phrase_demo(kept: Kept) -> str:
-    """Phrases the demo's answer as it was printed."""
+    """Returns the demo's answer as the demo printed it."""
     return f'\n```text\n{kept.code}\n```\n'
 
 
 def phrase_demo_gain(kept: Kept) -> str:
-    """Phrases the gain of the demo's change, and of tuning in the same training."""
+    """Phrases the gain of the demo's change, and that of tuning during training."""
     _, before, after, less, tuned, *_ = kept.cases[0]
     gain = f'{before} before, {after} after: {less} less time.'
     if not tuned.endswith(' s'):
@@ -151,7 +151,7 @@ def phrase_host(kept: Kept) -> str:
 
 
 class KeptText(NamedTuple):
-    """A text for the docs, phrased from a benchmark's results."""
+    """Text for the docs that is phrased from a benchmark's kept results."""
 
     benchmark: str
     phrase: Callable[[Kept], str]
@@ -168,7 +168,7 @@ TEXTS = {
 
 
 def render_page(page: str, results: Path = RESULTS) -> str:
-    """Renders a page with the figures of the kept tables.
+    """Returns a page with the figures of the kept results put in.
 
     Args:
         page: With its marks.
@@ -201,7 +201,7 @@ def render_page(page: str, results: Path = RESULTS) -> str:
 
 
 def main() -> None:
-    """Writes each page whose figures changed."""
+    """Writes all pages whose figures changed."""
     for path in PAGES:
         page = path.read_text()
         if (new := render_page(page)) != page:

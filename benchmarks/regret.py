@@ -67,18 +67,18 @@ DEFAULT = 2
 WORKERS, OF_RECIPES = (0, 1, 2, 3, 4, 5, 6, 8), (0, 1, 2, 3, 4)
 RULES = (0, 1, 2, 4, 8)
 REPEATS, FRESH = 2, 4
-"""Trainings per setting of the grid, and per setting of a fresh comparison."""
+"""Number of trainings per setting: in the grid, and in a fresh comparison."""
 SECONDS, SECONDS_OF_RECIPES, LEAST_ITERATIONS = 1.8, 6.0, 40
-"""Approximate seconds of a job, and its fewest iterations for evidence."""
+"""Approximate seconds of a job, and its fewest iterations."""
 
 NULLS = 1000
-"""Number of simulated runs with nothing to gain."""
+"""Number of simulated runs in which no setting gains anything."""
 UNSEEN_SEED, UNSEEN_COUNT = 70_913, 5
 MIB, GIB = 2**20, 2**30
 
 
 class LoaderChoice(NamedTuple):
-    """Loader settings of a job that are chosen."""
+    """Loader settings of a job that a way of choosing can change."""
 
     num_workers: int
     persistent_workers: bool
@@ -86,24 +86,24 @@ class LoaderChoice(NamedTuple):
 
 @dataclass(frozen=True)
 class JobTraining:
-    """One training of a job."""
+    """One training of a job with one setting."""
 
     job: str
     setting: LoaderChoice
     job_s: float
     other_load_pct: float
     evidence: Sequence[str]
-    """Lines of the evidence file."""
+    """Lines of the training's evidence file."""
 
     @classmethod
     def read(cls, kept: Mapping[str, Any]) -> JobTraining:
-        """Reads a training from the dict that `asdict` wrote."""
+        """Makes a training from the dict that `asdict` made of one."""
         return cls(**{**kept, 'setting': LoaderChoice(*kept['setting'])})
 
 
 @dataclass(frozen=True)
 class PlantedJob:
-    """A whole training as a user would configure it."""
+    """Whole training with known costs, as a user would configure it."""
 
     pipeline: Pipeline
     epochs: int = 2
@@ -116,7 +116,7 @@ class PlantedJob:
 
     @property
     def name(self) -> str:
-        """Name of the job's pipeline."""
+        """Name of the pipeline that the job trains with."""
         return self.pipeline.name
 
     def list_grid(self) -> list[LoaderChoice]:
@@ -144,7 +144,7 @@ SEEN = (
 
 
 def draw_unseen(seed: int = UNSEEN_SEED, count: int = UNSEEN_COUNT) -> list[PlantedJob]:
-    """Draws jobs at random."""
+    """Draws jobs with random costs."""
     rng = random.Random(seed)
     drawn = []
     for number in range(count):
@@ -176,7 +176,7 @@ JOBS = {job.name: job for job in (*SEEN, *draw_unseen(), *RECIPES)}
 
 
 class Span(Hook):
-    """Hook that times from the first epoch's start to the last one's end."""
+    """Hook that times a training from its first epoch's start to its last one's end."""
 
     priority = 0
     began_s = seconds = 0.0
@@ -191,7 +191,7 @@ class Span(Hook):
 def train_job(
     job: PlantedJob, setting: LoaderChoice, works: dict[str, Work]
 ) -> JobTraining:
-    """Trains all epochs of a job with a setting."""
+    """Trains all epochs of a job with one setting."""
     pipeline, workers = job.pipeline, setting.num_workers
     seconds = SECONDS_OF_RECIPES if pipeline.recipe else SECONDS
     usual_s = pipeline.guess_iter_s(DEFAULT, len(os.sched_getaffinity(0)))
@@ -231,7 +231,7 @@ def train_job(
 def measure_grid(
     jobs: Sequence[PlantedJob], repeats: int, is_quick: bool
 ) -> Iterator[JobTraining]:
-    """Trains every job with every setting, job by job, in random order."""
+    """Trains all jobs with all settings, job by job, in random order."""
     works = make_works()
     for job in jobs:
         grid = [
@@ -246,14 +246,14 @@ def measure_grid(
 
 @dataclass(frozen=True)
 class Outcome:
-    """Loss of one way of choosing, on one job."""
+    """Time that one way of choosing settings loses on one job."""
 
     job: PlantedJob
     setting: LoaderChoice
     lost_pct: float
-    """Extra time over the best setting in per cent; 0 within its own repeats."""
+    """Extra time over the best setting, per cent; 0 if within repeated trainings."""
     grid_pct: float
-    """Extra time in per cent by the grid alone, without fresh trainings."""
+    """Extra time over the best setting by the grid alone, per cent."""
 
 
 Times = dict[LoaderChoice, list[float]]
@@ -261,7 +261,7 @@ Times = dict[LoaderChoice, list[float]]
 
 
 def gather_times(trials: Sequence[JobTraining]) -> Times:
-    """Collects the seconds of trainings by setting."""
+    """Returns the seconds of trainings by setting."""
     times: Times = {}
     for trial in trials:
         times.setdefault(trial.setting, []).append(trial.job_s)
@@ -269,12 +269,12 @@ def gather_times(trials: Sequence[JobTraining]) -> Times:
 
 
 def find_best(times: Times) -> LoaderChoice:
-    """Fastest setting, by each setting's fastest training."""
+    """Returns the setting with the fastest single training."""
     return min(times, key=lambda setting: min(times[setting]))
 
 
 def lost_pct(times: Times, setting: LoaderChoice) -> float:
-    """Extra time of a setting over the best one, in per cent."""
+    """Returns the extra time of a setting over the best one, per cent."""
     best, took_s = times[find_best(times)], min(times[setting])
     return 0.0 if took_s <= max(best) else 100 * (took_s / min(best) - 1.0)
 
@@ -283,7 +283,7 @@ Ask = Callable[[Sequence[str]], dict[str, Any]]
 
 
 def ask_policy(evidence: Sequence[str]) -> dict[str, Any]:
-    """Recommended values from one training, by the last word of their key."""
+    """Returns the values recommended from one training, by the key's last part."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, 'gpu_efficiency.jsonl')
         path.write_text('\n'.join(evidence) + '\n')
@@ -294,7 +294,7 @@ def ask_policy(evidence: Sequence[str]) -> dict[str, Any]:
 def choose_settings(
     trials: Sequence[JobTraining], times: Times, ask: Ask = ask_policy
 ) -> list[LoaderChoice]:
-    """Settings recommended from each of a job's default trainings."""
+    """Returns the settings recommended from each default training of a job."""
     # a grid has both kinds of workers only where the job's own end
     persistent = all(trial.setting.persistent_workers for trial in trials)
     chosen = []
@@ -313,13 +313,13 @@ def choose_settings(
 def _measure_distance(
     asked: LoaderChoice, setting: LoaderChoice
 ) -> tuple[int, bool, LoaderChoice]:
-    """Sort key that puts the grid setting nearest to a recommendation first."""
+    """Returns a sort key by which the grid's setting nearest to another comes first."""
     far = abs(setting.num_workers - asked.num_workers)
     return far, setting.persistent_workers != asked.persistent_workers, setting
 
 
 class FreshLoss(NamedTuple):
-    """Loss of a setting in trainings that it was not chosen by."""
+    """Loss of a setting, measured in trainings by which it was not chosen."""
 
     lost_pct: float
     trainings: list[JobTraining]
@@ -331,7 +331,7 @@ def compare_fresh(
     train: Callable[[LoaderChoice], JobTraining],
     count: int = FRESH,
 ) -> FreshLoss:
-    """Compares the chosen and the best setting in new trainings.
+    """Compares the chosen setting with the best one in new trainings.
 
     Args:
         chosen: The recommended setting.
@@ -350,11 +350,11 @@ class JudgedJobs(NamedTuple):
 
     outcomes: list[Outcome]
     rules: dict[int, dict[str, float]]
-    """Loss in per cent by job, for each fixed number of workers."""
+    """Loss in per cent by job, for each rule of thumb (a fixed number of workers)."""
 
 
 def judge_jobs(trials: list[JobTraining], count: int) -> JudgedJobs:
-    """Outcomes of recommendations, and losses of rules of thumb by the grid alone.
+    """Computes what recommendations and rules of thumb lose on all jobs.
 
     Fresh trainings are added to those of the grid.
     """
@@ -382,7 +382,7 @@ def judge_jobs(trials: list[JobTraining], count: int) -> JudgedJobs:
 
 
 def judge_lost(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
-    """Figures on the loss against the best setting tried."""
+    """Returns figures on the loss against the best setting that was tried."""
     parts = {
         'all': outcomes,
         'seen': [outcome for outcome in outcomes if outcome.job in SEEN],
@@ -402,7 +402,7 @@ def judge_lost(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
 def compare_rules(
     judged: Sequence[Outcome], rules: dict[int, dict[str, float]]
 ) -> Iterator[Figure]:
-    """Figures against fixed numbers of workers, by the grid alone.
+    """Returns figures on recommendations against fixed worker counts, by the grid.
 
     Over the jobs that were trained with each; MMDetection's were not.
     """
@@ -424,7 +424,7 @@ def compare_rules(
 
 
 def show_jobs(judged: Sequence[Outcome]) -> Iterator[Figure]:
-    """Figures on the choice and loss of each job."""
+    """Returns figures on each job's chosen setting and its loss."""
     for job in dict.fromkeys(outcome.job for outcome in judged):
         some = [outcome for outcome in judged if outcome.job == job]
         settings = [outcome.setting for outcome in some]
@@ -440,12 +440,12 @@ def show_jobs(judged: Sequence[Outcome]) -> Iterator[Figure]:
 
 INTERVAL = 10
 NOTHING = 0.015
-"""Share of an iteration below which waits leave nothing to gain."""
+"""Largest share of an iteration in waits at which nothing is to gain."""
 FETCH_S = 0.0005
 
 
 def draw_null(seed: int) -> RunEvidence:
-    """Draws evidence of a run whose loader keeps up: at most 1.5 % could be saved.
+    """Draws evidence of a run with at most 1.5 % to gain from its loader.
 
     The number of workers, the host, the spread of loading, other load and the length
     are random; steps jitter, some hang, and figures are read with errors.
@@ -540,7 +540,7 @@ def draw_null(seed: int) -> RunEvidence:
 def simulate_waits(
     workers: int, batches_s: Sequence[float], steps_s: Sequence[float]
 ) -> list[float]:
-    """Simulates the loop's wait for each batch of PyTorch's DataLoader.
+    """Simulates how long a loop waits for each batch of PyTorch's DataLoader.
 
     Batch ``i`` is worker ``i % workers``'s, is asked for when batch ``i - 2 * workers``
     is taken (``prefetch_factor=2``), and is taken in order.
@@ -559,7 +559,7 @@ def simulate_waits(
 
 
 def judge_nulls(count: int) -> Figure:
-    """Figure on changes recommended where nothing is to gain."""
+    """Returns a figure on changes recommended though nothing is to gain."""
     alarms = 0
     for seed in range(count):
         changes = recommend_settings(Run(draw_null(seed))).changes

@@ -42,7 +42,7 @@ from mmgpu_hooks.config.rewrite import RewriteOutcome, rewrite_config
 
 MAX_REFUSED_PCT, MAX_SECONDS = 1.0, 0.1
 QUICK_STEP = 20
-"""Step over the list of configs in a quick run."""
+"""Step by which a quick run goes through the list of configs."""
 
 LOADER = 'train_dataloader'
 THREADS = ('env_cfg', 'mp_cfg', 'opencv_num_threads')
@@ -64,16 +64,16 @@ _FORMS = (
 ADDED = f'(?:{"|".join(map(re.escape, _FORMS))})*'
 
 Flat = Mapping[tuple[str, ...], Any]
-"""Values of a config by their path."""
+"""Type of a config's values by their path."""
 
 
 @dataclass
 class Tally:
-    """Counts over all configs."""
+    """Counts over all rewritten configs."""
 
     files: int = 0
     threads: int = 0
-    """Configs that set OpenCV's number of threads."""
+    """Number of configs that set OpenCV's number of threads."""
     rewritten: int = 0
     refused: int = 0
     faults: int = 0
@@ -81,14 +81,14 @@ class Tally:
 
 
 class LoadClock:
-    """CPU time in MMEngine's config loading, with bases and copies."""
+    """Sums the CPU time of MMEngine's config loading, bases and copies included."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self._depth = 0
 
     def wrap(self, function: Any) -> Any:
-        """Wraps ``function`` so that its time counts; nested calls count once."""
+        """Wraps a function so that its time is added; nested calls count once."""
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             begin, self._depth = time.process_time(), self._depth + 1
@@ -103,13 +103,13 @@ class LoadClock:
 
 
 def load(path: Path) -> Any:
-    """Loads a config as MMEngine does, without its output."""
+    """Loads a config as MMEngine does, without printing."""
     with contextlib.redirect_stdout(io.StringIO()):
         return Config.fromfile(path, import_custom_modules=False)
 
 
 def flatten(value: object, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    """Values of a config by their path."""
+    """Returns a config's values by their path."""
     if isinstance(value, dict):
         found: dict[tuple[str, ...], Any] = {path: 'dict'}
         pairs: Iterable[tuple[object, object]] = value.items()
@@ -124,7 +124,7 @@ def flatten(value: object, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], 
 
 
 def differing(left: Flat, right: Flat) -> list[tuple[str, ...]]:
-    """Paths whose values differ by type or text, apart from memory addresses."""
+    """Lists paths whose values differ by type or text, memory addresses ignored."""
     missing = object()
 
     def text(value: object) -> str:
@@ -139,7 +139,7 @@ def differing(left: Flat, right: Flat) -> list[tuple[str, ...]]:
 
 
 def is_kept(source: str, result: str) -> bool:
-    """True if lines that differ are equal once the settings are removed."""
+    """True if differing lines are equal once the changed settings are removed."""
     before, after = (re.split(r'(?<=\n)', text) for text in (source, result))
     matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
     for tag, a, b, c, d in matcher.get_opcodes():
@@ -154,12 +154,12 @@ def is_kept(source: str, result: str) -> bool:
 
 
 def residue(text: str) -> str:
-    """Text without the settings, a new setting's dict, blanks and commas."""
+    """Returns a text without the settings, their new dicts, blanks and commas."""
     return re.sub(r'[\s,]', '', re.sub(PAIR, '', text)).replace('mp_cfg=dict()', '')
 
 
 def choose_settings(before: Flat) -> dict[str, Any]:
-    """Chooses new values for the train loader and OpenCV's threads."""
+    """Chooses new values for the train loader and for OpenCV's threads."""
     threads = int(before.get(THREADS, 0)) + 1
     own = {'.'.join(THREADS): threads} if THREADS in before else {}
     if (LOADER, 'num_workers') not in before and before.get((LOADER,)) != 'dict':
@@ -182,7 +182,7 @@ def find_fault(
     outcome: RewriteOutcome,
     script: Any,
 ) -> str | None:
-    """Finds a fault in a rewritten config; ``None`` without one.
+    """Finds a fault in a rewritten config; ``None`` if there is none.
 
     Args:
         path: The original.
@@ -219,7 +219,7 @@ def find_fault(
 
 
 def rewrite_all(paths: Sequence[Path], root: Path, script: Any) -> Tally:
-    """Rewrites every config that loads and has a setting to change."""
+    """Rewrites each config that can be loaded and has a setting to change."""
     tally, clock = Tally(files=len(paths)), LoadClock()
     timed = staticmethod(clock.wrap(Config.fromfile))
     as_dict = clock.wrap(Config.to_dict)
@@ -255,7 +255,7 @@ def rewrite_all(paths: Sequence[Path], root: Path, script: Any) -> Tally:
 
 
 def list_figures(tally: Tally) -> Iterator[Figure]:
-    """Figures over all configs."""
+    """Returns figures over all configs."""
     count = tally.rewritten + tally.refused + tally.faults
     note = f'of {tally.files} files; the others have neither setting, or do not load'
     yield Figure('configs in scope', count, note=note)

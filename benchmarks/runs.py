@@ -45,10 +45,10 @@ QUICK_LISTED, QUICK_JUDGED, QUICK_TIMES = 1_000, 24, 2
 MOST_S, MOST_MIB = 1.5, 60.0
 _BEGIN_S = 1_790_000_000.0
 _APART_S = 3_000.0
-"""Seconds between the starts of two runs; 10,000 runs span a year."""
+"""Seconds from the start of one run to the next; 10,000 runs span a year."""
 
 _WORKED_S = 3.0
-"""CPU seconds after which a Dask worker has judged some runs; half are imports."""
+"""CPU seconds by which a Dask worker shows that it has judged runs."""
 
 _MEASURE = """
 import os, sys, time
@@ -61,16 +61,16 @@ with open(os.devnull, 'wb') as nowhere:
 _, status, used = os.wait4(pid, 0)
 print(time.perf_counter() - begin_s, used.ru_maxrss, os.waitstatus_to_exitcode(status))
 """
-"""Program that measures a child: its peak memory counts that of the parent, too."""
+"""Python code that prints a command's seconds, peak memory and exit code."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """Cost of one listing of all runs."""
+    """Cost of listing all runs once."""
 
     wall_s: float
     peak_mib: float
-    """Largest resident memory in MiB."""
+    """Largest resident memory of the command, in MiB."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read_templates() -> list[bytes]:
-    """Reads the evidence of recorded single-rank runs that can be judged."""
+    """Reads recorded evidence of single-rank runs that can be judged."""
     templates = []
     for path in sorted(GOLDEN.glob(f'*/run*/**/{EVIDENCE_NAME}')):
         with contextlib.suppress(UserError, LineError):
@@ -106,7 +106,7 @@ def read_templates() -> list[bytes]:
 
 
 def write_fleet(folder: Path, count: int, *, has_verdict: bool) -> None:
-    """Writes the work_dirs of many users.
+    """Writes work_dirs with runs of many users.
 
     Args:
         folder: Gets ``user/experiment/start/vis_data``.
@@ -135,7 +135,7 @@ def write_fleet(folder: Path, count: int, *, has_verdict: bool) -> None:
 
 
 def make_verdict(number: int) -> VerdictRecord:
-    """Makes the final verdict of a run."""
+    """Makes the final verdict record of a run."""
     hours = 1.0 + number % 97
     names = ('data_bound_workers', 'compute_bound', 'save_bound', 'data_bound_storage')
     change = RecommendedChange(key='train_dataloader.num_workers', old=0, new=8)
@@ -158,7 +158,7 @@ def make_verdict(number: int) -> VerdictRecord:
 
 
 def list_runs(folder: Path, form: str) -> Listing:
-    """Lists runs in a child process.
+    """Lists runs in a child process, and measures its cost.
 
     Raises:
         SystemExit: If the command fails.
@@ -175,7 +175,7 @@ def list_runs(folder: Path, form: str) -> Listing:
 def judge_listings(
     form: str, count: int, listings: Sequence[Listing]
 ) -> Iterator[Figure]:
-    """Figures of a form; the first listing only warms the caches."""
+    """Returns figures on one form of listing; the first one only warms up caches."""
     warm = listings[1:] or listings
     wall_s = statistics.median(listing.wall_s for listing in warm)
     peak_mib = max(listing.peak_mib for listing in listings)
@@ -185,7 +185,7 @@ def judge_listings(
 
 
 def compare_engines(folder: Path, count: int) -> Iterator[Figure]:
-    """Figures on judging by two processes and by Dask, and on differences."""
+    """Returns figures on judging by two processes and by Dask, and how they differ."""
     begun_s = time.perf_counter()
     ours = ask_judged(folder, '-j', '2')
     wall_s = time.perf_counter() - begun_s
@@ -209,7 +209,7 @@ def compare_engines(folder: Path, count: int) -> Iterator[Figure]:
 def ask_judged(
     folder: Path, *words: str, killed: Sequence[subprocess.Popen[bytes]] = ()
 ) -> list[dict[str, Any]]:
-    """Rows of the runs that ``mmgpu runs --judge`` judges.
+    """Returns the rows of the runs that ``mmgpu runs --judge`` judges.
 
     Args:
         folder: Of the runs.
@@ -235,7 +235,7 @@ def ask_judged(
 
 
 def read_cpu_s(pid: int) -> float:
-    """CPU seconds of a running process and of its reaped children."""
+    """Returns the CPU seconds of a running process and its ended children."""
     with contextlib.suppress(OSError):
         fields = Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()
         return sum(map(int, fields[11:13])) / os.sysconf('SC_CLK_TCK')
@@ -244,7 +244,7 @@ def read_cpu_s(pid: int) -> float:
 
 @dataclass(frozen=True)
 class DaskCluster:
-    """A Dask scheduler on this host with its workers."""
+    """Dask scheduler with workers on this host."""
 
     address: str
     workers: Sequence[subprocess.Popen[bytes]]
@@ -252,7 +252,7 @@ class DaskCluster:
 
 @contextlib.contextmanager
 def start_dask(count: int) -> Iterator[DaskCluster]:
-    """Context with a Dask scheduler and its workers.
+    """Context in which a Dask scheduler runs with its workers.
 
     Args:
         count: Of workers, with a thread each.

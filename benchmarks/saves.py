@@ -53,18 +53,18 @@ from mmgpu_hooks.experiment.trial import ENDLESS, LOG_NAME
 from mmgpu_hooks.schema.tried import TrialSpec
 
 HEALTHY = ((5.0, 0, 0.0), (50.0, 2, 0.001), (100.0, 1, 0.0), (200.0, 0, 0.002))
-"""Megabytes, workers and CPU per item of healthy trainings with 50 saves each."""
+"""Checkpoint sizes in MB, workers and CPU per item of healthy trainings."""
 BUSY: dict[str, Any] = {'num_workers': 16, 'cpu_s': 0.25, 'interval': 12}
-"""Arguments that keep workers busy in every save: they never get ahead of the loop."""
+"""Arguments that keep workers busy during each save, as the loop waits for them."""
 
 
 class PlantedCause(NamedTuple):
-    """A planted cause of slow saves."""
+    """Cause that makes the saves of a training slow on purpose."""
 
     cause: str
-    """Name that ``mmgpu recommend`` must give."""
+    """Name of the cause that ``mmgpu recommend`` must give."""
     training: dict[str, Any]
-    """Arguments of `train_planted`."""
+    """Arguments of `train_planted` that make saves slow by the cause."""
 
 
 PLANTED = {
@@ -79,7 +79,7 @@ WARNING = 'GPUEfficiencyHook: Saving'
 
 
 class PlantedDataset(Sized):
-    """Data set whose items each take CPU of a worker.
+    """Data set whose items each take a known CPU time of a worker.
 
     Args:
         cpu_s: CPU seconds per item.
@@ -97,7 +97,7 @@ class PlantedDataset(Sized):
 
 
 class PlantedModel(BaseModel):
-    """Model with one weight that learns and many bytes that are saved with it."""
+    """Model with one weight to learn, and many bytes to save."""
 
     def __init__(self, megabytes: float) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class PlantedModel(BaseModel):
 
 @register_backend('slow', prefixes='slow')
 class SlowBackend(LocalBackend):
-    """File backend that blocks in ``put``, like a disk busy with others."""
+    """File backend that blocks in ``put``, like a busy disk."""
 
     def put(self, obj: bytes, filepath: str | Path) -> None:
         time.sleep(PUT_S)
@@ -119,7 +119,7 @@ class SlowBackend(LocalBackend):
 
 @register_backend('far', prefixes='far')
 class FarBackend(LocalBackend):
-    """File backend that writes nothing on this host."""
+    """File backend that writes no file on this host, like a remote storage."""
 
     def put(self, obj: bytes, filepath: str | Path) -> None:
         time.sleep(PUT_S)
@@ -130,7 +130,7 @@ FileClient.register_backend('far', FarBackend, prefixes='far')
 
 
 class Planted(Hook):
-    """Hook that records each loss bit by bit and plants pauses.
+    """Hook that records each loss bit by bit, and sleeps to make pauses.
 
     Args:
         pause_s: Of each iteration, in which nothing is done.
@@ -153,30 +153,30 @@ class Planted(Hook):
 
 @dataclass(frozen=True)
 class Trained:
-    """Results of one training."""
+    """Results of one training: its saves, warnings, losses and evidence."""
 
     saves: list[dict[str, Any]]
-    """Saves as ``mmgpu recommend`` judges them."""
+    """Checkpoint saves as ``mmgpu recommend`` judges them."""
     warnings: int
-    """Number of warnings of slow saves during training."""
+    """Number of warnings of slow saves that the training logged."""
     losses: list[str]
     duration_s: float = 0.0
 
     @property
     def wall_s(self) -> float:
-        """Median duration of the saves."""
+        """Median duration of the checkpoint saves, s."""
         walls_s: list[float] = [save['wall_s'] for save in self.saves]
         return statistics.median(walls_s)
 
     @property
     def gap_s(self) -> float:
-        """Mean time from one save's end to the next one's start."""
+        """Mean time from one save's end to the next one's start, s."""
         saves_s: float = sum(save['wall_s'] for save in self.saves)
         return (self.duration_s - saves_s) / len(self.saves)
 
     @property
     def causes(self) -> list[str]:
-        """Named cause of each save."""
+        """Name of the cause that was given for each save."""
         return [
             (save['cause'] or 'slow, no cause') if save['is_slow'] else 'healthy'
             for save in self.saves
@@ -184,7 +184,7 @@ class Trained:
 
     @property
     def note(self) -> str:
-        """Counts of the named causes, in words."""
+        """Text with the count of each given cause."""
         found = Counter(self.causes).most_common()
         named = ', '.join(f'{count} {name}' for name, count in found)
         return f'{named}; {self.warnings} warning(s) in the run'
@@ -202,7 +202,7 @@ def train_planted(
     backend: str | None = None,
     pause_s: float = 0.0,
 ) -> Trained:
-    """Trains until a number of saves was made.
+    """Trains until a number of checkpoint saves was made.
 
     Args:
         parent: Of the run's folder; in memory, so that no disk has a part in it.
@@ -276,7 +276,7 @@ train_cfg = dict(
     _delete_=True, type='IterBasedTrainLoop', max_iters=24, val_interval=1000)
 log_processor = dict(by_epoch=False)
 """
-"""Config of RTMDet-tiny on small crops of large, distorted images.
+"""Text of a config: RTMDet-tiny on small crops of large, distorted images.
 
 Loading is the work, so that workers never get ahead of the loop and are busy in every
 save.
@@ -284,7 +284,7 @@ save.
 
 
 def write_detector(folder: Path, num_workers: int) -> Path:
-    """Writes the detector's images and its config.
+    """Writes the detector's images and config.
 
     Args:
         folder: Of both.
@@ -301,7 +301,7 @@ def write_detector(folder: Path, num_workers: int) -> Path:
 
 
 def train_detector(folder: Path, num_workers: int) -> Trained:
-    """Trains the detector as a trial of the engine, on two cores.
+    """Trains the detector as a trial on two cores.
 
     Args:
         folder: Of the run and its images.
@@ -326,7 +326,7 @@ def train_detector(folder: Path, num_workers: int) -> Trained:
 
 
 def judge_cause(planted: str, run: Trained, saves: int) -> Iterator[Figure]:
-    """Figures on one planted cause: a row of the confusion matrix."""
+    """Returns figures on one cause: a row of the confusion matrix."""
     cause = PLANTED[planted].cause
     named, saves = run.causes.count(cause), max(len(run.saves), saves)
     unit = f'of {saves} named {cause}'
@@ -342,7 +342,7 @@ def judge_cause(planted: str, run: Trained, saves: int) -> Iterator[Figure]:
 
 
 def judge_healthy(megabytes: float, run: Trained) -> Figure:
-    """Figure on healthy saves, of which none may be warned."""
+    """Returns a figure on healthy saves, none of which may be warned of."""
     blamed = sum(save['cause'] is not None for save in run.saves)
     name = f'healthy: saves of {megabytes:g} MB that were warned of'
     wrong, unit = max(run.warnings, blamed), f'of {len(run.saves)}'
@@ -350,7 +350,7 @@ def judge_healthy(megabytes: float, run: Trained) -> Figure:
 
 
 def judge_counterfactual(busy: Trained, idle: Trained) -> Figure:
-    """Figure on the predicted save time without busy workers."""
+    """Returns a figure on the save time predicted for idle workers."""
     errors = [
         abs((save['uncontended_s'] or math.inf) / idle.wall_s - 1)
         for save in busy.saves
@@ -362,7 +362,7 @@ def judge_counterfactual(busy: Trained, idle: Trained) -> Figure:
 
 
 def judge_niced(busy: Trained, niced: Trained) -> Iterator[Figure]:
-    """Figures on busy workers that are niced."""
+    """Returns figures on busy workers with a nice value."""
     name = f'save beside busy workers, over that with worker_nice={NICE}'
     note = f'{busy.wall_s:.3f} s and {niced.wall_s:.3f} s, medians'
     yield at_least(name, busy.wall_s / niced.wall_s, 2, 'times', note)
@@ -372,7 +372,7 @@ def judge_niced(busy: Trained, niced: Trained) -> Iterator[Figure]:
 
 
 def judge_detector(folder: Path) -> Iterator[Figure]:
-    """Figures on MMDetection on two cores, saving every few iterations."""
+    """Returns figures on MMDetection on two cores with frequent saves."""
     for num_workers, judge in ((16, at_least), (1, at_most)):
         run = train_detector(folder, num_workers)
         name = f'MMDetection, num_workers={num_workers}: warnings'
@@ -382,7 +382,7 @@ def judge_detector(folder: Path) -> Iterator[Figure]:
 
 
 def judge_parts(saves: Sequence[dict[str, Any]]) -> Figure:
-    """Figure on the sum of each save's parts against its duration."""
+    """Returns a figure on the sum of each save's parts against its duration."""
     errors = []
     for save in saves:
         parts = [save['cpu_s'], save['run_delay_s'], save['blocked_s']]

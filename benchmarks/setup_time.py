@@ -1,4 +1,4 @@
-"""Times the set-up of a clone, step by step.
+"""Times how long a clone takes to be set up, step by step.
 
     python -m benchmarks.setup_time [--against COMMIT] [--rounds N] [--output]
 
@@ -34,25 +34,25 @@ STEPS = {
     '.mmcv': 'install MMCV, MMEngine and MMDetection',
     '.package': 'install this package',
 }
-"""Set-up steps in order, by the stamp that ends each."""
+"""Steps of the set-up in order, by the stamp file that ends each."""
 MMCV = '.mmcv'
 FIRST, NEXT = 'first clone', 'next clone'
 MAX_FIRST_CPU_S, MAX_NEXT_S = 300.0, 60.0
-"""Limits for the MMCV step: CPU to compile it, wall clock with its wheel cached."""
+"""Limits of the MMCV step: CPU seconds to compile, seconds with a cached wheel."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """Wall clock and CPU seconds of one step."""
+    """Wall clock and CPU seconds of one step of the set-up."""
 
     wall_s: float
     cpu_s: float
 
 
 SetUp = Mapping[str, Step]
-"""Steps of one set-up by their stamps."""
+"""Times of the steps of one set-up, by their stamps."""
 Measured = Mapping[tuple[str, str], Sequence[SetUp]]
-"""Set-ups by commit and by clone."""
+"""Set-ups by commit and by clone (first or next)."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def set_up(commit: str, which: str, caches: Path | None) -> SetUp:
-    """Clones a commit and sets it up.
+    """Clones a commit and sets the clone up, timing each step.
 
     Args:
         commit: As git names it.
@@ -114,13 +114,13 @@ def set_up(commit: str, which: str, caches: Path | None) -> SetUp:
 
 
 def read_children_cpu_s() -> float:
-    """CPU seconds of all child processes that have ended."""
+    """Returns the CPU seconds of all ended child processes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def list_figures(found: Measured) -> Iterator[Figure]:
-    """Figures of the table: medians over the rounds."""
+    """Returns the figures of the table: medians over the rounds."""
     for (commit, which), set_ups in found.items():
         of = f'{commit}, {which}'
         total_s = statistics.median(sum_wall(steps) for steps in set_ups)
@@ -149,7 +149,7 @@ def list_figures(found: Measured) -> Iterator[Figure]:
 
 
 def sum_wall(steps: SetUp) -> float:
-    """Wall clock of a whole set-up in seconds."""
+    """Returns the wall clock of a whole set-up, in seconds."""
     return sum(step.wall_s for step in steps.values())
 
 

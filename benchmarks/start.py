@@ -45,13 +45,13 @@ from mmgpu_hooks.schema.run_folder import evidence_name
 ROOT = RESULTS.parents[1]
 FOLDER = Path('work_dirs/bench_start')
 PART_PCT, PART_MS = 2.0, 10.0
-"""Tolerance of a part's duration: the larger of per cent and milliseconds."""
+"""Tolerance of a part's time: per cent or milliseconds, whichever is larger."""
 SUM_PCT = 1.0
 LEAST_S = 0.05
-"""Duration in seconds from which a part is judged."""
+"""Shortest part of a start, in seconds, that is judged."""
 LIMIT_S = 300.0
 IMAGES, QUICK_IMAGES = 35_000, 2_000
-"""Images in the COCO file: some 100 MB, and 6 MB in a quick run."""
+"""Number of images in the COCO file: some 100 MB, and 6 MB in a quick run."""
 FILES, QUICK_FILES = 3000, 200
 SAMPLE_BATCHES = 90_000
 _WORKERS = 2
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def list_planted(folder: Path, is_quick: bool) -> dict[str, dict[str, Any]]:
-    """Specs of the planted starts; writes the files that one of them reads."""
+    """Lists the starts to train, and writes the files that they read."""
     files = folder / 'files'
     files.mkdir()
     for number in range(QUICK_FILES if is_quick else FILES):
@@ -133,7 +133,7 @@ def write_coco(path: Path, images: int) -> None:
 
 
 def write_demo_config(folder: Path) -> Path:
-    """Writes the demo's config on images kept from an earlier benchmark."""
+    """Writes the demo's config for images that an earlier benchmark left."""
     config = folder / 'demo.py'
     base = ROOT / 'configs' / 'demo' / 'rtmdet-tiny_demo.py'
     (folder / 'data').mkdir(exist_ok=True)
@@ -145,7 +145,7 @@ def write_demo_config(folder: Path) -> Path:
 def train(
     folder: Path, spec: Mapping[str, Any], environ: Mapping[str, str] | None = None
 ) -> None:
-    """Trains in a child process, or in one per rank.
+    """Trains in a child process, or in one child process per rank.
 
     Raises:
         SystemExit: If it fails.
@@ -187,7 +187,7 @@ def train(
 
 
 def find_port() -> int:
-    """Finds a free TCP port."""
+    """Returns a free TCP port of this host."""
     with socket.socket() as found:
         found.bind(('127.0.0.1', 0))
         port: int = found.getsockname()[1]
@@ -195,7 +195,7 @@ def find_port() -> int:
 
 
 def read_start(folder: Path, rank: int = 0) -> StartRecord:
-    """Reads the start record of a rank."""
+    """Reads the start record from a rank's evidence."""
     evidence = find_evidence(folder).with_name(evidence_name(rank))
     start = read_evidence(evidence).start
     if start is None:
@@ -204,13 +204,13 @@ def read_start(folder: Path, rank: int = 0) -> StartRecord:
 
 
 def read_truth(folder: Path, rank: int = 0) -> dict[str, float]:
-    """Reads the planted seconds that the training itself measured."""
+    """Reads the true seconds by part, which the training itself measured."""
     truth: dict[str, float] = json.loads((folder / f'truth_{rank}.json').read_text())
     return truth
 
 
 def judge_start(name: str, folder: Path, spec: Mapping[str, Any]) -> Iterator[Figure]:
-    """Figures on a planted start: the record against the truth."""
+    """Returns figures on one start: the record against the true seconds."""
     train(folder, spec)
     for rank in range(spec.get('ranks') or 1):
         start, truth = read_start(folder, rank), read_truth(folder, rank)
@@ -263,7 +263,7 @@ sys.stdin.readline()
 
 
 def hold(path: str, how: str, environ: Mapping[str, str], count: int) -> list[Any]:
-    """Holds a data set in several processes at the same time.
+    """Holds a data set in several processes at once.
 
     Returns:
         Of each its CPU seconds for building it, and its PSS while all hold it, MiB.
@@ -303,7 +303,7 @@ def hold(path: str, how: str, environ: Mapping[str, str], count: int) -> list[An
 
 
 def measure_cache(folder: Path, spec: Mapping[str, Any]) -> Iterator[Figure]:
-    """Figures on the gain of cached annotations."""
+    """Returns figures on the gain of cached annotations."""
     environ = {'MMGPU_CACHE': str(folder / 'cache' / 'annotations')}
     hook = {'optimize': 'annotations'}
     for number in range(2):
@@ -331,7 +331,7 @@ def measure_cache(folder: Path, spec: Mapping[str, Any]) -> Iterator[Figure]:
 
 
 def measure_resume(folder: Path, is_quick: bool) -> Iterator[Figure]:
-    """Figures on resuming by the sampler instead of loading."""
+    """Returns figures on resuming by the sampler instead of by loading."""
     from mmengine.dataset import InfiniteSampler
     from torch.utils.data import BatchSampler
 

@@ -1,4 +1,4 @@
-"""One training of `benchmarks.start`, which writes its start's true seconds.
+"""Program for `benchmarks.start`: a training that writes its start's true seconds.
 
     python -m benchmarks.start_training FOLDER SPEC
 
@@ -28,13 +28,13 @@ from benchmarks.toy import HOOK, OneWeight, build_runner
 
 LENGTH = 64
 STARTED = 'MMGPU_BENCH_STARTED'
-"""Environment variable with the process's start by the monotonic clock."""
+"""Environment variable for the process's start by the monotonic clock."""
 
 _truth: dict[str, float] = {}
 
 
 def plant(part: str, seconds: float) -> None:
-    """Sleeps and records the true duration of a part."""
+    """Sleeps for the time of a part, and records the true duration."""
     begun_s = time.perf_counter()
     time.sleep(seconds)
     _truth[part] = _truth.get(part, 0.0) + time.perf_counter() - begun_s
@@ -42,7 +42,7 @@ def plant(part: str, seconds: float) -> None:
 
 @DATASETS.register_module()
 class SlowAnnotations(BaseDataset):
-    """Data set whose annotations take long to parse.
+    """Data set whose annotations take long to parse, on purpose.
 
     Args:
         parse_s: Seconds that it sleeps in parsing.
@@ -73,7 +73,7 @@ class SlowAnnotations(BaseDataset):
 
 @MODELS.register_module()
 class PlantedStart(OneWeight):
-    """Model whose weights and first step take long.
+    """Model whose weights and first train step take long, on purpose.
 
     Args:
         weights_s: Seconds of ``init_weights``.
@@ -95,7 +95,7 @@ class PlantedStart(OneWeight):
 
 
 class Aged(Hook):
-    """Hook that records the age of the process after the first iteration."""
+    """Hook that records the process's age after the first iteration."""
 
     priority = 56
 
@@ -105,7 +105,7 @@ class Aged(Hook):
 
 
 def time_method(owner: Any, name: str, part: str) -> None:
-    """Times a class's own method, beneath our patches."""
+    """Times a class's own method, inside the methods that our hook puts around it."""
     original: Callable[..., Any] = getattr(owner, name)
 
     @functools.wraps(original)
@@ -120,7 +120,7 @@ def time_method(owner: Any, name: str, part: str) -> None:
 
 
 def build(folder: str, spec: dict[str, Any]) -> Any:
-    """Builds the Runner of a planted start."""
+    """Builds the Runner of a start with known seconds by part."""
     hooks = {'gpu_efficiency': {**HOOK, **spec.get('hook', {})}, 'aged': {'type': Aged}}
     kind = spec['kind']
     if kind == 'demo':
@@ -174,14 +174,14 @@ def build(folder: str, spec: dict[str, Any]) -> Any:
 
 
 class NoImage:
-    """Transform that makes a sample without an image."""
+    """Transform that makes a sample without reading an image."""
 
     def __call__(self, results: dict[str, Any]) -> dict[str, Any]:
         return {'inputs': torch.zeros(3, 8, 8), 'data_samples': results['img_id']}
 
 
 def main() -> None:
-    """Trains and writes the truth."""
+    """Trains, and writes the true seconds of the start."""
     folder, spec = sys.argv[1], json.loads(sys.argv[2])
     torch.set_num_threads(1)
     rank = int(os.environ.get('RANK', '0'))

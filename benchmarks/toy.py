@@ -1,4 +1,4 @@
-"""Toy trainings for benchmarks: MMEngine's own Runner on a tiny model."""
+"""Small trainings for benchmarks: MMEngine's Runner on a tiny model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Sized(Dataset[dict[str, Any]]):
 
 
 class OneWeight(BaseModel):
-    """Model that needs next to no time."""
+    """Model with one weight, whose train step takes next to no time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def build_runner(
     interval: int = 10,
     **more: Any,
 ) -> Any:
-    """Builds a Runner that loads one sample per iteration in order, for one epoch.
+    """Builds a Runner that loads one sample per iteration, for one epoch.
 
     It saves nothing.
 

@@ -70,41 +70,41 @@ from mmgpu_hooks.schema.tuning import TuneAnswer, TuneQuestion
 PARTS = ('simulated', 'real')
 
 STARTS, EACH, QUICK_EACH = (0, 1, 2, 4, 8), 200, 6
-"""Initial numbers of workers of simulated jobs, and the jobs that begin with each."""
+"""Initial worker counts of simulated jobs, and the number of jobs for each."""
 LENGTH, LOGGED = 5_000, 50
-"""Iterations of a simulated job, and of an interval while nothing is watched."""
+"""Iterations of a simulated job, and of its log interval when not watched."""
 ANSWER_S, CHILD_S, START_S = 0.5, 1.5, 0.1
-"""Seconds of an answer of the child, of its start, and of a start of workers."""
+"""Seconds of an answer, of the child process's start, and of a start of workers."""
 NOTHING = 0.02
-"""Share of an iteration below which a faster setting counts as no gain."""
+"""Largest gain, as a share of an iteration, that counts as none."""
 MEDIAN_LIMIT, WORST_LIMIT, ALARM_LIMIT = 1.0, 5.0, 1.0
 
 REAL_STARTS, REAL_LENGTH, EPOCHS = (0, 2, 8), 600, 3
 REAL_MEDIAN_LIMIT, REAL_WORST_LIMIT = 6.0, 15.0
 SOON = 100
-"""Iterations within which five of six jobs that begin without workers are tuned."""
+"""Iterations within which most jobs that begin without workers must be tuned."""
 
 
 @dataclass(frozen=True)
 class SimulatedJob:
-    """A training with known costs: seconds of a batch and a step."""
+    """Training with known seconds of a batch and of a train step."""
 
     batch_s: float
     cpu_share: float
-    """Share of loading that needs a core."""
+    """Share of the loading time that needs a core."""
     step_s: float
     step_cpu_share: float
     spread: float
-    """Standard deviation over mean of the batch time."""
+    """Standard deviation of the batch time, relative to its mean."""
     jitter: float
-    """Standard deviation over mean of the step time."""
+    """Standard deviation of the step time, relative to its mean."""
     cores: int
     others: float
-    """Cores used by other programs."""
+    """Number of cores used by other programs."""
     device: str
 
     def stretch(self, workers: int) -> float:
-        """Factor by which CPU work is slower, with all cores shared evenly."""
+        """Returns the factor by which CPU work slows down when all cores are shared."""
         step_s, batch_s = self.step_s, self.batch_s
         if not workers:
             return max((1.0 + self.others) / self.cores, 1.0)
@@ -115,22 +115,22 @@ class SimulatedJob:
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive iterations with one number of workers."""
+    """Consecutive iterations simulated with one number of workers."""
 
     waits_s: Sequence[float]
     steps_s: Sequence[float]
     batches_s: Sequence[float]
     cpu_s: Sequence[float]
-    """CPU seconds of each batch."""
+    """CPU seconds for loading each batch."""
 
     @property
     def seconds(self) -> float:
-        """Seconds of all iterations."""
+        """Seconds of all iterations together."""
         return math.fsum(self.waits_s) + math.fsum(self.steps_s)
 
 
 def draw_job(seed: int) -> SimulatedJob:
-    """Draws a job at random."""
+    """Draws a job with random costs."""
     rng = random.Random(seed)
     step_s = math.exp(rng.uniform(math.log(0.02), math.log(0.4)))
     return SimulatedJob(
@@ -147,7 +147,7 @@ def draw_job(seed: int) -> SimulatedJob:
 
 
 def iterate(job: SimulatedJob, workers: int, count: int, rng: random.Random) -> Piece:
-    """Simulates iterations with a filled loader queue."""
+    """Simulates iterations, beginning with a full queue of batches."""
     stretch = job.stretch(workers)
     sigma = math.sqrt(math.log1p(job.spread**2))
     lead = 4 * workers
@@ -166,7 +166,7 @@ def iterate(job: SimulatedJob, workers: int, count: int, rng: random.Random) -> 
 def make_interval(
     job: SimulatedJob, workers: int, done: int, piece: Piece, rng: random.Random
 ) -> IntervalRecord:
-    """Makes the interval record of simulated iterations."""
+    """Makes the log interval's record of simulated iterations."""
     count, seconds = len(piece.steps_s), piece.seconds
     whole = [wait + step for wait, step in zip(piece.waits_s, piece.steps_s)]
     cpu_s, step_cpu_s = math.fsum(piece.cpu_s), count * job.step_s * job.step_cpu_share
@@ -206,7 +206,7 @@ def make_interval(
 
 
 class SimulatedTraining:
-    """Simulated training of a job, tuned as the hook would.
+    """Simulated training of a job whose loader is tuned as the hook does it.
 
     Args:
         job: The job.
@@ -218,9 +218,9 @@ class SimulatedTraining:
         self._job, self._rng = job, random.Random(seed)
         self.workers, self.done, self.seconds = workers, 0, START_S * bool(workers)
         self.changes: list[int] = []
-        """Numbers of workers it was given, with those taken back."""
+        """Each number of workers that was switched to, switches back included."""
         self.first_at: int | None = None
-        """Iteration of the first change."""
+        """Iteration of the first change of workers."""
         self._since = self._ask_at = 0
         self._answer_s = math.inf
         self._evidence = RunEvidence('', self._describe(workers), ())
@@ -251,7 +251,7 @@ class SimulatedTraining:
         )
 
     def train(self) -> None:
-        """Trains the whole job; unwatched iterations count at their mean rate."""
+        """Simulates the whole job; unwatched iterations count at their mean time."""
         while self.done < LENGTH and not self._is_over:
             count = SHORT_ITERATIONS if self.done - self._since < 100 else LOGGED
             piece = iterate(self._job, self.workers, count, self._rng)
@@ -275,7 +275,7 @@ class SimulatedTraining:
         return not is_open and (is_spent or watched > MOST_WATCHED)
 
     def _follow(self) -> None:
-        """Asks the tuner or takes its answer, at the end of an interval."""
+        """Asks the tuner, or takes its answer, at the end of a log interval."""
         if self.seconds < CHILD_S:
             return
         if self._answer_s <= self.seconds:
@@ -320,12 +320,12 @@ def mean_iter_s(job: SimulatedJob, workers: int) -> float:
 
 
 def list_fixed(job: SimulatedJob) -> list[int]:
-    """Numbers of workers to compare with: at most the number of cores."""
+    """Lists the worker counts to compare with, up to the number of cores."""
     return [count for count in (0, 1, 2, 3, 4, 6, 8, 12, 16) if count <= job.cores]
 
 
 def choose_as_paddle(measure_s: Callable[[int], float]) -> int:
-    """Number of workers as Paddle chooses it: doubled while loading gains 25 %.
+    """Chooses workers as Paddle does: doubles them while loading gains 25 %.
 
     Args:
         measure_s: Seconds of a batch with a number of workers.
@@ -341,7 +341,7 @@ def choose_as_paddle(measure_s: Callable[[int], float]) -> int:
 
 @dataclass(frozen=True)
 class Simulated:
-    """Results of one simulated job."""
+    """Results of one simulated job, tuned and untuned."""
 
     start: int
     lost_pct: float
@@ -351,11 +351,11 @@ class Simulated:
     changes: int
     is_null: bool
     is_twice: bool
-    """True if a number of workers was chosen again after several changes."""
+    """True if the tuner chose a worker count again after several changes."""
 
 
 def run_simulated(case: tuple[int, int]) -> Simulated:
-    """Trains one simulated job, tuned and untuned.
+    """Simulates one job, tuned and untuned.
 
     Args:
         case: Seed, and workers at the start.
@@ -382,13 +382,13 @@ def run_simulated(case: tuple[int, int]) -> Simulated:
 
 
 def _alone_s(job: SimulatedJob, workers: int) -> float:
-    """Seconds of a batch of a loader without training."""
+    """Returns the seconds per batch of a loader without training."""
     loading = replace(job, step_s=1e-6, jitter=0.0)
     return mean_iter_s(loading, workers)
 
 
 def judge_simulated(each: int) -> Iterator[Figure]:
-    """Figures on all simulated jobs."""
+    """Returns figures on all simulated jobs."""
     cases = [
         (seed * len(STARTS) + number, start)
         for seed in range(each)
@@ -434,7 +434,7 @@ def judge_simulated(each: int) -> Iterator[Figure]:
 
 @dataclass(frozen=True)
 class RealJob:
-    """A planted job with its best number of workers on two cores."""
+    """Job with known costs, and its best number of workers on two cores."""
 
     pipeline: Pipeline
     best: int
@@ -452,7 +452,7 @@ REAL = (
 
 @dataclass(frozen=True)
 class Trained:
-    """Results of one training."""
+    """Duration and results of one real training."""
 
     seconds: float
     evidence: RunEvidence
@@ -462,7 +462,7 @@ class Trained:
 def train_real(
     job: RealJob, workers: int, works: dict[str, Work], *, is_tuned: bool
 ) -> Trained:
-    """Trains a planted job."""
+    """Trains a real job with known costs."""
     span, load, pipeline = Span(), OtherLoad(), job.pipeline
     model = StampedModel(pipeline.make_step(works))
     loader: dict[str, Any] = {'batch_size': pipeline.batch, 'num_workers': workers}
@@ -490,7 +490,7 @@ def train_real(
 
 
 def time_alone(job: RealJob, works: dict[str, Work], workers: int) -> float:
-    """Seconds per batch of the loader alone over 40 batches, its start included."""
+    """Times the loader without training: seconds per batch over 40 batches."""
     from torch.utils.data import DataLoader
 
     pipeline, batches = job.pipeline, 40
@@ -506,7 +506,7 @@ def time_alone(job: RealJob, works: dict[str, Work], workers: int) -> float:
 
 
 def judge_real(benchmark: Benchmark, jobs: Sequence[RealJob]) -> Iterator[Figure]:
-    """Figures on all planted jobs."""
+    """Returns figures on all real jobs."""
     works, lost, soon, switches = make_works(), list[float](), list[bool](), []
     starts = REAL_STARTS[:1] if benchmark.is_quick else REAL_STARTS
     for job in jobs:

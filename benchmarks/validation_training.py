@@ -1,4 +1,4 @@
-"""A training with planted validations, which `benchmarks.validation` starts.
+"""Program for `benchmarks.validation`: a training with validations of known time.
 
 ``python -m benchmarks.validation_training CASE FOLDER``, with torchrun for two ranks.
 
@@ -28,13 +28,13 @@ from mmengine.hooks import Hook
 from benchmarks.toy import HOOK, SAVES, OneWeight, Sized, build_runner
 
 TRUTH, ETAS = 'planted_{}.json', 'etas.json'
-"""Names of the files that a rank writes in the run's folder."""
+"""Names of the files that each rank writes into the run's folder."""
 _SLOW_RANK = 1
 
 
 @dataclass(frozen=True)
 class Planted:
-    """Planted seconds of a validation by part.
+    """Known seconds of a validation, by part.
 
     Attributes:
         item_s: Of loading one batch, in the loop.
@@ -82,7 +82,7 @@ Seconds = dict[str, float]
 
 
 class Tape:
-    """Planted seconds of the current validation by part."""
+    """True seconds of the running validation, by part."""
 
     def __init__(self) -> None:
         self.seconds: Seconds = defaultdict(float)
@@ -91,7 +91,7 @@ class Tape:
         """Time at which the loader began the batch that is loaded."""
 
     def spend(self, part: str, seconds: float) -> None:
-        """Sleeps and records the true duration."""
+        """Sleeps for the time of a part, and records the true duration."""
         if seconds:
             began_s = time.perf_counter()
             time.sleep(seconds)
@@ -102,7 +102,7 @@ TAPE = Tape()
 
 
 class PlantedDataset(Sized):
-    """Data set whose images sleep."""
+    """Data set whose images sleep when they are loaded."""
 
     def __init__(self, length: int, item_s: float) -> None:
         super().__init__(length)
@@ -138,7 +138,7 @@ def collate_stamped(batch: list[Any]) -> Any:
 
 
 class PlantedModel(OneWeight):
-    """Model whose predictions sleep.
+    """Model that sleeps when it predicts.
 
     Args:
         planted: What is planted.
@@ -159,7 +159,7 @@ class PlantedModel(OneWeight):
 
 
 class SlowToSend:
-    """Result whose pickling and unpickling sleep."""
+    """Result that sleeps when it is pickled and unpickled."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -176,7 +176,7 @@ def _read_slowly(seconds: float) -> SlowToSend:
 
 
 class PlantedMetric(BaseMetric):
-    """Metric that sleeps.
+    """Metric that sleeps for a known time.
 
     Args:
         planted: What is planted.
@@ -214,11 +214,11 @@ class PlantedMetric(BaseMetric):
 
 
 class SecondMetric(PlantedMetric):
-    """Second metric class, for a name of its own."""
+    """Same metric as another class, so that there are two names."""
 
 
 class SavesBest(Hook):
-    """Hook that takes some time to save after each validation."""
+    """Hook that takes some time to save a checkpoint after each validation."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -234,7 +234,7 @@ class SavesBest(Hook):
 
 
 class WallClock(Hook):
-    """Hook that times a whole validation, as the first of all hooks.
+    """Hook that times each whole validation, as the first of all hooks.
 
     Args:
         folder: Gets what was planted.
@@ -257,7 +257,7 @@ class WallClock(Hook):
 
 
 def plant(name: str, folder: Path) -> None:
-    """Trains two short epochs with a planted validation each."""
+    """Trains two short epochs, each with a validation of known time."""
     planted = CASES[name]
     more: dict[str, Any] = {}
     if planted.ranks > 1:
@@ -285,7 +285,7 @@ def plant(name: str, folder: Path) -> None:
 def validate(
     planted: Planted, length: int, kinds: list[type[PlantedMetric]]
 ) -> dict[str, Any]:
-    """Arguments of a Runner for a planted validation."""
+    """Returns arguments of a Runner for a validation of known time."""
     return {
         'val_dataloader': {
             'dataset': PlantedDataset(length, planted.item_s),
@@ -304,7 +304,7 @@ def validate(
 
 @dataclass(frozen=True)
 class Length:
-    """A planted training whose end is forecast.
+    """Training with known times whose end is forecast.
 
     Attributes:
         loop: Of ``train_cfg``.
@@ -354,7 +354,7 @@ LENGTHS = {
 
 
 class EtaTape(Hook):
-    """Hook that records MMEngine's own ETA by iteration.
+    """Hook that records MMEngine's ETA in each iteration.
 
     Args:
         folder: Gets it.
@@ -373,7 +373,7 @@ class EtaTape(Hook):
 
 
 def last(name: str, folder: Path) -> None:
-    """Trains a whole planted training."""
+    """Trains a whole training whose end is forecast."""
     length = LENGTHS[name]
     planted = Planted(metrics_s=(length.metric_s,), batches=4)
     saves = {'interval': -1, 'save_last': False, **(length.saves or {})}

@@ -51,24 +51,24 @@ from mmgpu_hooks.schema.values import FAST_METRIC
 
 ROOT = RESULTS.parents[1]
 GAIN_LIMIT_PCT = 75.0
-"""Least per cent of the hand-set best gain that the advice must reach."""
+"""Least gain of the advice, per cent of the gain of hand-set best settings."""
 HOURS_LIMIT_PCT = 10.0
-"""Largest error of the hours that a finding offers, in per cent."""
+"""Largest error, per cent, of the hours that a finding says can be saved."""
 TURNS, LIMIT_S = 2, 600.0
-"""Trainings per setting, and the time limit of one in seconds."""
+"""Number of trainings per setting, and the time limit of one in seconds."""
 TUNED = {'default_hooks.gpu_efficiency.tune': True}
 _ALIVE = dict(persistent_workers=True)
 _OPTIMIZE = 'default_hooks.gpu_efficiency.optimize'
 
 
 def loader(name: str, **settings: Any) -> dict[str, Any]:
-    """Settings of a loader by their dotted keys."""
+    """Returns settings of a loader by their dotted keys."""
     return {f'{name}_dataloader.{key}': value for key, value in settings.items()}
 
 
 @dataclass(frozen=True)
 class Case:
-    """An ordinary training, as a user would configure it.
+    """Ordinary training, as a user would configure it.
 
     Attributes:
         config: Its config file.
@@ -127,34 +127,34 @@ class Training:
     """Duration and results of one training."""
 
     whole_s: float
-    """Seconds from building the Runner to the end."""
+    """Seconds from building the Runner to the end of the training."""
     iter_s: float
-    """Median of the ``time`` that MMEngine logged."""
+    """Median ``time`` of an iteration, as MMEngine logged it."""
     next_line: str
-    """The summary's `next` line: the command to run next."""
+    """Line `next` of the summary: the command to run next."""
 
 
 @dataclass
 class Outcome:
-    """A training before and after following its own advice."""
+    """Trainings before and after following the advice on the first of them."""
 
     case: Case
     verdict: str
     changes: Mapping[str, Any]
     answer: str
-    """Output of the command, as the user reads it."""
+    """Output of the advised command, as the user reads it."""
     before: list[Training] = field(default_factory=list)
     after: list[Training] = field(default_factory=list)
-    """Trainings with the advice; empty if nothing was changed."""
+    """Trainings with the advised settings; empty if no setting was changed."""
     best: list[Training] = field(default_factory=list)
     tuned: list[Training] = field(default_factory=list)
     """Trainings with the old settings and ``tune=True``."""
     offered_s: float | None = None
-    """Seconds that a finding said its setting saves."""
+    """Seconds that a finding says its setting would save."""
 
     @property
     def offered_off_pct(self) -> float | None:
-        """Error of the offered saving against the measured one, in per cent."""
+        """Error, per cent, of the saving that a finding offered."""
         saved_s = self.before[0].whole_s - fastest(self.after or self.before)
         if self.offered_s is None or saved_s <= 0:
             return None
@@ -162,7 +162,7 @@ class Outcome:
 
     @property
     def gain_share_pct(self) -> float | None:
-        """Share of the best setting's gain in per cent; ``None`` without a gain."""
+        """Advice's gain, per cent of the best setting's; ``None`` without a gain."""
         before_s, best_s = fastest(self.before), fastest(self.best)
         if not self.case.best or best_s >= before_s:
             return None
@@ -171,18 +171,18 @@ class Outcome:
 
     @property
     def is_slower(self) -> bool:
-        """True if the advice made it slower by more than its repeats differ."""
+        """True if the advice made training slower, beyond the variation of repeats."""
         slowest_s = max(training.whole_s for training in self.before)
         return bool(self.after) and fastest(self.after) > slowest_s
 
 
 def fastest(trainings: Sequence[Training]) -> float:
-    """Seconds of the fastest training; infinite without any."""
+    """Returns the seconds of the fastest training; infinite without trainings."""
     return min((training.whole_s for training in trainings), default=float('inf'))
 
 
 def prepare(folder: Path, names: Sequence[str]) -> None:
-    """Copies the configs to a folder, and writes the demo's images there.
+    """Copies the configs into a folder, and writes the demo's images into it.
 
     The tool writes beside a config, and a checkout is not to be littered.
     """
@@ -201,7 +201,7 @@ def prepare(folder: Path, names: Sequence[str]) -> None:
 
 
 def run(folder: Path, words: Sequence[str]) -> str:
-    """Runs a command in a folder and returns its output.
+    """Runs a command in a folder, and returns its output.
 
     Raises:
         SystemExit: If it fails.
@@ -241,7 +241,7 @@ def train(
 
 
 def follow(folder: Path, next_line: str) -> str | None:
-    """Follows the summary's `next` line; returns the new config.
+    """Runs the command of the summary's `next` line; returns the new config.
 
     Returns:
         The config that is to be trained; ``None`` without one.
@@ -267,7 +267,7 @@ def read_loaded(folder: Path, config: str, settings: Mapping[str, Any]) -> Any:
 
 
 def play(name: str, folder: Path, turns: int, load: list[float]) -> Outcome:
-    """Trains a case before and after its advice, and with the best settings.
+    """Trains a case before and after its advice, and with the best known settings.
 
     Args:
         name: Of the case.
@@ -319,7 +319,7 @@ def play(name: str, folder: Path, turns: int, load: list[float]) -> Outcome:
 
 
 def offer(folder: Path, case: Case, judged: Any, outcome: Outcome) -> str:
-    """Writes the setting that a finding offers; returns the new config."""
+    """Writes a config with the setting that a finding offers; returns its path."""
     written, setting = f'{Path(case.config).stem}_offered.py', case.offered or ''
     target = str(Path(case.config).with_name(written))
     words = [case.config, f'{setting}={case.best[setting]}', '--output', target]
@@ -341,7 +341,7 @@ def play_start(
     before: Training,
     measure: Callable[..., Training],
 ) -> Outcome:
-    """Trains a slow start again, then twice with the named optimisations.
+    """Trains a slow start again, plainly and with the advised optimisations.
 
     The first of these keeps what the second one finds.
     """
@@ -359,7 +359,7 @@ def play_start(
 
 
 def judge_outcome(name: str, outcome: Outcome) -> Iterator[Figure]:
-    """Figures on one case: the advice's gain against the best gain."""
+    """Returns figures on one case: the advice's gain against the best gain."""
     before_s, after_s = fastest(outcome.before), fastest(outcome.after)
     if outcome.case.best:
         note = f'{before_s:.1f} s before, {after_s:.1f} s after'
@@ -376,7 +376,7 @@ def judge_outcome(name: str, outcome: Outcome) -> Iterator[Figure]:
 
 
 def list_figures(played: Mapping[str, Outcome]) -> Iterator[Figure]:
-    """Figures over all cases."""
+    """Returns figures over all cases."""
     planted = [outcome for outcome in played.values() if outcome.case.best]
     healthy = [outcome for outcome in played.values() if not outcome.case.best]
     if planted:
@@ -401,7 +401,7 @@ def list_figures(played: Mapping[str, Outcome]) -> Iterator[Figure]:
 
 
 def phrase_changes(changes: Mapping[str, Any]) -> str:
-    """Names each change without the common part of its key."""
+    """Phrases changes of settings, each by the last part of its key."""
     words = {
         key.replace('train_dataloader.', '').replace('_dataloader.', ' '): value
         for key, value in changes.items()
@@ -410,7 +410,7 @@ def phrase_changes(changes: Mapping[str, Any]) -> str:
 
 
 def render_cases(played: Mapping[str, Outcome]) -> str:
-    """Renders the cases as a table: time before and after, verdict, changes."""
+    """Renders the cases as a table: times before and after, verdict, changes."""
     head = ['training', 'before', 'after', 'less', 'tune=True', 'iteration', 'verdict']
     head.append('changed')
     rows = []

@@ -1,4 +1,4 @@
-"""Trainings that end badly, before and after following the advice.
+"""Trainings that end badly, and again after following the advice.
 
 Each is trained until it dies, or until its log names why it stands still. Then it is
 trained with the cure: the config that `mmgpu recommend` writes, or the setting that the
@@ -25,13 +25,13 @@ from benchmarks.holders import Limit, can_limit
 from benchmarks.whole_training import SECONDS
 
 LIMIT_S = 180.0
-"""Time limit in seconds for a training to end or to say why it does not."""
+"""Most seconds for a training to end, or to log why it does not."""
 _ENTER = 'echo $$ > "$LIMIT/cgroup.procs" && exec "$@"'
 
 
 @dataclass(frozen=True)
 class Ending:
-    """A training that does not reach its end.
+    """Training that does not reach its end, with the cause and the cure.
 
     Attributes:
         config: Its config file.
@@ -69,7 +69,7 @@ QUICK = ('hangs',)
 
 
 def make_environ(root: Path) -> dict[str, str]:
-    """Environment of a training: the checkout, and one thread for the step."""
+    """Returns the environment of a training: this checkout, one thread for the step."""
     paths = [str(root), os.environ.get('PYTHONPATH', '')]
     return {
         **os.environ,
@@ -80,7 +80,7 @@ def make_environ(root: Path) -> dict[str, str]:
 
 
 class Trainer:
-    """Trains the configs of a folder, and runs commands on the results.
+    """Trains the configs of a folder, and runs ``mmgpu`` commands on the results.
 
     Args:
         folder: Of the configs; trainings go below it.
@@ -91,7 +91,7 @@ class Trainer:
         self._folder, self._environ = folder, environ
 
     def ask(self, *words: str) -> str:
-        """Output of one of our commands."""
+        """Returns the output of an ``mmgpu`` command."""
         done = subprocess.run(
             [sys.executable, '-W', 'ignore', '-m', 'mmgpu_hooks', *words],
             cwd=self._folder,
@@ -109,7 +109,7 @@ class Trainer:
         settings: Mapping[str, Any],
         limit_mib: int,
     ) -> bool:
-        """Trains until the end, or until the log names a cause; True at the end."""
+        """Trains until the end (True), or until the log names the cause of a hang."""
         words = ['benchmarks.whole_training', config, work_dir, json.dumps(settings)]
         command = [sys.executable, '-W', 'ignore', '-m', *words]
         run = self._folder / work_dir
@@ -146,7 +146,7 @@ class Trainer:
 
 
 def play_ending(name: str, trainer: Trainer, folder: Path) -> Iterator[Figure]:
-    """Trains to a bad end, asks why, and trains again with the cure.
+    """Trains until the bad end, asks ``mmgpu why``, and trains again with the cure.
 
     Args:
         name: Of `ENDINGS`.

@@ -1,4 +1,4 @@
-"""Data set, model and metric of the planted ordinary trainings.
+"""Data set, model and metric of the ordinary trainings, with known costs.
 
 A config names it in ``custom_imports``. What an item costs is planted as CPU of the
 process that loads it and as a wait, so the same on a busy machine.
@@ -22,20 +22,20 @@ from benchmarks.why_hangs import hold_log, log
 
 
 def burn(seconds: float) -> None:
-    """Uses so many CPU seconds of this thread."""
+    """Uses a number of CPU seconds of this thread."""
     until = time.thread_time() + seconds
     while time.thread_time() < until:
         pass
 
 
 def name_classes(count: int) -> list[str]:
-    """Names of artificial classes."""
+    """Returns names for artificial classes."""
     return [f'class {number}' for number in range(count)]
 
 
 @DATASETS.register_module()
 class PlantedImages(Sized):
-    """Data set whose images cost CPU and waiting.
+    """Data set whose images take known CPU and waiting time.
 
     Args:
         length: Of the data set.
@@ -77,7 +77,7 @@ class PlantedImages(Sized):
 
 @DATASETS.register_module()
 class PlantedAnnotations(BaseDataset):
-    """Data set whose annotations take long to parse.
+    """Data set whose annotations take long to parse, on purpose.
 
     Args:
         length: Of the data set.
@@ -99,7 +99,7 @@ class PlantedAnnotations(BaseDataset):
 
 @MODELS.register_module()
 class PlantedDetector(OneWeight):
-    """Model whose step leaves the cores free, like one on a GPU.
+    """Model whose train step sleeps and leaves the cores free, as on a GPU.
 
     Args:
         step_ms: Of one training step.
@@ -137,7 +137,7 @@ class PlantedDetector(OneWeight):
 
 
 def draw_boxes(index: int, count: int) -> Any:
-    """Boxes of an artificial image as left, top, width and height, always the same."""
+    """Returns an image's boxes as left, top, width and height; equal in each call."""
     rng = np.random.default_rng(index)
     sides = np.exp(rng.uniform(np.log(6), np.log(300), (count, 2)))
     corners = rng.uniform(0, 1, (count, 2)) * np.maximum((640, 480) - sides, 1)
@@ -146,7 +146,7 @@ def draw_boxes(index: int, count: int) -> Any:
 
 @MODELS.register_module()
 class PlantedBoxes(PlantedDetector):
-    """Model that predicts boxes, some near those of :func:`write_truth`.
+    """Model that predicts many boxes, some close to the ground truth.
 
     Args:
         boxes: Of each image.
@@ -213,7 +213,7 @@ def write_truth(path: Path, images: int, classes: int) -> None:
 
 @METRICS.register_module()
 class CountImages(BaseMetric):
-    """Metric that counts predicted images."""
+    """Metric that counts the predicted images."""
 
     def process(self, data_batch: Any, data_samples: Any) -> None:
         self.results.append(len(data_samples))

@@ -20,7 +20,7 @@ SECONDS = 'seconds.txt'
 
 
 def main() -> None:
-    """Trains and writes the duration."""
+    """Trains a config, and writes how long that took."""
     path, folder, settings = sys.argv[1:]
     config = Config.fromfile(path)
     config.merge_from_dict(json.loads(settings))

@@ -30,23 +30,23 @@ from benchmarks.harness import Benchmark, Figure, ask, at_least, at_most, exactl
 from benchmarks.markdown import render_table
 
 AT = 27
-"""Index of the sample at which the planted end happens."""
+"""Index of the sample at which a training ends badly, on purpose."""
 IN_LOG_S = 90.0
-"""Seconds within which the log must name worker and sample, by default."""
+"""Seconds within which, by default, the log must name worker and sample."""
 LATE_S = 30.0
-"""Seconds after ``stuck_after_s`` within which the log must name the cause."""
+"""Most seconds after ``stuck_after_s`` until the log names the cause."""
 REPEATS, AT_ONCE = 3, 6
-"""Trainings per case (one with default arguments), and trainings at a time."""
+"""Number of trainings per case, and of trainings at the same time."""
 _PATIENCE_S = 240.0
 _JOINED_S = 4.0
-"""Seconds after an alarm in which rank 0 hears the others and names who is stuck."""
+"""Seconds that rank 0 needs after an alarm to name the rank that is stuck."""
 _ASKING = threading.Lock()
-"""Lock for one command at a time, since its output is captured."""
+"""Lock that lets one command run at a time, as its output is captured."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One planted end of a training.
+    """Training that ends badly on purpose, and the expected answer.
 
     Attributes:
         plant: Of `benchmarks.why_training`.
@@ -157,7 +157,7 @@ CASES = {
     'a typo in the config': Case('typo', 'config_error'),
     'Ctrl-C': Case('ctrl-c', 'interrupted'),
 }
-"""Cases, those with the longest wait first."""
+"""All cases, those with the longest wait first."""
 MOUNTING = 'unshare', '-m'
 QUICK = (
     'a sample that sleeps',
@@ -171,7 +171,7 @@ QUICK = (
 
 @contextlib.contextmanager
 def started(case: Case, folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Context with the processes of a training."""
+    """Context in which the processes of a training run."""
     module = [sys.executable, '-m', 'benchmarks.why_training']
     words = [*module, case.plant, str(folder), str(case.after_s)]
     if case.is_below_run:
@@ -210,19 +210,19 @@ def started(case: Case, folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]
 
 @dataclass(frozen=True)
 class Played:
-    """Answers about one training, from its folder and console together."""
+    """Answers about one training, from its folder and its console together."""
 
     cause: str | None
     is_named: bool | None
-    """True if log and answer name worker, sample and rank; ``None`` if not asked."""
+    """True if log and answer name worker, sample and rank; ``None`` if not required."""
     in_log_s: float | None
     cause_s: float | None
-    """Seconds after ``stuck_after_s`` until the log named the cause, if it did."""
+    """Seconds after ``stuck_after_s`` until the log named the cause, or ``None``."""
     alarms: int
 
 
 def play_and_ask(case: Case, folder: Path) -> Played:
-    """Trains once, and asks when training stands still or has ended."""
+    """Trains once, and asks ``mmgpu why`` when training hangs or has ended."""
     run = folder / 'run'
     folder.mkdir()
     named = f'worker {case.worker} (pid', f'sample {case.sample}'
@@ -262,7 +262,7 @@ def play_and_ask(case: Case, folder: Path) -> Played:
 
 
 def read_records(run: Path) -> str:
-    """Reads the evidence of all ranks, even of those that never began to train."""
+    """Reads the evidence of all ranks, even of ranks that never began to train."""
     texts = []
     for path in (*run.glob('*/vis_data/gpu_eff*l'), *run.glob('*/vis_data/before*l')):
         with contextlib.suppress(FileNotFoundError):  # a rank has begun to train
@@ -271,7 +271,7 @@ def read_records(run: Path) -> str:
 
 
 def read_age_s(folder: Path) -> float:
-    """Seconds since the planted end began."""
+    """Returns the seconds since the training began to end badly."""
     try:
         return time.time() - float((folder / 'began').read_text())
     except (OSError, ValueError):  # it is being written
@@ -279,13 +279,13 @@ def read_age_s(folder: Path) -> float:
 
 
 def may_mount() -> bool:
-    """True if this machine can play cases that mount a file system."""
+    """True if this machine lets a case mount a file system."""
     mount = [*MOUNTING, 'mount', '-t', 'tmpfs', 'tmpfs', '/mnt']
     return not subprocess.run(mount, capture_output=True).returncode
 
 
 def list_figures(played: dict[str, list[Played]]) -> Iterator[Figure]:
-    """Figures over all played trainings."""
+    """Returns figures over all cases that were trained."""
     every = [(CASES[name].cause, run) for name, runs in played.items() for run in runs]
     right = [run.cause == cause for cause, run in every if cause]
     named = [run.is_named for _, run in every if run.is_named is not None]
@@ -308,7 +308,7 @@ def list_figures(played: dict[str, list[Played]]) -> Iterator[Figure]:
 
 
 def render_cases(played: dict[str, list[Played]]) -> str:
-    """Renders a row per case; cases that were not played need root."""
+    """Renders a table row per case; cases left out need root rights."""
     rows = []
     for name, runs in played.items():
         cause, times = CASES[name].cause, [run.in_log_s or 0.0 for run in runs]

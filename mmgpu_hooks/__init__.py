@@ -41,7 +41,7 @@ def _build_hook(*args: Any, **kwargs: Any) -> Any:
 
 
 def _register() -> None:
-    """Register a stand-in for GPUEfficiencyHook in MMEngine's root ``HOOKS`` registry.
+    """Register a lazy stand-in for GPUEfficiencyHook in MMEngine's ``HOOKS`` registry.
 
     The stand-in imports the real class, which takes its place, when it is first built.
     """
@@ -52,7 +52,7 @@ def _register() -> None:
 
 
 class _AtFirstUse:
-    """Import finder that registers GPUEfficiencyHook when MMEngine's hooks load.
+    """Import finder that registers GPUEfficiencyHook when ``mmengine.hooks`` loads.
 
     It finds no module itself. Without it, a script that imports us before MMEngine
     could not name the hook ``GPUEfficiencyHook`` alone, since MMEngine's registry has

@@ -1,4 +1,4 @@
-"""Checks that need torch and the driver only: copies, allocators, locks."""
+"""Checks that need only torch and the driver: copies, allocators, locks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MIB = 2**20
 
 
 def check_copies() -> list[Row]:
-    """Checks copies of a 256 MiB batch to the card, from pageable and pinned memory."""
+    """Checks copies of a 256 MiB batch to the GPU, from pageable and pinned memory."""
     pageable = torch.ones(256 * MIB, dtype=torch.uint8)
     target = torch.empty_like(pageable, device='cuda')
     rates, waits_ms, notes = [], [], []
@@ -60,7 +60,7 @@ print(json.dumps({**memory.drain(), 'theirs': peak, 'lacking': dict(memory.lacki
 
 
 def check_allocators() -> list[Row]:
-    """Checks peak and retries of each allocator; one that counts none is unknown."""
+    """Checks peak and retries by each CUDA allocator; unknown if it counts none."""
     rows, target = [], 'the same peak; 1 retry, or not counted'
     for setting in ('', 'expandable_segments:True', 'backend:cudaMallocAsync'):
         environ = {'PYTORCH_CUDA_ALLOC_CONF': setting}
@@ -78,7 +78,7 @@ def check_allocators() -> list[Row]:
 
 
 def check_locks() -> list[Row]:
-    """Times calls that take the driver's lock, by how often our sampler works."""
+    """Times calls that take the driver's lock, for several rates of our sampling."""
     gpu = open_our_gpu()
     if isinstance(gpu, str):
         return [skipped('calls beside NVML', gpu)]
@@ -118,15 +118,15 @@ def check_locks() -> list[Row]:
 
 
 class CallTimes(NamedTuple):
-    """Duration of a call in microseconds."""
+    """Durations of a call in microseconds: median and 99th percentile."""
 
     median_us: float
     p99_us: float
-    """99th percentile of the duration."""
+    """99th percentile of the call's duration, in microseconds."""
 
 
 def _time(call: Callable[[], object]) -> CallTimes:
-    """Times a call again and again for two seconds."""
+    """Times a function, called repeatedly for two seconds."""
     times_us: list[float] = []
     end_s = time.perf_counter() + 2.0
     while time.perf_counter() < end_s or len(times_us) < 200:

@@ -38,9 +38,9 @@ from benchmarks.gpu_check.table import (
 )
 
 BUSY_PCT = 4.0
-"""Load by others, of CPUs or GPU in per cent, above which nothing is judged."""
+"""Load by other programs, per cent of CPUs or GPU, above which nothing is judged."""
 LIMIT_S = 9 * 60.0
-"""Seconds after which, by default, no further group of checks starts."""
+"""Seconds after which no further group of checks starts, by default."""
 
 RESULTS = Path(__file__).resolve().parents[1] / 'results' / 'gpu_check.md'
 
@@ -54,17 +54,17 @@ STAGES = (
     ('mapping', 'pynvml', ('mapping', 'namespace')),
     ('longer', 'mmengine', ('memory', 'ranks', 'compile')),
 )
-"""Groups of checks in their order: module, required package, checks."""
+"""Groups of checks in order, each with its module and the package it needs."""
 CHECKS = {name: (module, needs) for module, needs, names in STAGES for name in names}
 LONG = STAGES[-1][-1]
 QUICK = ('sync', 'copies', 'allocators')
-"""Checks of a trial run within 2 minutes."""
+"""Names of the checks of a trial run, which take 2 minutes."""
 SURE = {'sync', 'losses', 'profile', 'optimize', 'allocators', 'mapping', *LONG}
-"""Checks that other load on the machine cannot disturb."""
+"""Names of the checks that other load on the machine cannot disturb."""
 
 
 def why_no_cuda() -> str | None:
-    """Reason in one sentence why nothing can be checked here; ``None`` if it can."""
+    """Says in a sentence why nothing can be checked here; ``None`` if it can."""
     try:
         import torch
     except ImportError:
@@ -77,7 +77,7 @@ def why_no_cuda() -> str | None:
 
 
 def install_wheels(wheels: Path, folder: str) -> list[Row]:
-    """Installs wheels of missing packages, and puts their folder on the path.
+    """Installs wheels of missing packages, and puts their folder on Python's path.
 
     Args:
         wheels: Folder with ``.whl`` files.
@@ -104,7 +104,7 @@ def install_wheels(wheels: Path, folder: str) -> list[Row]:
 
 
 def version_of(package: str) -> str | None:
-    """Version of an installed distribution; ``None`` if it is not installed."""
+    """Returns the version of a distribution; ``None`` if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -112,7 +112,7 @@ def version_of(package: str) -> str | None:
 
 
 def read_other_load(gpu_pct: float | None) -> str:
-    """Measures for a second how much others use the CPUs and the GPU."""
+    """Measures for one second how much other programs use the CPUs and the GPU."""
     begin = read_cpu_ticks()
     time.sleep(1.0)
     idle, whole = (now - then for now, then in zip(read_cpu_ticks(), begin))
@@ -122,13 +122,13 @@ def read_other_load(gpu_pct: float | None) -> str:
 
 
 def read_cpu_ticks() -> tuple[int, int]:
-    """Clock ticks of all CPUs since boot: idle (or waiting for a disk), and all."""
+    """Reads clock ticks of all CPUs since boot: idle ones, and all together."""
     ticks = [*map(int, Path('/proc/stat').read_text().split()[1:9])]
     return ticks[3] + ticks[4], sum(ticks)
 
 
 def run_check(name: str, other_load: str) -> list[Row]:
-    """Runs one check: skipped without its package, missed if it raises.
+    """Runs one check: skipped without its package, missed if it raises an exception.
 
     Args:
         name: Of :data:`CHECKS`.
@@ -154,7 +154,7 @@ def run_check(name: str, other_load: str) -> list[Row]:
 
 
 def describe_machine(driver: str | None, load: str) -> list[tuple[str, str]]:
-    """Facts on the machine for the page: date, GPUs, driver, packages."""
+    """Returns facts on the machine for the page: date, GPUs, driver, packages."""
     import torch
 
     names = map(torch.cuda.get_device_name, range(torch.cuda.device_count()))
@@ -173,7 +173,7 @@ def describe_machine(driver: str | None, load: str) -> list[tuple[str, str]]:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parses the command line; argparse exits on an error."""
+    """Parses the command line; exits if an argument is wrong."""
     parser = argparse.ArgumentParser(prog='gpu_check', description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
@@ -240,7 +240,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_checks(arguments: argparse.Namespace, rows: list[Row]) -> int:
-    """Runs the requested checks, prints the table and stores it."""
+    """Runs the requested checks, then prints and stores the table."""
     begin_s = time.monotonic()
     try:
         before = import_module('benchmarks.gpu_check.nvml').describe_gpu()

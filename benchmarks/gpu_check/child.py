@@ -1,4 +1,4 @@
-"""Starts Python in a child process with this checkout on its path."""
+"""Starts Python code in a child process with this checkout on its path."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def start_python(
     environ: Mapping[str, str] | None = None,
     before: Sequence[str] = (),
 ) -> subprocess.Popen[str]:
-    """Starts Python code in a child process.
+    """Starts Python code in a child process, and returns the process.
 
     Args:
         code: What to run; its answer is a JSON object, which it prints last.

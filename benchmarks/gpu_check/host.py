@@ -1,4 +1,4 @@
-"""Checks ``optimize`` on a card: the same bits, and less host time."""
+"""Checks that ``optimize`` keeps all bits on a GPU, and spares host time."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ BY_TENSOR: dict[str, Any] = {
     'paramwise_cfg': {'norm_decay_mult': 0.0, 'bias_decay_mult': 0.0},
     'clip_grad': {'max_norm': 1.0},
 }
-"""Optimizer settings with a parameter group per tensor, as detectors have."""
+"""Optimizer settings that give each tensor a parameter group, as detectors have."""
 KINDS = {'fp32': 'OptimWrapper', 'AMP': 'AmpOptimWrapper'}
-"""Optimizer wrappers to check; the second one scales the losses."""
+"""Optimizer wrappers to check: a plain one, and one that scales losses."""
 TENSORS = 200
 LATE = f"""
 model['more'] = {TENSORS}
 optim_wrapper = {BY_TENSOR!r}
 custom_hooks = [dict(type='EMAHook')]
 """
-"""Lines appended to the profiled config."""
+"""Lines to append to the config that is profiled."""
 
 
 class Digest(Hook):
-    """Hook that digests weights and averages at the end of training."""
+    """Hook that computes digests of weights and averages at the end of training."""
 
     priority = 'VERY_LOW'
 
@@ -90,7 +90,7 @@ def check_optimize() -> list[Row]:
 
 
 def check_overhead() -> list[Row]:
-    """Checks host time that no kernel covers, and what ``optimize`` saves of it."""
+    """Checks host time that no kernel covers, and how much of it ``optimize`` saves."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, 'toy.py')
         config.write_text(CONFIG + LATE)

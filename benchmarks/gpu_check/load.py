@@ -1,4 +1,4 @@
-"""Puts a GPU load of known length on the card."""
+"""Keeps the GPU busy for a known time."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 AHEAD_S = 0.02
-"""Seconds of work queued at a time."""
+"""Seconds of work that are queued on the GPU at a time."""
 
 
 class Matmuls:
-    """Matrix products, calibrated on this card.
+    """Matrix products whose duration was calibrated on this GPU.
 
     Args:
         size: Rows and columns of the square matrices.
@@ -36,7 +36,7 @@ class Matmuls:
         torch.mm(self._a, self._a, out=self._out)
 
     def keep_busy(self, seconds: float) -> None:
-        """Keeps the GPU busy for so many seconds without a gap."""
+        """Keeps the GPU busy for ``seconds`` without a gap."""
         ahead: Any = None
         until = time.perf_counter() + seconds
         while time.perf_counter() < until:

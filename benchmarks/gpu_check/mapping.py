@@ -1,4 +1,4 @@
-"""Checks that the right card is found, for any ``CUDA_VISIBLE_DEVICES``."""
+"""Checks that the right GPU is found, for any ``CUDA_VISIBLE_DEVICES``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HELD_GIB, OFF_MIB = 2, 64
 
 
 def check_mapping() -> list[Row]:
-    """Checks the card found by index and by UUID, the last card first."""
+    """Checks which GPU is found by index and by UUID, the last GPU first."""
     check = 'device mapping'
     if shutil.which('nvidia-smi') is None:
         return [skipped(check, 'there is no nvidia-smi to compare with')]
@@ -68,7 +68,7 @@ def _check_one_mapping(spelling: str, expected: str, cards: int) -> Row:
 
 
 def check_namespace() -> list[Row]:
-    """Checks the used memory seen from another PID namespace, as in a container."""
+    """Checks the used GPU memory seen from another PID namespace, as in a container."""
     check = 'memory in use, from another PID namespace'
     if shutil.which(NAMESPACE[0]) is None or os.geteuid():
         return [skipped(check, 'needs root and unshare')]

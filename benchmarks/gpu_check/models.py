@@ -1,4 +1,4 @@
-"""Models that `make gpu-check` trains: a toy, and a detector of torchvision."""
+"""Models trained by `make gpu-check`: a toy, and a detector of torchvision."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 SMALL, LARGE = 256, 640
-"""Image sides in pixels, multiples of the padding of detectors."""
+"""Sides of images in pixels, multiples of the padding of detectors."""
 
 
 class Images(Dataset['dict[str, Any]']):
-    """Images of given sides, in order; each depends on its index only.
+    """Data set of images with given sides, in order; each depends on its index only.
 
     Args:
         sides: In pixels.
@@ -85,6 +85,6 @@ class TorchvisionDetector(BaseModel):
 
 
 def list_models() -> list[type[BaseModel]]:
-    """Models that can be trained here."""
+    """Returns the models that can be trained with the installed packages."""
     has_detector = find_spec('torchvision') is not None
     return [ToyModel, TorchvisionDetector] if has_detector else [ToyModel]

@@ -1,4 +1,4 @@
-"""Checks our NVML figures against planted load and nvidia-smi, and their cost."""
+"""Checks our NVML figures against known load and nvidia-smi, and their cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UTIL_POINTS, MEMORY_MIB, THREAD_PCT = 5.0, 4, 0.5
 
 
 class Wave(NamedTuple):
-    """GPU load and pauses in turns.
+    """Load on the GPU that alternates with pauses.
 
     A round that is not judged comes first: the driver's figure looks back by up to a
     second, and our samples by another.
@@ -37,30 +37,30 @@ EXTRAS = ('sm_clock_mhz', 'throttled_pct', 'sm_active_pct', 'temperature_c')
 
 
 class Reading(NamedTuple):
-    """Cost of one sample of the card."""
+    """Cost of taking one sample of the GPU."""
 
     wall_s: float
     cpu_s: float
 
 
 class GpuBefore(NamedTuple):
-    """State of the card before the checks; ``None`` is unknown."""
+    """State of the GPU before the checks; ``None`` is unknown."""
 
     driver: str | None = None
-    """Version of the driver."""
+    """Version of NVIDIA's driver."""
     util_pct: float | None = None
 
 
 class Sampling(NamedTuple):
-    """A running sampler with the cost of its samples."""
+    """Running sampler of the GPU, with the cost of its samples."""
 
     sampler: GpuSampler
     readings: list[Reading]
-    """Cost of each sample so far."""
+    """Cost of each sample taken so far."""
 
 
 def open_our_gpu() -> Gpu | str:
-    """Opens the card of this process as the hook does, or gives the reason."""
+    """Opens this process's GPU as the hook does, or returns the reason against it."""
     import torch
 
     try:
@@ -71,7 +71,7 @@ def open_our_gpu() -> Gpu | str:
 
 
 def open_named(**names: Any) -> Gpu | str:
-    """Opens the card with these identifiers, or gives the reason."""
+    """Opens the GPU with the given identifiers, or returns the reason against it."""
     try:
         return open_gpu(**names)
     except AbsentError as error:
@@ -79,7 +79,7 @@ def open_named(**names: Any) -> Gpu | str:
 
 
 def describe_gpu() -> GpuBefore:
-    """Reads the driver's version, and utilisation before the checks."""
+    """Reads the driver's version and the GPU's utilisation, before the checks."""
     gpu = open_our_gpu()
     if isinstance(gpu, str):
         return GpuBefore()
@@ -95,7 +95,7 @@ def describe_gpu() -> GpuBefore:
 
 @contextmanager
 def sampling(gpu: Gpu, period_s: float = 0.2) -> Iterator[Sampling]:
-    """Context with the hook's own sampler, at its own rate by default."""
+    """Context in which the hook's sampler runs, by default at its own rate."""
     readings: list[Reading] = []
 
     def read_sample() -> Sample:
@@ -114,12 +114,12 @@ def sampling(gpu: Gpu, period_s: float = 0.2) -> Iterator[Sampling]:
 
 
 def check_nvml() -> list[Row]:
-    """Checks utilisation and memory against nvidia-smi, extra figures, and cost."""
+    """Checks utilisation and memory against nvidia-smi, further figures, and cost."""
     return _check_waves(CONSTANT, has_more=True)
 
 
 def check_waves() -> list[Row]:
-    """Checks utilisation under waves longer and shorter than the driver's window."""
+    """Checks utilisation under load of periods above and below the driver's window."""
     return _check_waves(WAVES, has_more=False)
 
 
@@ -163,7 +163,7 @@ def _check_waves(waves: Sequence[Wave], *, has_more: bool) -> list[Row]:
 
 
 def plant(load: Any, wave: Wave) -> float:
-    """Runs load and pauses in turns; returns the per cent of time under load."""
+    """Alternates load and pauses; returns the per cent of time under load."""
     worked_s, begin_s = 0.0, time.perf_counter()
     for _ in range(wave.rounds):
         since_s = time.perf_counter()
@@ -178,7 +178,7 @@ def plant(load: Any, wave: Wave) -> float:
 def compare(
     name: str, window: Mapping[str, Any], smi: Sequence[SmiSample], why: str
 ) -> list[Row]:
-    """Compares our utilisation with the planted one and with nvidia-smi's.
+    """Compares our utilisation with the known one and with nvidia-smi's.
 
     Args:
         name: Of the row.
@@ -237,7 +237,7 @@ def _check_memory(gpu: Gpu, uuid: str | None, has_smi: bool) -> Row:
 
 
 def _check_extras(gpu: Gpu, windows: Sequence[Mapping[str, object]]) -> list[Row]:
-    """Checks that each extra figure has a value or a reason."""
+    """Checks that each further figure has a value or a reason."""
     rows, reasons = [], gpu.reasons()
     for figure in EXTRAS:
         values = [f'{window[figure]:.6g}' for window in windows if figure in window]

@@ -1,4 +1,4 @@
-"""Rows of `make gpu-check`, judged and rendered; needs no GPU."""
+"""Rows of `make gpu-check`'s table, judged and rendered; needs no GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXIT_OK, EXIT_MISSED, EXIT_NO_CUDA, EXIT_BUSY, EXIT_SKIPPED = range(5)
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the table."""
+    """Row of the table: one figure with its target and verdict."""
 
     check: str
     measured: str
@@ -24,12 +24,12 @@ class Row:
 
 
 def skipped(check: str, reason: str) -> Row:
-    """A row that could not be measured here, with the reason."""
+    """Makes a row for a figure that could not be measured here, with the reason."""
     return Row(check, '-', '-', SKIPPED, reason)
 
 
 def judged(check: str, measured: str, target: str, passed: bool, note: str = '') -> Row:
-    """A row with its verdict."""
+    """Makes a row with a verdict on its figure."""
     return Row(check, measured, target, OK if passed else MISSED, note)
 
 
@@ -41,7 +41,7 @@ def within(
     unit: str = '%',
     note: str = '',
 ) -> Row:
-    """A row for our figure beside the true one; an unknown figure is missed."""
+    """Makes a row for our figure beside the true one; an unknown figure is missed."""
     shown = 'unknown' if ours is None else f'{ours:.1f} {unit}'
     passed = ours is not None and abs(ours - truth) <= most
     shown += f' beside {truth:.1f} {unit}'
@@ -49,14 +49,14 @@ def within(
 
 
 def exit_code(rows: Sequence[Row]) -> int:
-    """Exit code: 0 all met, 1 a target missed, 3 too busy, 4 nothing judged."""
+    """Returns the exit code: 0 all met, 1 one missed, 3 too busy, 4 nothing judged."""
     verdicts = {row.verdict for row in rows}
     codes = ((MISSED, EXIT_MISSED), (BUSY, EXIT_BUSY), (OK, EXIT_OK))
     return next((code for verdict, code in codes if verdict in verdicts), EXIT_SKIPPED)
 
 
 def render_page(rows: Sequence[Row], machine: Sequence[tuple[str, str]]) -> str:
-    """Renders the table, the machine, and a summary line."""
+    """Renders the table, facts on the machine, and a summary line."""
     counts = ', '.join(
         f'{number} {verdict}'
         for verdict in (OK, MISSED, BUSY, SKIPPED)

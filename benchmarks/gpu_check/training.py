@@ -1,4 +1,4 @@
-"""Checks real trainings on the card, with and without the hook."""
+"""Checks real trainings on the GPU, with and without the hook."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ IDLE_POINTS = 5.0
 
 
 class Tape(Hook):
-    """Hook that records each iteration's loss, end and allocator peak."""
+    """Hook that records the loss, end time and allocator peak of each iteration."""
 
     priority = 'VERY_HIGH'  # before LoggerHook resets the peak
 
@@ -52,7 +52,7 @@ class Tape(Hook):
 
 
 class Trained(NamedTuple):
-    """Results of one training."""
+    """Results of one training: losses, times, peaks and evidence."""
 
     tape: Tape
     evidence: Any = None
@@ -70,7 +70,7 @@ def train(
     deterministic: bool = False,
     **more: Any,
 ) -> Trained:
-    """Trains on one image per iteration, in a temporary folder.
+    """Trains with one image per iteration, in a temporary folder.
 
     Args:
         model: What to train.
@@ -137,7 +137,7 @@ def check_losses() -> list[Row]:
 
 
 def check_sync() -> list[Row]:
-    """Trains with every synchronisation by our hook forbidden in torch."""
+    """Trains while torch forbids each device synchronisation by our hook."""
     check = 'synchronisation by the hook'
     try:
         refuse_sync(lambda: torch.ones(1, device='cuda').item())()
@@ -151,7 +151,7 @@ def check_sync() -> list[Row]:
 
 
 def refuse_sync(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a function so that torch raises where it synchronises."""
+    """Wraps a function so that torch raises if it synchronises with the device."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         torch.cuda.set_sync_debug_mode('error')
@@ -165,7 +165,7 @@ def refuse_sync(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def refusing_sync() -> Iterator[None]:
-    """Context in which all calls of the hook must not synchronise."""
+    """Context in which torch raises if a call of the hook synchronises."""
     run = Guard.run
 
     def run_strictly(
@@ -178,7 +178,7 @@ def refusing_sync() -> Iterator[None]:
 
 
 def check_cost() -> list[Row]:
-    """Checks the cost of events in a real loop, and of the hook as a whole."""
+    """Checks what CUDA events cost in a real loop, and what the whole hook costs."""
     sides, hook = [SMALL] * COST_ITERATIONS, {**HOOK, 'interval': 50}
     with timing(CudaEvents, 'begin_step', 'end_step', 'drain') as spent_s:
         train(ToyModel(), sides, hook)
@@ -217,7 +217,7 @@ def _iteration_s(trained: Trained) -> float:
 
 @contextmanager
 def timing(kind: Any, *names: str) -> Iterator[dict[str, list[float]]]:
-    """Context that times each call of these methods, in seconds."""
+    """Context that records the seconds of each call of the given methods."""
     spent_s: dict[str, list[float]] = {name: [] for name in names}
     methods = {name: getattr(kind, name) for name in names}
 
@@ -237,7 +237,7 @@ def timing(kind: Any, *names: str) -> Iterator[dict[str, list[float]]]:
 
 
 def check_stalls() -> list[Row]:
-    """Checks the recorded data wait and idle share with slow images."""
+    """Checks the recorded data wait and GPU idle share for slow images."""
     rows = []
     for item_s in STALLS_S:
         evidence = train(ToyModel(), SIDES[: 3 * LOG_INTERVAL], item_s=item_s).evidence
@@ -258,14 +258,14 @@ def check_stalls() -> list[Row]:
 
 
 def read_idle(evidence: Any) -> float | None:
-    """Mean idle share after the first interval; ``None`` where one is unknown."""
+    """Returns the mean idle share after the first interval; ``None`` if unknown."""
     shares = [record.gpu_idle_pct for record in evidence.intervals[1:]]
     known = [share for share in shares if share is not None]
     return statistics.fmean(known) if len(known) == len(shares) > 0 else None
 
 
 def check_ema() -> list[Row]:
-    """Checks the idle time between steps against the kernels, EMAHook's among them."""
+    """Checks the GPU's idle time between steps against its kernels, with EMAHook."""
     check, stall_s = 'idle share beside torch.profiler, EMAHook', 0.03
     activities = [torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profiler:
@@ -288,7 +288,7 @@ def check_ema() -> list[Row]:
 def read_idle_pct(
     spans: Sequence[tuple[float, float]], stall_us: float
 ) -> float | None:
-    """Idle share in per cent between kernels, in gaps longer than ``stall_us``.
+    """Returns the per cent of time in gaps between kernels longer than ``stall_us``.
 
     Args:
         spans: Begin and end of what the card did, in order.

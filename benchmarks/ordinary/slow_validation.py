@@ -1,4 +1,4 @@
-"""Config: validation loads its images in the training process each short epoch."""
+"""Config: validation after each short epoch loads images in the training process."""
 
 _base_ = './toy.py'
 model = dict(predict_ms=15)

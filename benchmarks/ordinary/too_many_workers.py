@@ -1,4 +1,4 @@
-"""Config: sixteen workers on two cores, restarted in each of six epochs, and saves."""
+"""Config: sixteen workers on two cores, restarted in each of six epochs, with saves."""
 
 _base_ = './toy.py'
 model = dict(step_ms=20, megabytes=60)

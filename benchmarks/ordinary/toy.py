@@ -1,4 +1,4 @@
-"""Base config of the planted ordinary trainings."""
+"""Base config of the ordinary trainings with known faults."""
 
 custom_imports = dict(imports=['benchmarks.whole_toys'])
 default_hooks = dict(

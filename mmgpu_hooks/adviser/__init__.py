@@ -1,1 +1,1 @@
-"""Child processes that a training starts to have itself judged."""
+"""Child processes that judge the training that starts them."""

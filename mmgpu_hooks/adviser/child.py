@@ -1,4 +1,4 @@
-"""Programs of the adviser's child processes: each reads evidence, prints an answer.
+"""Programs of child processes that read a run's evidence and print a judgement.
 
 That of the end writes one config, too; that of every hour the job's comment. That which
 tunes answers questions, as long as it is asked.
@@ -99,7 +99,7 @@ def tune_while_training(evidence: str, parent: int) -> None:
 
 
 def advise_on_run(evidence: Path) -> RunAdvice:
-    """Judges a run as ``mmgpu recommend`` does, and writes the recommended config.
+    """Judges a run like ``mmgpu recommend``, and writes the recommended config.
 
     The config goes into the folder of the run, and nothing is written where nothing
     is to be changed.

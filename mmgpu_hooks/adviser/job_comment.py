@@ -1,4 +1,4 @@
-"""Writes a verdict into the SLURM job's comment, shown by ``squeue -o %k``."""
+"""Writes a verdict into the SLURM job's comment, which ``squeue -o %k`` shows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mmgpu_hooks.schema.recorded import VerdictRecord
 from mmgpu_hooks.show.comment import COMMENT_START, phrase_comment
 
 _LIMIT_S = 5.0
-"""Time limit for all calls of SLURM, s: a busy controller may take minutes."""
+"""Time limit, in seconds, for all calls of SLURM's commands together."""
 
 _NO_COMMENT = ('', '(null)')
 

@@ -1,4 +1,4 @@
-"""Finds the newest record of a running training, and the end of its SLURM job."""
+"""Finds a running training's newest record, and the end of its SLURM job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mmgpu_hooks.measure.clock import local_time, seconds_until
 from mmgpu_hooks.schema.judged import JobEnd, TrainingEnd
 
 _FRESH_S = 3600.0
-"""Largest age of the newest evidence, s, at which a run counts as still running."""
+"""Largest age of the newest record, in seconds, at which a run counts as running."""
 
 
 def find_last_sign(run: Run, ending: TrainingEnd | None) -> datetime | None:

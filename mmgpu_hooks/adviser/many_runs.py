@@ -1,4 +1,4 @@
-"""Judges many runs through any ``concurrent.futures`` executor: processes, Dask.
+"""Judges many runs by a ``concurrent.futures`` executor, such as processes or Dask.
 
 A run is judged by a function of its path alone: every process that can import the
 package and read the folders can judge it, on this host or on another.
@@ -31,11 +31,11 @@ from mmgpu_hooks.schema.text import phrase
 OpenExecutor = Callable[[], AbstractContextManager[Executor]]
 
 _MOST_AHEAD = 256
-"""Most runs submitted for judging at one time: enough for a cluster's workers."""
+"""Most runs handed to the executor at a time, enough for a whole cluster."""
 _MOST_ATTEMPTS = 3
-"""Most executors in a row that may break before any run is judged."""
+"""Most executors that may break one after the other without judging any run."""
 _NICE = 10
-"""Niceness of the judging processes: a login host has many users."""
+"""Nice value of the judging processes, as a login host has many users."""
 
 
 class Judged(NamedTuple):
@@ -44,11 +44,11 @@ class Judged(NamedTuple):
     evidence: str
     verdict: VerdictRecord | None
     reason: str | None = None
-    """Reason why the run could not be judged: a sentence; ``None`` with a verdict."""
+    """Sentence on why the run could not be judged; ``None`` with a verdict."""
 
 
 def judge_evidence(evidence: str) -> VerdictRecord:
-    """Judges one run by its evidence file, as the hook would have at its end.
+    """Judges one run by its evidence file, as the hook does at the end of training.
 
     Args:
         evidence: File of rank 0; other ranks' lie beside it.
@@ -69,7 +69,7 @@ def judge_evidence(evidence: str) -> VerdictRecord:
 
 
 def judge_all(evidence: Sequence[str], open_executor: OpenExecutor) -> Iterator[Judged]:
-    """Judges runs with an executor, and yields each verdict as it is ready.
+    """Judges runs by an executor, and yields each verdict as soon as it is ready.
 
     A process that is killed, for memory as a rule, takes its pool with it. Which run it
     was is unknown: all that were on their way are judged again at the end, one by one,
@@ -148,7 +148,7 @@ def _take(future: Future[VerdictRecord], evidence: str) -> Judged:
 
 
 def open_processes(count: int) -> ProcessPoolExecutor:
-    """Opens a pool of processes on this host that judge runs.
+    """Opens a pool of processes on this host for judging runs.
 
     Args:
         count: How many at one time.

@@ -1,4 +1,4 @@
-"""Starts and asks the adviser: a child process that judges its parent's run.
+"""Starts the child process that judges this training, and reads its answers.
 
 One writes the recommended config at the end, and is waited for. Others judge the run so
 far, once in about an hour, with the lowest priority, and nobody waits for them. Where
@@ -41,21 +41,21 @@ from mmgpu_hooks.schema.text import decode_text, phrase, quoted
 from mmgpu_hooks.schema.tuning import TuneAnswer, TuneQuestion
 
 _LIMIT_S = 10.0
-"""Seconds after which the process that judges at the end of training is killed."""
+"""Time limit, in seconds, of the process that judges at the end of training."""
 HOURLY_LIMIT_S = 120
-"""Seconds after which the kernel ends the process that judges each hour.
+"""Time limit, in seconds, of the process that judges once an hour.
 
 It runs on spare CPU.
 """
 _GONE_WITHIN_S = 1.0
-"""Longest wait for a killed child process to be gone, in seconds."""
+"""Longest wait, in seconds, for a killed child process to disappear."""
 _MEMORY_FACTOR = 5
-"""Bytes of memory that a judging child process takes per byte of evidence.
+"""Bytes of memory that a judging child process needs per byte of evidence.
 
 1.2 GiB for five days in intervals of a second.
 """
 LEAST_FREE_BYTES = 2**30
-"""Memory that must stay free for a judging child process to be started.
+"""Bytes of memory that must stay free beside a judging child process.
 
 No training is to be killed for the memory of its advice.
 """
@@ -72,7 +72,7 @@ _ADVISE = (
     'main(sys.argv[1], int(sys.argv[2])); '
     f'{_END}'
 )
-"""Program of the child process that judges a run at its end.
+"""Python code of the child process that judges a run at its end.
 
 Its module path is set before any import and is the parent's: a script's own folder is
 in it, and the current one, which Python adds, may not be. Collecting garbage would take
@@ -101,12 +101,12 @@ _TUNE = (
     f'{_END}'
 )
 TUNER_NICE = 5
-"""Niceness of the child process that tunes the loader.
+"""Nice value of the child process that tunes the loader.
 
 Its answer is worth more than the core it takes.
 """
 ANSWER_LIMIT_S = 120.0
-"""Seconds for one answer of the child process that tunes.
+"""Time limit, in seconds, for one answer of the child process that tunes.
 
 The first includes all imports.
 """
@@ -159,7 +159,7 @@ def ask_adviser(evidence: Path, limit_s: float = _LIMIT_S) -> RunAdvice:
 
 
 class HourlyAdviser:
-    """A child process that judges a run while it trains.
+    """Child process that judges a run while it trains.
 
     Args:
         evidence: Of rank 0, as far as it is written.
@@ -183,11 +183,11 @@ class HourlyAdviser:
 
     @property
     def is_over(self) -> bool:
-        """True if the child process has ended (takes a microsecond)."""
+        """True if the judging child process has ended; takes a microsecond."""
         return self._child.poll() is not None
 
     def read(self) -> VerdictRecord:
-        """Reads the verdict of a child process that has ended.
+        """Reads the verdict of the judging child process, which has ended.
 
         Raises:
             SourceError: If it gave none.
@@ -206,7 +206,7 @@ class HourlyAdviser:
             raise SourceError(said) from None
 
     def end(self) -> None:
-        """Ends the child process if it still runs."""
+        """Ends the judging child process if it still runs."""
         if not self.is_over:
             end_child(self._child, _GONE_WITHIN_S)
         if self._child.stdout is not None:
@@ -214,7 +214,7 @@ class HourlyAdviser:
 
 
 class TuningAdviser:
-    """A child process that proposes loader settings during training.
+    """Child process that proposes loader settings during training.
 
     It is never waited for. Asking and looking for an answer take some 10 us each.
 
@@ -244,11 +244,11 @@ class TuningAdviser:
 
     @property
     def is_free(self) -> bool:
-        """True if no question to the child process waits for an answer."""
+        """True if the child process has answered every question."""
         return self._asked_s is None
 
     def ask(self, question: TuneQuestion) -> None:
-        """Sends a question to the process; :meth:`read` has the answer some time later.
+        """Sends a question to the child process; :meth:`read` gets the answer later.
 
         Raises:
             SourceError: If the child has ended.
@@ -263,7 +263,7 @@ class TuningAdviser:
         self._asked_s = self._clock()
 
     def read(self) -> TuneAnswer | None:
-        """Reads the answer of the child process; ``None`` while there is none.
+        """Reads the child process's answer; ``None`` while there is none.
 
         Raises:
             SourceError: If the child has ended, or takes too long.
@@ -293,11 +293,11 @@ class TuningAdviser:
         )
 
     def dismiss(self) -> None:
-        """Tells the child process to end without waiting; :meth:`end` is still due."""
+        """Asks the child process to end, without waiting; :meth:`end` must follow."""
         self._child.terminate()
 
     def end(self) -> None:
-        """Ends the child process; a second call does nothing."""
+        """Ends the tuning child process; a second call does nothing."""
         if self._child.poll() is None:
             end_child(self._child, _GONE_WITHIN_S)
         for stream in (self._child.stdin, self._child.stdout):

@@ -1,4 +1,4 @@
-"""Chooses the rank to judge at the end of training, for hook and adviser.
+"""Chooses which rank is judged at the end of training, for hook and adviser.
 
 Both read no more than that takes a second or two, and judge the same rank.
 """
@@ -12,7 +12,7 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.run_folder import find_other_ranks
 
 _MOST_BYTES = 64 * 2**20
-"""Most bytes of other ranks' evidence to read; ``mmgpu recommend`` reads more."""
+"""Most bytes of other ranks' evidence that are read at the end of training."""
 
 
 def choose_rank(evidence: Path, first: Run) -> JudgedRank:

@@ -1,4 +1,4 @@
-"""Judges why a run's ranks ended or hang, by their evidence and their host's state.
+"""Judges why ranks ended or hang, by evidence and the present state of their host.
 
 For ``mmgpu why`` and for the watchdog of a training.
 """
@@ -34,7 +34,7 @@ def judge_ranks(logs: Sequence[NamedLog], ranks: Sequence[RunEvidence]) -> Why:
 
 
 def judge_run(logs: Sequence[NamedLog], ranks: Sequence[RunEvidence]) -> Why:
-    """Judges why a run failed or hangs, with the dumps of NCCL's flight recorder."""
+    """Judges why a run failed or hangs, dumps of NCCL's flight recorder included."""
     return _add_dumps(judge_ranks(logs, ranks), ranks)
 
 

@@ -1,1 +1,1 @@
-"""The commands of ``mmgpu``: the only package that prints or exits."""
+"""Commands of ``mmgpu``; no other package prints or exits."""

@@ -42,7 +42,7 @@ from mmgpu_hooks.show.words import say
 _DATA_ROOT = Path('data/demo')
 """Folder of the demo's images, as its configs name it."""
 _ONE_THREAD = {'OMP_NUM_THREADS': '1', 'MKL_NUM_THREADS': '1'}
-"""Environment variables that keep a train step on the CPU to one core.
+"""Environment variables that limit a train step on the CPU to one core.
 
 The other cores are left to loading.
 """
@@ -110,7 +110,7 @@ def demo(config: Path, work_dir: Path) -> int:
 
 
 def show_gain(before: Path, after: Path) -> bool:
-    """Prints the comparison of two trainings, by iteration and as a whole.
+    """Prints how two trainings compare, per iteration and as a whole.
 
     Args:
         before: Work folder of the first training.
@@ -130,7 +130,7 @@ def show_gain(before: Path, after: Path) -> bool:
 
 
 def describe_tuned(before: Path, after: Path, tuned: Path) -> str:
-    """Compares the training that tuned itself with the two trainings that did not.
+    """Compares the training that tuned itself with the two others of the demo.
 
     Args:
         before: Work folder of the training with the poor setting.
@@ -156,13 +156,13 @@ def describe_tuned(before: Path, after: Path, tuned: Path) -> str:
 
 
 def _images_per_s(run: Run) -> float:
-    """Images per second over the whole training, with all time between iterations."""
+    """Images per second over a whole training, time between iterations included."""
     batch, whole_s = run.meta.loader.batch_size or 0, run.figures.duration_s
     return run.figures.iterations * batch / whole_s if whole_s else 0.0
 
 
 def _train(config: Path, folder: Path, hook: Mapping[str, Any] | None = None) -> None:
-    """Trains a config to its end and prints its log.
+    """Trains a config to its end, and prints the training's log.
 
     Args:
         config: What to train.
@@ -196,7 +196,7 @@ def _say(line: Text) -> None:
 
 
 def _follow(log: Path) -> OnProgress:
-    """Makes a callback that prints new log lines and the summary of a training."""
+    """Makes a callback that prints a training's new log lines and its summary."""
     printed = 0
 
     def follow(words: str, share: float, left_s: float | None) -> None:

@@ -1,25 +1,25 @@
-"""Exit codes of all commands."""
+"""Exit codes of the ``mmgpu`` commands."""
 
 from __future__ import annotations
 
 OK = 0
-"""Exit code: done, or there was nothing to do."""
+"""Exit code if the command did its work, or had nothing to do."""
 
 NO = 1
-"""Exit code: the answer of a judging command is no.
+"""Exit code if the answer of a judging command is no.
 
 ``--check`` found something to change, ``compare`` a slowdown past the limit, ``demo``
 no gain, ``pick-gpu`` too few free cards.
 """
 
 BAD_INPUT = 2
-"""Exit code: unusable input; one sentence on standard error says why."""
+"""Exit code for input that cannot be used; a sentence on standard error says why."""
 
 INCOMPARABLE = 3
-"""Exit code: ``compare`` was given runs whose speeds say nothing about each other."""
+"""Exit code of ``compare`` for runs whose speeds cannot be compared."""
 
 INTERRUPTED = 130
-"""Exit code: interrupted by Ctrl-C, as shells report it."""
+"""Exit code after Ctrl-C, as shells report it."""
 
 CLOSED_PIPE = 141
-"""Exit code: the reader of standard output (``| head``) closed the pipe."""
+"""Exit code if the reader of standard output, such as ``head``, closed the pipe."""

@@ -1,4 +1,4 @@
-"""``mmgpu explain``: prints the text behind a rule code or a cause."""
+"""``mmgpu explain``: prints the help text on a rule code, a verdict or a cause."""
 
 from __future__ import annotations
 

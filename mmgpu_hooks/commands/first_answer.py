@@ -1,4 +1,4 @@
-"""Finds the log of a training without GPUEfficiencyHook, and has the log judged."""
+"""Finds and judges the log of a training without GPUEfficiencyHook."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder
 
 
 def read_first_answer(folders: Sequence[Path]) -> FirstAnswer | None:
-    """Judge a folder's newest training log, if the newest run has no evidence file.
+    """Judges a folder's newest training log, if the newest run left no evidence file.
 
     Returns:
         ``None`` of several folders, and of one with evidence or without such a log.

@@ -14,17 +14,17 @@ from mmgpu_hooks.show.text import narrow, widen
 from mmgpu_hooks.show.words import is_english, say
 
 _UNWRAPPED = '\b\n'
-"""Marker before a paragraph whose lines click leaves as they are."""
+"""Marker before a paragraph of help whose lines click must not rewrap."""
 
 
 def limit_width(width: int) -> int:
-    """Columns to wrap widened text at, so that it fits into so many columns."""
+    """Returns the width at which to wrap help, so that lines fit ``width`` columns."""
     # the filler of a line's last character falls off its end
     return width - (not is_english())
 
 
 class HelpFormatter(click.HelpFormatter):
-    """Writes help that is wrapped by its width in a terminal, as Chinese is wider."""
+    """Formatter of help that wraps by width in a terminal, as Chinese is wider."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -46,12 +46,12 @@ class HelpFormatter(click.HelpFormatter):
         super().write_dl(widened, col_max, col_spacing)
 
     def getvalue(self) -> str:
-        """Returns the help text that was written."""
+        """Returns the help text that was written so far."""
         return narrow(super().getvalue())
 
 
 class Context(click.Context):
-    """A click context that formats help with :class:`HelpFormatter`."""
+    """A click context that formats help by :class:`HelpFormatter`."""
 
     formatter_class = HelpFormatter
 
@@ -70,7 +70,7 @@ def say_paragraphs(words: str) -> str:
 
 
 def translate_help(command: click.Command, ctx: click.Context) -> click.Command:
-    """Copies a command with its help in the user's language.
+    """Copies a command with its help text in the user's language.
 
     Args:
         command: As it was declared, in English.

@@ -1,4 +1,4 @@
-"""``mmgpu``: the group of commands, and the one place that prints errors."""
+"""``mmgpu``: the group of all commands, and the place where errors are printed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ COMMANDS = [name for group in GROUPS.values() for name in group]
 
 
 class _LazyGroup(click.Group):
-    """A click group that imports a command's module only when it is named."""
+    """Group of click commands that imports a command's module when it is named."""
 
     context_class = Context
 
@@ -167,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _end(text: str) -> str:
-    """Translates an error; adds the full stop that an English one lacks."""
+    """Returns an error's message in the user's language, with a full stop."""
     said = say(text)
     is_open = said == text and not text.endswith(('.', '?', '。', '\uff1f'))
     return f'{said}.' if is_open else said
@@ -186,14 +186,14 @@ def _run(words: list[str]) -> int:
 
 
 def _drop_output() -> None:
-    """Discards buffered output, which would fail to be written at exit."""
+    """Discards buffered output that could not be written at exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager
 def _stopped_by_kill() -> Iterator[None]:
-    """Context in which ``kill`` and a lost connection act as Ctrl-C does.
+    """Context in which SIGTERM and a lost connection act as Ctrl-C does.
 
     No training runs on, no temporary folder stays.
     """

@@ -1,4 +1,4 @@
-"""Parameter types, options and decorators shared by several commands."""
+"""Parameter types, options and decorators that several commands share."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Decorator = Callable[[Function], Function]
 _WHOLE = r'[+-]?\d{1,18}'
 
 SLURM = 'slurm'
-"""Name of the click parameter of ``--slurm``."""
+"""Name of the click parameter for ``--slurm``."""
 TYPED_WORDS = 'mmgpu_hooks.words'
-"""Key in click's context of the command line as it was typed."""
+"""Key, in click's context, of the command line as it was typed."""
 
 
 class SeveralOption(click.Option):
-    """An option that may be followed by several values.
+    """Option that may be followed by several values.
 
     Args:
         pattern: What a further value begins with; any other word is none.
@@ -42,7 +42,7 @@ class SeveralOption(click.Option):
 
 
 class Slurm(click.Option):
-    """The option ``--slurm OPTIONS``: runs the typed command line as one SLURM job.
+    """Option ``--slurm OPTIONS``, which runs the command line as one SLURM job.
 
     Args:
         count_cpus: Takes the parsed arguments of the command; checks them, and returns
@@ -60,7 +60,7 @@ class Slurm(click.Option):
 
 
 class Command(click.Command):
-    """A command whose options may take several values, and that may run under SLURM.
+    """Click command whose options take several values, and that can run under SLURM.
 
     With ``--slurm`` it becomes a job once its arguments were parsed.
     """
@@ -72,7 +72,7 @@ class Command(click.Command):
         return click.Command.get_help(translate_help(self, ctx), ctx)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command here or, with ``--slurm``, as a SLURM job."""
+        """Runs the command here or, if ``--slurm`` is given, as a SLURM job."""
         options = ctx.params.pop(SLURM, None)
         if options is None:
             return super().invoke(ctx)
@@ -106,12 +106,12 @@ class Command(click.Command):
 
 
 class WholeNumber(click.IntRange):
-    """A whole number in ASCII digits; ``int`` would take ``1_000`` and others, too."""
+    """Click type of a whole number in ASCII digits; ``1_000`` is refused."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Any:
-        """Converts a whole number; refuses other text and numbers out of range."""
+        """Converts text to a whole number in range, and refuses any other text."""
         if not isinstance(value, int) and not re.fullmatch(_WHOLE, value, re.A):
             said = phrase('expected a whole number, found {found}', found=short(value))
             self.fail(say(said), param, ctx)
@@ -126,7 +126,7 @@ class WholeNumber(click.IntRange):
 def command(
     name: str, codes: str, **more: Any
 ) -> Callable[[Callable[..., Any]], click.Command]:
-    """Decorator of each command: sets its name and the exit codes in its help."""
+    """Decorator of all commands: sets the name, and adds exit codes to the help."""
     epilog = phrase(
         'Exit codes: {codes}, 2 input that cannot be used (one sentence on standard '
         'error says why), 130 Ctrl-C.',
@@ -158,7 +158,7 @@ def parsed(
 
 
 def above_0(unit: str) -> Callable[[Any], Any]:
-    """Makes a click type for a number above 0 with a unit, such as seconds."""
+    """Makes a click type for a number above 0 of a unit, such as seconds."""
     number = r'\d{1,9}(?:\.\d{1,9})?'
     return parsed(number, lambda match: float(match[0]) or None, f'{unit} above 0')
 
@@ -181,11 +181,11 @@ NUMBER = parsed(
     lambda match: float(match[0]),
     'a number',
 )
-"""Click type: any number as Python prints it, without ``nan`` and ``inf``."""
+"""Click type for a number as Python prints it, without ``nan`` and ``inf``."""
 SIZE = parsed(
     r'(\d{1,9}(?:\.\d{1,3})?) ?([KMGT])(i?B|)', _parse_size, 'a size such as 24GiB'
 )
-"""Click type: a size in bytes; 24GiB and 24g are 24 x 2^30, 24GB are 24 x 10^9."""
+"""Click type for a size in bytes; 24GiB and 24g are 24 x 2^30, 24GB are 24 x 10^9."""
 
 as_format = click.option(
     '--format', 'form', type=click.Choice(('text', 'json')), default='text'
@@ -233,7 +233,7 @@ batch_size = functools.partial(several, '--batch-size', WholeNumber(1, MOST_BATC
 
 
 def drop_option(words: Sequence[str], name: str) -> list[str]:
-    """Removes an option and its value from a command line.
+    """Removes an option, with its value, from a command line.
 
     Examples:
         >>> drop_option(['a.py', '--slurm=-p gpu', '--fresh'], '--slurm')
@@ -262,7 +262,7 @@ def _split_words(text: str) -> list[str]:
 
 
 def slurm(count_cpus: Callable[[Mapping[str, Any]], int | None]) -> Decorator[Any]:
-    """Decorator for ``--slurm``; see :class:`Slurm` for ``count_cpus``."""
+    """Decorator for the option ``--slurm`` of a command."""
     return click.option(
         '--slurm',
         SLURM,

@@ -1,4 +1,4 @@
-"""Prints answers, warnings and progress bars of commands."""
+"""Prints the answers, warnings and progress bars of commands."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def print_answer(
     describe: Callable[[AnswerT], Sequence[Section]],
     render_json: Callable[[AnswerT], str],
 ) -> None:
-    """Prints an answer as text or JSON, as ``--format`` says."""
+    """Prints an answer as text or as JSON, according to ``--format``."""
     if form == 'json':
         print(render_json(answer))
     else:
@@ -44,7 +44,7 @@ def print_answer(
 
 
 def warner(name: str) -> Callable[[str], None]:
-    """Makes a function that prints a command's warnings on standard error."""
+    """Makes a function that prints a command's warnings to standard error."""
     return lambda sentence: print(
         f'mmgpu {name}: {say(sentence)}', file=sys.stderr, flush=True
     )
@@ -52,7 +52,7 @@ def warner(name: str) -> Callable[[str], None]:
 
 @contextmanager
 def show_progress() -> Iterator[Callable[[str, float, float | None], None]]:
-    """Context with a progress bar on standard error, if that is a terminal.
+    """Context with a progress bar on standard error, if it is a terminal.
 
     Yields:
         What to call with words, the share that is done (0 to 1), and the seconds that

@@ -1,4 +1,4 @@
-"""Writes HTML pages; replaces no file but an older page of this package."""
+"""Writes HTML pages, and never over a file that is no page of this package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mmgpu_hooks.show.page import is_page
 
 
 def expect_page_place(output: Path) -> None:
-    """Checks, before any long step, that a page can be written to a path.
+    """Checks that a page can be written to a path, before anything slow is done.
 
     Raises:
         UserError: If a file is there that is no page of ours.
@@ -32,7 +32,7 @@ def expect_page_place(output: Path) -> None:
 
 
 def write_page(output: Path, page: str) -> int:
-    """Writes a page with its missing parent folders; returns its size in bytes."""
+    """Writes a page, making missing folders; returns the page's size in bytes."""
     content = page.encode()
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(output, content)

@@ -1,4 +1,4 @@
-"""Replaces the ``mmgpu`` process by a program."""
+"""Replaces the ``mmgpu`` process by another program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mmgpu_hooks.schema.text import Text, phrase
 
 
 def become(words: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
-    """Replaces this process by a program, which keeps signals and exit code.
+    """Replaces this process by a program, which then gets its signals.
 
     Args:
         words: The program, looked up on ``PATH``, and its arguments.
@@ -45,7 +45,7 @@ def become(words: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
 
 
 def _describe(program: str, environ: Mapping[str, str], error: OSError) -> Text:
-    """Phrases why a program could not be started, and how to start it."""
+    """Phrases why a program could not be started, and what would start it."""
     if os.sep in program and os.path.isdir(program):
         return phrase(
             'found the folder {program!r}; name a file in it', program=program
@@ -85,7 +85,7 @@ def _describe(program: str, environ: Mapping[str, str], error: OSError) -> Text:
 
 
 def _read_interpreter(path: str | None) -> str:
-    """Interpreter in the first line (``#!``) of a script; empty without one."""
+    """Interpreter that a script names in its first line (``#!``); empty without one."""
     line = b''
     with contextlib.suppress(OSError):
         if path is not None:

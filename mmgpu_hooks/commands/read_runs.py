@@ -1,4 +1,4 @@
-"""Reads and judges the newest run of folders, and fits runs of the same training."""
+"""Reads and judges the newest run of folders, and fits several runs together."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from mmgpu_hooks.show.text import short_path
 
 @dataclass(frozen=True)
 class ReadRun:
-    """Newest run of a folder: its files, the judged rank and the summary of ranks."""
+    """Newest run of a folder: its files, judged rank and comparison of ranks."""
 
     files: RunFiles
     run: Run
-    """Run of the rank that is judged, with the other ranks in it."""
+    """Run of the rank that is judged, with the evidence of the other ranks."""
     ranks: RanksSummary | None
-    """Summary of all ranks; ``None`` for a run on one rank."""
+    """Comparison of all ranks; ``None`` for a run on one rank."""
 
     @property
     def notes(self) -> Iterator[Text]:
-        """Sentences on older runs and ranks left unread, and on how the run ended."""
+        """Sentences on older runs, on ranks left unread, and on how the run ended."""
         yield from self.run.notes
         if self.ranks is not None:
             yield from self.ranks.notes
@@ -80,7 +80,7 @@ class ReadRun:
 
 
 class FoundRun(NamedTuple):
-    """Files and rank 0 of a folder's newest run."""
+    """Newest run of a folder: its files, and the run of rank 0."""
 
     files: RunFiles
     run: Run
@@ -91,22 +91,22 @@ class PooledRuns(NamedTuple):
     """Newest runs of several folders, with step time and memory fitted to them."""
 
     newest: ReadRun
-    """The newest of all runs, which is judged."""
+    """Newest of all the runs; the only one that is judged."""
     pool: RunPool
-    """Step time and memory fitted to all runs of the same training on the same host."""
+    """Step time and memory fitted to the runs of the same training and host."""
     notes: tuple[str, ...]
-    """Notes on the newest run and the fit, and on runs left out."""
+    """Sentences on the newest run, the fit, and runs that were left out of it."""
 
 
 class JudgedRun(NamedTuple):
-    """The answer on a run before any rewrite, with the run's files."""
+    """Answer of ``mmgpu recommend`` before any rewrite, with the run's files."""
 
     answer: Answer
     files: RunFiles
 
 
 def find_run(folder: Path) -> FoundRun:
-    """Finds the newest run of a folder, and reads the evidence of rank 0.
+    """Finds the newest run of a folder, and reads the evidence of its rank 0.
 
     Raises:
         EvidenceError: If it has no evidence.
@@ -151,7 +151,7 @@ def read_run(folder: Path) -> ReadRun:
 
 
 def read_runs(folders: Sequence[Path]) -> PooledRuns:
-    """Reads the newest run of each folder, and fits the runs of the same training.
+    """Reads the newest run of each folder, and fits runs of the same training together.
 
     Raises:
         EvidenceError: If one of them holds no evidence.
@@ -168,7 +168,7 @@ def judge_runs(
     allow_batch_size: bool = False,
     cores: float | None = None,
 ) -> JudgedRun:
-    """Judges the newest run of some folders, with settings recommended from all.
+    """Judges the newest run of some folders, and recommends settings by all of them.
 
     The settings rest on all of the runs that train the same.
 
@@ -222,7 +222,7 @@ def judge_runs(
 
 
 def find_config(run: Run, copy: Path | None) -> Path:
-    """Path of the run's config, or of its saved copy if the config is gone.
+    """Path of the run's config, or of the copy in the run's folder if that is gone.
 
     Raises:
         UserError: If neither is there.

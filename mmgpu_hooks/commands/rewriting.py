@@ -1,4 +1,4 @@
-"""Options and output shared by the commands that rewrite a config."""
+"""Options and output that all commands rewriting a config share."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def print_outcome(
     check: bool,
     unchanged: str | None = None,
 ) -> int:
-    """Prints the outcome of a rewrite and returns the exit code.
+    """Prints the outcome of a rewrite, and returns the command's exit code.
 
     Args:
         outcome: The rewrite.
@@ -80,7 +80,7 @@ def print_outcome(
 
 
 def _render_text(outcome: RewriteOutcome, *, written: bool) -> str:
-    """Renders the outcome of a rewrite for a terminal."""
+    """Renders the outcome of a rewrite as text for a terminal."""
     lines: list[str] = [outcome.diff.rstrip('\n'), '']
     lines += [f'- {say(note)}' for note in outcome.notes]
     if written:
@@ -96,7 +96,7 @@ def _render_text(outcome: RewriteOutcome, *, written: bool) -> str:
 
 
 def render_once(outcome: RewriteOutcome) -> str | None:
-    """Command that trains the original config with new settings, if there is one."""
+    """Command that trains the original config with the new settings, if any."""
     if outcome.cfg_options is None:
         return None
     config = shlex.quote(str(outcome.source))
@@ -104,7 +104,7 @@ def render_once(outcome: RewriteOutcome) -> str | None:
 
 
 def _render_json(outcome: RewriteOutcome, *, written: bool) -> str:
-    """The outcome of a rewrite as JSON.
+    """JSON of the outcome of a rewrite.
 
     Keys:
         status (str): ``rewritten``, ``unchanged`` or ``refused``.

@@ -37,7 +37,7 @@ _warn = warner('run')
 
 
 def _check(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
-    """Click callback: refuses values that GPUEfficiencyHook would refuse."""
+    """Callback of click that refuses values that GPUEfficiencyHook would refuse."""
     if value is not None:
         try:
             check_argument(option.name or '', value)
@@ -143,7 +143,7 @@ def run(is_module: bool, program: Sequence[str], **arguments: Any) -> NoReturn:
 
 
 def _complete(program: Sequence[str], is_module: bool) -> list[str]:
-    """Command line to start; Python scripts and modules run in this interpreter."""
+    """Command line to start; Python scripts and modules get this Python."""
     name, *words = program
     if is_module:
         if not name:
@@ -171,7 +171,7 @@ def _complete(program: Sequence[str], is_module: bool) -> list[str]:
 
 
 def _read_script(name: str) -> bytes:
-    """Beginning of a script; empty for a folder or pipe that Python can run.
+    """Beginning of a script's text; empty for a folder or pipe that Python can run.
 
     Raises:
         UserError: If there is none, or it cannot be read.

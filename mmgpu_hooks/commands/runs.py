@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from mmgpu_hooks.experiment.engine import OnProgress
 
 _TOP = 20
-"""Default number of runs listed as text; more scroll the top out of sight."""
+"""Number of runs that are printed as text by default."""
 _PERIOD_S = 0.1
 """Shortest time between two updates of the progress bar, in seconds."""
 _CONNECT_S = 10
@@ -217,30 +217,30 @@ def _write_page(answer: ManyRuns, page: Path, work_dirs: Sequence[Path]) -> None
 
 @dataclass(frozen=True)
 class Filters:
-    """Conditions that a run must meet to be listed."""
+    """Conditions on the runs that are listed."""
 
     since: date | None
-    """Earliest day on which a listed run began; ``None`` for no limit."""
+    """Earliest day on which a listed run may have begun; ``None`` is no limit."""
     verdicts: Sequence[str]
     owners: Sequence[str]
 
     def keep(self, row: RunRow) -> bool:
-        """True if a run passes the filters that need no verdict."""
+        """True if a run passes all filters except the one by verdict."""
         if self.owners and row.owner not in self.owners:
             return False
         day = find_start_day(row)
         return self.since is None or (day is not None and day >= self.since)
 
     def keep_verdict(self, row: RunRow) -> bool:
-        """True if a run passes the filter by verdict."""
+        """True if a run's row passes the filter by verdict."""
         return not self.verdicts or row.verdict in self.verdicts
 
 
 class ReadRows(NamedTuple):
-    """Rows of the runs below some folders, and counts of all that was found."""
+    """Rows of the runs below some folders, and counts of what was found."""
 
     rows: list[RunRow]
-    """Rows of runs that pass all filters except the filter by verdict."""
+    """Rows of the runs that pass all filters except the one by verdict."""
     found: int
     """Number of all runs found below the folders."""
     unreadable: int
@@ -321,7 +321,7 @@ def _report_each(tree: RunTree, on_progress: OnProgress) -> Iterator[FoundEviden
 
 
 def _begin_row(file: FoundEvidence, base: str, owner_names: dict[int, str]) -> RunRow:
-    """Row of a run that was found but not read yet."""
+    """Row of a run that was found but not read."""
     folder, name = os.path.split(file.path)
     if os.path.basename(folder) == 'vis_data':
         folder = os.path.dirname(folder)
@@ -344,7 +344,7 @@ def _to_text(path: str) -> str:
 
 
 def _with_hours(row: RunRow, duration_s: float, device: str) -> RunRow:
-    """Adds the hours to the row of a run without a verdict, from the end record."""
+    """Adds the hours of the end record to the row of a run without a verdict."""
     hours = duration_s / 3600
     gpu_hours = 0.0 if device == 'cpu' else hours * max(row.ranks or 1, 1)
     return replace(row, training_hours=hours, gpu_hours=gpu_hours)
@@ -373,7 +373,7 @@ def judge_rows(
     open_executor: Callable[[], AbstractContextManager[Executor]],
     on_progress: OnProgress,
 ) -> list[RunRow]:
-    """Judges the runs without a verdict; a row that fails keeps the reason."""
+    """Judges the runs that have no verdict; a row that fails gets the reason."""
     from mmgpu_hooks.adviser.many_runs import judge_all
 
     # one whose first line is damaged has no start, and cannot be judged
@@ -416,7 +416,7 @@ def _choose_engine(
 
 @contextlib.contextmanager
 def open_dask(address: str) -> Iterator[Executor]:
-    """Context with an executor that submits to a Dask cluster.
+    """Context with an executor that runs functions on a Dask cluster.
 
     Args:
         address: Of its scheduler.

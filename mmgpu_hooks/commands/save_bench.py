@@ -88,7 +88,7 @@ def save_bench(
             store.clear()
 
     def render_json(bench: SaveBench) -> str:
-        """The answer of ``mmgpu save-bench`` as JSON, with the trained config.
+        """JSON of ``mmgpu save-bench``'s answer, with the trained config.
 
         Keys:
             config (str): The config that was trained.

@@ -1,4 +1,4 @@
-"""``mmgpu set``: changes settings of a config by hand, checked as all rewrites."""
+"""``mmgpu set``: changes settings of a config as the user names them, checked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mmgpu_hooks.config.rewrite import Options, rewrite_config
 from mmgpu_hooks.config.settings import parse_assignments
 
 SET_SUFFIX = '_set'
-"""Suffix of the file name of the copy that ``mmgpu set`` writes."""
+"""Suffix in the file name of the config copy that ``mmgpu set`` writes."""
 
 
 @command('set', CODES)

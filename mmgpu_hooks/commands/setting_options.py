@@ -19,7 +19,7 @@ SWITCH = click.Choice(('off', 'on'))
 def setting_options(
     otherwise: str, defaults: Mapping[str, Sequence[Any]], **said: str
 ) -> options.Decorator[Any]:
-    """Decorator: adds an option with several values for each tunable setting.
+    """Decorator that adds one option with several values for each tunable setting.
 
     Args:
         otherwise: What it is when it is not given, for ``--help``.
@@ -50,7 +50,7 @@ def _find_kind(setting: Setting) -> click.ParamType[Any]:
 
 
 def read_asked(given: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Requested values of each setting by its name; empty for options not given.
+    """Values that the user gave for each setting, by name; empty if not given.
 
     Args:
         given: Arguments of the command.

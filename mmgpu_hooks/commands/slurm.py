@@ -1,4 +1,4 @@
-"""SLURM launcher: submits a command as one job, follows it, returns its exit code.
+"""Runs a command as one SLURM job: submits and follows it, returns its exit code.
 
 The job is the same command line, in the same folder, environment and Python. Its batch
 script becomes the command (``exec``): ``srun`` could bind it to less than the job has,
@@ -34,11 +34,11 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import phrase
 
 FOLDER = Path('work_dirs', 'slurm')
-"""Folder with the output of jobs, below the working directory."""
+"""Folder, in the working directory, for the output of SLURM jobs."""
 
 _COPY_S = 0.2
 _ASK_S, _LONGEST_ASK_S = 2.0, 10.0
-"""Shortest and longest seconds between two questions to SLURM about a job."""
+"""Shortest and longest time, s, from one question to SLURM to the next."""
 
 _ENDED = {
     'BOOT_FAIL',
@@ -52,11 +52,11 @@ _ENDED = {
     'REVOKED',
     'TIMEOUT',
 }
-"""Final states of a SLURM job."""
+"""Names of the states of a SLURM job that has ended."""
 
 _FORGOTTEN = 'Invalid job id specified'
 _LAST_SIGNAL = 64
-"""Highest signal number; SLURM reports 125 for a job that was out of memory."""
+"""Highest number of a signal; an exit code of 125 stands for out of memory."""
 
 _REFUSED = {
     'array': 'a',
@@ -68,7 +68,7 @@ _REFUSED = {
     'wait': 'W',
     'wrap': '',
 }
-"""Options of sbatch with which a job could not be followed, with their short forms."""
+"""Options of sbatch, with short forms, that would prevent following the job."""
 
 _CPU_OPTIONS = ('-c', '--cpus-per-', '--exclusive')
 _CPU_VARIABLES = ('SBATCH_CPUS_PER_GPU', 'SBATCH_EXCLUSIVE')
@@ -131,7 +131,7 @@ def run_as_job(
 
 
 def _expect_options(options: Sequence[str]) -> None:
-    """Refuses words that are no options of sbatch, and options in ``_REFUSED``."""
+    """Refuses words that are not options of sbatch, and options in ``_REFUSED``."""
     if options and not options[0].startswith('-'):
         raise UserError(
             phrase(
@@ -155,7 +155,7 @@ def _expect_options(options: Sequence[str]) -> None:
 
 
 def _list_cpus(options: Sequence[str], cpus: int | None) -> list[str]:
-    """The option of sbatch for CPUs, unless the user or the site has set them."""
+    """Options of sbatch that ask for CPUs, unless the user or the site sets them."""
     is_said = any(word.startswith(_CPU_OPTIONS) for word in options)
     if cpus is None or is_said or any(name in os.environ for name in _CPU_VARIABLES):
         return []
@@ -184,7 +184,7 @@ def render_script(command: Sequence[str], words: Sequence[str], folder: Path) ->
 
 
 def _find_job(job_name: str) -> str | None:
-    """Number of the user's waiting or running job with a name; ``None`` without one."""
+    """Number of the user's unfinished job of a given name; ``None`` without one."""
     states = 'PENDING,CONFIGURING,RUNNING,SUSPENDED'
     words = ('squeue', '-h', '-u', str(os.getuid()), '-n', job_name, '-t', states)
     found = _expect_answer(_call(*words, '-o', '%A')).split()
@@ -229,7 +229,7 @@ def _submit(job_name: str, options: Sequence[str], script: str, folder: Path) ->
 
 
 def _follow(job: str, folder: Path, say: Callable[[str], None]) -> int:
-    """Shows the output of a job until it has ended; returns its exit code."""
+    """Shows a job's output until the job has ended; returns the exit code."""
     log, watch = _Log(folder / f'{job}.err'), _Watch(job, say)
     is_cancelled = False
     while not watch.has_ended:
@@ -282,16 +282,16 @@ def _follow(job: str, folder: Path, say: Callable[[str], None]) -> int:
 
 
 class JobEnding(NamedTuple):
-    """Exit code of an ended job, and if it was cut short."""
+    """Exit code of an ended job, and if the job was cut short."""
 
     exit_code: int
     """Exit code as a shell reports it: 128 plus the signal for a killed job."""
     is_cut_short: bool
-    """True if the job ended before its command did, such as by its time limit."""
+    """True if the job ended before its command, for example at its time limit."""
 
 
 def read_ending(job: Mapping[str, str]) -> JobEnding:
-    """Reads how a job ended from ``scontrol show job``. Pure."""
+    """Reads from the output of ``scontrol show job`` how a job ended. Pure."""
     state = job['JobState']
     code, _, number = job.get('ExitCode', '0:0').partition(':')
     ended, killed = int(code), int(number or 0)
@@ -305,7 +305,7 @@ def read_ending(job: Mapping[str, str]) -> JobEnding:
 
 
 class _Watch:
-    """Polls the state of a SLURM job and prints each change.
+    """Asks SLURM for the state of a job now and then, and prints each change.
 
     Args:
         job: Its number.
@@ -333,11 +333,11 @@ class _Watch:
         return self.is_forgotten or self.state in _ENDED
 
     def hurry(self) -> None:
-        """Makes the next poll of the job's state due at once."""
+        """Makes the next question about the job's state due at once."""
         self._due_s = 0.0
 
     def ask(self) -> None:
-        """Asks SLURM for the job's state if due, and prints a change."""
+        """Asks SLURM for the job's state if that is due, and prints a change."""
         now_s = time.monotonic()
         if now_s < self._due_s:
             return
@@ -376,7 +376,7 @@ class _Watch:
 
 
 class _Log:
-    """Copies whole lines that are appended to a file to standard error."""
+    """Copies whole new lines of a growing file to standard error."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._offset = path, 0
@@ -399,7 +399,7 @@ class _Log:
 
 
 def _call(*words: str, text: str = '') -> subprocess.CompletedProcess[str]:
-    """Runs one of SLURM's commands.
+    """Runs one of SLURM's commands and returns its result.
 
     Raises:
         UserError: If it is not there.
@@ -448,7 +448,7 @@ def _last_line(text: str) -> str:
 
 @contextlib.contextmanager
 def _surviving_hangup() -> Iterator[None]:
-    """Context in which a lost connection ends this process but not the job."""
+    """Context in which a lost connection ends this process, but not the job."""
     before = signal.getsignal(signal.SIGHUP)
     if before is signal.SIG_IGN:  # nohup
         yield

@@ -34,14 +34,14 @@ from mmgpu_hooks.show.page import render_sweep_page
 from mmgpu_hooks.show.text import short_path
 
 PAGE_NAME = 'sweep.html'
-"""File name of the page in the sweep's folder."""
+"""File name of the HTML page in the sweep's folder."""
 
 BATCH_SIZE_KEY = ('train_dataloader', 'batch_size')
 PREFETCH_KEY = ('train_dataloader', 'prefetch_factor')
 
 
 def _count_cpus(given: Mapping[str, Any]) -> int:
-    """CPUs for a sweep job: the most workers and a training process, per GPU."""
+    """CPUs for a sweep job: per GPU, the most workers and a training process."""
     trials.read_trainable_config(given['config'])
     most: int = max(given['num_workers'])
     gpus: int = max(given['gpus'], default=1)
@@ -137,7 +137,7 @@ def sweep(
 
 
 def _say_left_out(asked: Mapping[str, Sequence[Any]]) -> Iterator[str]:
-    """Sentences on combinations of settings that are not tried, with the reason."""
+    """Sentences on combinations of settings that are not tried, with reasons."""
     if 0 not in asked['num_workers']:
         return
     for setting in SETTINGS:
@@ -156,7 +156,7 @@ def _say_left_out(asked: Mapping[str, Sequence[Any]]) -> Iterator[str]:
 
 
 def _refuse_without_cards(amp: Sequence[str], gpus: Sequence[int]) -> None:
-    """Refuses, before any training, settings that need more GPUs than are here.
+    """Refuses, before any training, settings that need more GPUs than this host has.
 
     Raises:
         UserError: If there are too few of them.
@@ -186,7 +186,7 @@ def _refuse_without_cards(amp: Sequence[str], gpus: Sequence[int]) -> None:
 def _refuse_other_wrappers(
     config: Path, loaded: FlatConfig, amp: Sequence[str]
 ) -> None:
-    """Refuses to switch AMP in a custom optimizer wrapper.
+    """Refuses to switch AMP for a custom optimizer wrapper.
 
     Raises:
         UserError: If it is neither of MMEngine's two.

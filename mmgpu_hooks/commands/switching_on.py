@@ -1,4 +1,4 @@
-"""Adds to an answer how to switch ``optimize`` on and measure its gain."""
+"""Adds to an answer the ways to switch ``optimize`` on and to measure its gain."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def with_lines(answer: Answer, files: RunFiles, config: Path | None = None) -> A
 
 
 def _phrase_switch(run: Run, path: Path, joined: str) -> Text:
-    """The command that switches ``optimize`` on, or the hook argument to add."""
+    """Command that switches ``optimize`` on, or the hook's argument to add."""
     place = run.meta.hook_place
     if place is None and run.meta.hook_added_by is not None:
         return quoted(f'{run.meta.hook_added_by} --optimize={joined} ...')
@@ -81,7 +81,7 @@ def _phrase_settings(run: Run, joined: str) -> str:
 
 
 def with_optimize(answer: Answer) -> Answer:
-    """Adds ``optimize`` to the changes to write, if the config can take it.
+    """Adds ``optimize`` to the changes to be written, if the config can take it.
 
     Args:
         answer: With its lines.

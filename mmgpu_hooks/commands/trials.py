@@ -1,4 +1,4 @@
-"""Helpers of the commands that train: load a config, choose a folder, run trials."""
+"""Helpers of commands that train: they load configs and run plans of trials."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import phrase
 
 _ENDLESS = 10**6
-"""Number of epochs or iterations that no trial reaches."""
+"""Number of epochs or iterations that no trial ever reaches."""
 
 
 def read_trainable_config(path: Path) -> FlatConfig:
@@ -53,7 +53,7 @@ def expect_training(path: Path, config: FlatConfig) -> None:
 
 
 def lengthen(config: FlatConfig) -> dict[str, Any]:
-    """Settings that keep a small data set from ending a trial early."""
+    """Config settings that keep a trial on a small data set from ending early."""
     keys = (('train_cfg', 'max_epochs'), ('train_cfg', 'max_iters'))
     return {'.'.join(key): _ENDLESS for key in keys if config.get(key)}
 
@@ -61,7 +61,7 @@ def lengthen(config: FlatConfig) -> dict[str, Any]:
 def choose_folder(
     work_dir: Path | None, config: FlatConfig, path: Path, name: str
 ) -> Path:
-    """Absolute folder of an experiment: ``name`` in the config's work_dir.
+    """Absolute folder for an experiment: ``name`` in the config's work_dir.
 
     Args:
         work_dir: Takes its place.
@@ -76,6 +76,6 @@ def choose_folder(
 def train(
     plan: Plan, store: TrialStore | None = None, *, max_seconds: float = float('inf')
 ) -> Outcome:
-    """Runs a plan of trials with a progress bar; see :func:`run_plan` for arguments."""
+    """Runs a plan of trials and shows a progress bar."""
     with show_progress() as on_progress:
         return run_plan(plan, store, max_seconds=max_seconds, on_progress=on_progress)

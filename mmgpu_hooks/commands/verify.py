@@ -1,4 +1,4 @@
-"""``mmgpu verify``: measures the gain of a change of settings."""
+"""``mmgpu verify``: measures how much a change of settings gains."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _CONFIGS = ('.py', '.yaml', '.yml')
 
 @dataclass(frozen=True)
 class _Side:
-    """One of the two trainings compared: its config and changed settings."""
+    """One of two compared trainings: its config, and its changed settings."""
 
     config: Path
     loaded: FlatConfig
-    """The config without the changed settings."""
+    """Loaded config, without the changed settings."""
     settings: Mapping[str, Any]
-    """Values changed in memory, by dotted key."""
+    """Settings that are changed in memory, by dotted key."""
 
     @property
     def workers(self) -> int:
@@ -56,23 +56,23 @@ class _Side:
 
 @dataclass(frozen=True)
 class _Known:
-    """Facts on both trainings of a verification that are known before they run."""
+    """Facts about a verification's two trainings that are known before they run."""
 
     before: Mapping[str, Any]
-    """Settings of the first training by dotted key."""
+    """Settings of the first training, by dotted key."""
     after: Mapping[str, Any]
     before_config: str
     after_config: str
     predicted_gain: float | None = None
-    """Predicted relative gain; ``None`` without a prediction."""
+    """Predicted relative gain in images/s; ``None`` without a prediction."""
     batches_per_epoch: int | None = None
-    """Batches per epoch of the verified run; ``None`` if the trainings count them."""
+    """Batches per epoch of the verified run; ``None`` without a run."""
     other_work: tuple[str, ...] = ()
     untrained: tuple[str, ...] = ()
     notes: tuple[Text, ...] = ()
 
     def add_to(self, measured: Verification, folder: Path) -> Verification:
-        """Adds settings and the predicted gain to times that were measured in turns.
+        """Adds settings and predicted gain to a verification's measured times.
 
         Args:
             measured: What the trainings showed.
@@ -99,23 +99,23 @@ class _Known:
 
 @dataclass(frozen=True)
 class _Trainings:
-    """Both trainings of a verification, with the facts known before they run."""
+    """Both trainings of a verification, with facts known before they run."""
 
     sides: tuple[_Side, _Side]
     parent: Path
-    """Folder in which the folder of trials is made."""
+    """Folder in which to make the folder for trials."""
     known: _Known
     keeps_hook: bool = False
     cpus: int | None = None
-    """CPUs of the verified run; ``None`` when two configs are compared."""
+    """CPUs per rank of the verified run; ``None`` if two configs are compared."""
 
     def count_cpus(self) -> int:
-        """CPUs for the SLURM job: those of the run, or the most of both trainings."""
+        """CPUs for a SLURM job: those of the run, or the most that a training needs."""
         return self.cpus or max(side.workers for side in self.sides) + 1
 
 
 def _count_cpus(given: Mapping[str, Any]) -> int:
-    """CPUs for the job that a ``verify`` command line describes."""
+    """CPUs for the SLURM job that a ``verify`` command line asks for."""
     names = ('targets', 'assignments', 'config')
     words = (given[name] for name in names)
     return _read_job(*words, allow_equal=given['allow_equal']).count_cpus()
@@ -204,7 +204,7 @@ def verify(
 
 
 def _check_metric(loaded: FlatConfig) -> list[Text]:
-    """Compares the COCO metrics on results that the last validation kept, if any."""
+    """Compares COCO metrics on the results kept of the last validation, if any."""
     kept = find_kept_results(loaded)
     if kept is None:
         return []
@@ -302,7 +302,7 @@ def _read_job(
 def _read_recommendation(
     folder: Path, run: Run, config: Path | None, parent: Path
 ) -> _Trainings:
-    """Makes a verification's trainings from a run: as it was, and as recommended."""
+    """Makes a verification's trainings from a run: unchanged, and as recommended."""
     recommendation = limit_to_memory(recommend_settings(run), run)
     settings = pair_settings(run, recommendation)
     if settings is None:
@@ -332,7 +332,7 @@ def _read_recommendation(
 
 
 def _find_cpus(run: Run) -> int | None:
-    """CPUs per rank of a run, as they would be if ``srun`` had not narrowed them."""
+    """CPUs per rank of a run, as if ``srun`` had not narrowed them."""
     host = run.meta.host
     cores = host.mended_cores or host.usable_cores
     return None if cores is None else max(math.ceil(cores), 1)
@@ -381,7 +381,7 @@ def _read_settings(
     *,
     allow_equal: bool,
 ) -> _Trainings:
-    """Makes a verification's trainings from one config: as it is, and changed."""
+    """Makes a verification's trainings from a config: unchanged, and with settings."""
     wanted = parse_assignments(assignments)
     try:
         override = override_settings(path, loaded, wanted)
@@ -409,7 +409,7 @@ def _read_settings(
 def _know_difference(
     sides: tuple[_Side, _Side], difference: ConfigDifference
 ) -> _Known:
-    """Facts about two configs: their difference, without a predicted gain."""
+    """Facts on two configs: the settings that differ, without a predicted gain."""
     before, after = sides
     return _Known(
         before=difference.before,
@@ -424,7 +424,7 @@ def _know_difference(
 def _expect_difference(
     name: str, difference: ConfigDifference, *, allow_equal: bool
 ) -> None:
-    """Refuses to measure two configs whose trainings cannot differ.
+    """Refuses two configs whose trainings cannot differ in speed.
 
     Raises:
         UserError: If nothing differs that is trained, and it was not asked for.

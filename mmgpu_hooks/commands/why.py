@@ -42,7 +42,7 @@ from mmgpu_hooks.show.document import BLANK, Fact, Section, to_json
 from mmgpu_hooks.show.text import shell_path, short_path
 
 _MOST_LETTERS = 240
-"""Most characters shown of one quoted log line."""
+"""Most characters of a quoted log line that are shown."""
 _OF_EVIDENCE = '.json', '.jsonl'
 _MOST_OF_PIPE, _MOST_OF_FILE = 2**30, 8 * 2**30
 """Most bytes read of a log, from a pipe and from a file.
@@ -51,7 +51,7 @@ Lines count from the start of the log.
 """
 _TIMED_BYTES = 2**20
 _TIME = re.compile(rb'((?:\d{4}/)?\d\d/\d\d \d\d:\d\d:\d\d) - \w+ - ')
-"""Timestamp before each line of MMEngine's log; without a year on the console."""
+"""Regex for the timestamp of a line of MMEngine's log; no year on the console."""
 _STATES = {
     'ended': phrase('Dead'),
     'running': phrase('Running'),
@@ -102,7 +102,7 @@ def _is_no_folder(path: Path) -> bool:
 
 
 def _explain(work_dir: Path | None, log: str | None) -> Why:
-    """Judges a run by its folder, its console output, or both."""
+    """Judges why a run ended, by its folder, its console output, or both."""
     console = None if log is None else _read_console(log)
     if work_dir is None:
         return judge_end(_list_logs(console, []))
@@ -182,7 +182,7 @@ def _judge_run(files: RunFiles, console: _Console | None) -> Why:
 
 
 def _name_run(why: Why, folder: Path, started_unix_s: float | None) -> Why:
-    """Adds the folder and start time of the run to an answer."""
+    """Adds the run's folder and start time to the answer."""
     began = read_start_time(folder)
     if began is None and started_unix_s is not None:
         began = datetime.fromtimestamp(started_unix_s)
@@ -192,11 +192,11 @@ def _name_run(why: Why, folder: Path, started_unix_s: float | None) -> Why:
 
 @dataclass(frozen=True)
 class _Console:
-    """Console output of a run, with its last timestamp."""
+    """Console output of a run, with the last timestamp in it."""
 
     log: ConsoleLog
     last_time: str | None
-    """Last timestamp that MMEngine logged, as it was written; ``None`` without one."""
+    """Last timestamp that MMEngine logged, as text; ``None`` without one."""
 
 
 def _is_before(console: _Console, began: datetime | None) -> bool:
@@ -208,7 +208,7 @@ def _is_before(console: _Console, began: datetime | None) -> bool:
 
 
 def _parse_time(text: str, near: datetime) -> datetime | None:
-    """Parses an MMEngine timestamp; without a year the nearest one is taken.
+    """Parses a timestamp of MMEngine; without a year, the nearest year is taken.
 
     Returns:
         ``None`` for digits that are no time.
@@ -224,7 +224,7 @@ def _parse_time(text: str, near: datetime) -> datetime | None:
 
 
 def _list_logs(console: _Console | None, own: Sequence[Path]) -> list[NamedLog]:
-    """Logs of a run, each with its source.
+    """Lists the logs of a run, each with its source.
 
     Args:
         console: What the user named.
@@ -254,7 +254,7 @@ def _list_logs(console: _Console | None, own: Sequence[Path]) -> list[NamedLog]:
 
 
 def _find_any_logs(folder: Path) -> list[Path]:
-    """Log files in a folder that MMEngine did not write, the last name first."""
+    """Finds log files in a folder that are not MMEngine's, last name first."""
     return sorted((log for log in folder.glob('*.log') if log.is_file()), reverse=True)
 
 
@@ -293,7 +293,7 @@ def _read_console(name: str) -> _Console:
 
 
 def _spool(pipe: BinaryIO, spool: IO[bytes]) -> None:
-    """Copies a pipe to a temporary file, up to ``_MOST_OF_PIPE`` bytes."""
+    """Copies a pipe to a temporary file, at most ``_MOST_OF_PIPE`` bytes."""
     while chunk := pipe.read(2**20):
         spool.write(chunk)
         if spool.tell() > _MOST_OF_PIPE:
@@ -321,7 +321,7 @@ def _read_last_time(file: BinaryIO) -> str | None:
 
 
 def _read_log(file: BinaryIO, name: str) -> ConsoleLog:
-    """Reads a log up to its present length, even if it still grows.
+    """Reads a log up to its present length, even while it grows.
 
     Raises:
         UserError: If nothing is in it, or too much to be a log.
@@ -360,7 +360,7 @@ def _read_log(file: BinaryIO, name: str) -> ConsoleLog:
 
 
 def _describe(answer: Why) -> list[Section]:
-    """Sections of ``mmgpu why``: what happened, proof, cause, what to do."""
+    """Sections of ``mmgpu why``: end of the run, proof, cause, and what to do."""
     proof = [
         Fact(
             phrase('line {line}', proof)
@@ -405,6 +405,6 @@ def _describe(answer: Why) -> list[Section]:
 
 
 def _cut(words: str) -> str:
-    """Cuts the words of other programs to ``_MOST_LETTERS``; own texts stay whole."""
+    """Cuts other programs' words to ``_MOST_LETTERS``; own sentences stay whole."""
     is_ours = isinstance(words, Text) and words.template
     return words if is_ours else words[:_MOST_LETTERS]

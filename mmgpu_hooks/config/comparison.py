@@ -1,4 +1,4 @@
-"""Compares two loaded configs, as far as MMEngine reads them."""
+"""Compares two configs as MMEngine loads them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NOT_TRAINED: tuple[KeyPath, ...] = (
     # MMEngine puts its CheckpointHook there
     ('default_hooks', 'checkpoint'),
 )
-"""Config keys that a trial (a short training of an experiment) leaves out.
+"""Config keys that do not affect a trial (a short training of an experiment).
 
 Validation, tests, saves, and where it logs."""
 _WORK: dict[KeyPath, str] = {
@@ -50,7 +50,7 @@ _WORK: dict[KeyPath, str] = {
     ('train_dataloader', 'batch_sampler'): 'sampler',
     ('train_dataloader', 'collate_fn'): 'pipeline',
 }
-"""Parts of an iteration's work, such as the batch size, by the deciding config key."""
+"""Names of parts of an iteration's work, such as batch size, by the config key."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class ConfigDifference:
 
     Containers and code are written as a string: ``[Resize, PackDetInputs]``."""
     untrained: tuple[str, ...]
-    """Differing keys that a short training without validation and saves cannot show."""
+    """Differing keys with no effect on a training without validation and saves."""
     other_work: tuple[str, ...]
-    """Parts of an iteration's work that two configs do differently: ``batch size``."""
+    """Parts of an iteration's work that differ between the configs: ``batch size``."""
     is_of_our_hook: bool
     """True if GPUEfficiencyHook is in one config alone, or differs in its arguments."""
 
@@ -103,12 +103,12 @@ def compare_configs(before: FlatConfig, after: FlatConfig) -> ConfigDifference:
 
 
 def _rank(path: KeyPath) -> tuple[bool, bool, int]:
-    """Returns a sort key for a config key: the train loader first, the model last."""
+    """Returns a sort key for config keys: the train loader first, the model last."""
     return path[0] == 'model', path[0] != 'train_dataloader', len(path)
 
 
 def _list_whole(before: FlatConfig, after: FlatConfig) -> list[KeyPath]:
-    """Lists config keys that differ; keys below a listed one are left out."""
+    """Lists the differing config keys, without keys below a listed one."""
     found: list[KeyPath] = []
     for path in list_differences(before, after):
         if any(path[: len(outer)] == outer for outer in found):
@@ -128,7 +128,7 @@ def _is_spelling(path: KeyPath, old: object, new: object) -> bool:
 
 
 def _is_shown_by_items(path: KeyPath, before: FlatConfig, after: FlatConfig) -> bool:
-    """Returns True if containers differ only in items that are listed one by one."""
+    """Returns True if two containers differ only in items that are listed as well."""
     found = [config[path] for config in (before, after) if path in config]
     containers = [value for value in found if isinstance(value, Container)]
     if len(containers) < len(found):
@@ -177,7 +177,7 @@ def _phrase_all(config: FlatConfig, paths: list[KeyPath]) -> dict[str, SettingVa
 
 
 def _phrase(config: FlatConfig, path: KeyPath) -> SettingValue:
-    """Formats a config value for output: plain values stay, others become text."""
+    """Formats a config value for the user: plain values as they are, others as text."""
     value = config[path]
     if isinstance(value, Container):
         return _phrase_container(config, path, value)
@@ -199,7 +199,7 @@ def _phrase_container(config: FlatConfig, path: KeyPath, value: Container) -> st
 
 
 def _phrase_code(value: object) -> str:
-    """Formats a class or function by its dotted name, and anything else as it is."""
+    """Formats a class or function as its dotted name, and any other value as it is."""
     name = getattr(value, '__qualname__', None)
     if isinstance(value, str):
         return value

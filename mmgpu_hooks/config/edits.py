@@ -1,4 +1,4 @@
-"""Edits settings in a config's text, where they are spelled or else at its end. Pure.
+"""Edits settings in a config's text: where they are spelled, else at its end. Pure.
 
 An entry of a ``dict(...)`` or ``{...}`` is added in its style. The others are
 read with what follows it up to the next entry or the bracket: perhaps a comma, and the
@@ -33,7 +33,7 @@ from mmgpu_hooks.schema.text import phrase
 
 
 class Replacement(NamedTuple):
-    """A range of a config's text, and the code that replaces it."""
+    """Range of a config's text, and the code that replaces it."""
 
     start: int
     stop: int
@@ -46,7 +46,7 @@ class Replacement(NamedTuple):
 
 
 INHERIT, UPDATE, REBIND = '{0} = dict({1})', '{0}.update({1})', '{0} = dict({0}, {1})'
-"""Templates of a statement that sets a key in a top-level dict of a config.
+"""Templates of statements that set a key in a top-level dict of a config.
 
 MMEngine merges the first over the base's; what else stands for the same dict does not
 see the last."""
@@ -69,7 +69,7 @@ _LEADING_KEYS = (
     'timeout',
     'drop_last',
 )
-"""Dataloader keys that OpenMMLab's configs put before the sampler and the dataset."""
+"""DataLoader keys that OpenMMLab's configs put before sampler and dataset."""
 
 _TOKEN = re.compile(r'#[^\r\n]*|.', re.DOTALL)
 _BREAK = re.compile(r'\r\n|\n|\r')
@@ -82,7 +82,7 @@ class Edit:
     replacement: Replacement
     note: str | None = None
     variable: str | None = None
-    """Variable of the config that is edited in place of a setting.
+    """Name of the config variable that was edited instead of the setting.
 
     Nothing else in the config uses it."""
 
@@ -94,7 +94,7 @@ class Draft:
     text: str
     notes: list[str] = field(default_factory=list)
     variables: dict[str, SettingValue] = field(default_factory=dict)
-    """New values of config variables that were changed in place of a setting."""
+    """New values of config variables that were edited instead of a setting, by name."""
 
 
 def edit_settings(
@@ -155,7 +155,7 @@ def _edit_where_spelled(module: Module, path: KeyPath, value: SettingValue) -> E
 def _append_statement(
     module: Module, form: str, path: KeyPath, value: SettingValue
 ) -> Edit:
-    """Renders an edit that sets a key by a statement at the end of a config."""
+    """Makes an edit that sets a key by a statement at the end of a config."""
     statement = render_statement(form, path, value)
     return Edit(append(module.text, module.original.newline, statement))
 
@@ -163,7 +163,7 @@ def _append_statement(
 def _edit_variable(
     module: Module, place: SettingPlace, path: KeyPath, value: SettingValue
 ) -> Edit | None:
-    """Edits the variable that a setting is set to, if nothing else uses it."""
+    """Edits the config variable that a setting is set to, if nothing else uses it."""
     if not isinstance(place.node, ast.Name):
         return None
     name = place.node.id
@@ -188,7 +188,7 @@ def _edit_variable(
 def _edit_value(
     module: Module, place: SettingPlace, path: KeyPath, value: SettingValue
 ) -> Edit:
-    """Replaces a setting's value, ``2`` or ``2 * n``, by a literal; ``n`` stays."""
+    """Replaces a setting's value, ``2`` or ``2 * n``, by a literal; ``n`` is kept."""
     note = None
     if not is_literal(place.node):
         was = ' '.join(module.code(place.node).split())
@@ -199,13 +199,13 @@ def _edit_value(
 
 
 def _replace(module: Module, node: ast.expr, value: SettingValue) -> Replacement:
-    """Renders the replacement of an expression in a config's text by a literal."""
+    """Makes the replacement of an expression in a config's text by a literal."""
     start, stop = module.span(node)
     return Replacement(start, stop, repr(value))
 
 
 class Layout:
-    """A ``dict(...)`` or list of a config taken apart, blanks and comments included."""
+    """Parts of a ``dict(...)`` or list in a config's text, blanks and comments too."""
 
     def __init__(self, module: Module, display: Display | ast.List) -> None:
         self.text, self.newline = module.text, module.newline
@@ -213,7 +213,7 @@ class Layout:
         if isinstance(display, ast.Call):
             start = self.text.index('(', module.span(display.func)[1])
         self.start, self.stop = start + 1, stop - 1
-        """Start and end index of the text between the brackets of a ``dict(...)``."""
+        """Start and end index of the text between the brackets."""
         self.lead = self._parse_gap(self.start)
         self.slots = [
             self._parse_slot(entry, module.span(entry.value)[1])
@@ -239,7 +239,7 @@ class Layout:
         return Entry(entry.key, entry.value, stop, comma, gap)
 
     def insert(self, place: int, code: str) -> Replacement:
-        """Renders the edit that adds an entry to a dict, in the style of its others."""
+        """Makes the edit that adds an entry to a dict, in the style of the others."""
         if not self.slots:
             return Replacement(self.stop, self.stop, code)
         left = self.slots[place - 1]
@@ -284,7 +284,7 @@ class Layout:
 def insert_entry(
     module: Module, display: Display, rest: tuple[str, ...], value: SettingValue
 ) -> Replacement:
-    """Renders the edit that adds a missing key to a ``dict(...)`` of a config.
+    """Makes the edit that adds a missing key to a ``dict(...)`` of a config.
 
     It goes behind the last of the short settings, or to the end where it is none of
     them; never before a ``**x`` or a positional dict, which may hold the key as well.
@@ -306,7 +306,7 @@ def insert_entry(
 
 
 def render_value(keys: tuple[str, ...], value: SettingValue) -> str:
-    """Renders a value as code, in a nested ``dict(...)`` for each key."""
+    """Returns a value as code, inside a ``dict(...)`` for each of the nested keys."""
     code = repr(value)
     for key in reversed(keys):
         code = f'dict({key}={code})'
@@ -314,7 +314,7 @@ def render_value(keys: tuple[str, ...], value: SettingValue) -> str:
 
 
 def render_statement(form: str, path: KeyPath, value: SettingValue) -> str:
-    """Renders a statement that sets a key in a top-level dict of a config."""
+    """Returns a statement that sets a key in a top-level dict of a config."""
     if form == UPDATE and len(path) > 2 and path[0] not in HOOK_ROOTS:
         # what else the inner dict holds stays
         holder = ''.join(f'.setdefault({key!r}, dict())' for key in path[1:-1])
@@ -324,7 +324,7 @@ def render_statement(form: str, path: KeyPath, value: SettingValue) -> str:
 
 
 def append(text: str, newline: str, statement: str) -> Replacement:
-    """Renders the edit that adds a statement after a blank line at a text's end."""
+    """Makes the edit that adds a statement to a config's end, after a blank line."""
     ended = not text or text.endswith(('\n', '\r'))
     gap = '' if not text else newline if ended else newline + newline
     code = f'{gap}{statement}{newline if ended else ""}'

@@ -18,13 +18,13 @@ from mmgpu_hooks.config.syntax import split_lines
 from mmgpu_hooks.schema.text import phrase
 
 _LIMIT_BYTES = 200_000
-"""Size of the largest config file that is read, in bytes.
+"""Size, in bytes, of the largest config file that is read.
 
 MMDetection's longest has 40 000 bytes, and reading takes long beyond."""
 
 
 def verify_source(path: Path) -> os.stat_result:
-    """Refuses a path that is no Python config, without opening the file.
+    """Refuses a path that cannot be a Python config, without opening the file.
 
     Returns:
         The status of the file a symbolic link points to.
@@ -57,7 +57,7 @@ def verify_source(path: Path) -> os.stat_result:
 
 
 class SourceFile(NamedTuple):
-    """Content and file status of a config, as it was read."""
+    """Content and file status of a config when it was read."""
 
     content: bytes
     status: os.stat_result
@@ -99,7 +99,7 @@ def _refuse_source(found: str) -> RefusedError:
 
 
 def render_diff(before: str, after: str, source: Path, target: Path) -> str:
-    """Renders a unified diff that ``patch -p0`` accepts, newlines untouched."""
+    """Returns a unified diff that ``patch -p0`` accepts."""
     lines: list[str] = []
     old, new = split_lines(before), split_lines(after)
     for line in difflib.unified_diff(old, new, _name(source), _name(target)):
@@ -116,7 +116,7 @@ def _name(path: Path) -> str:
 
 
 def render_error(error: BaseException) -> str:
-    """Phrases an error of the operating system or a codec in a few words."""
+    """Phrases an error of the operating system or of a codec in a few words."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return ' '.join(str(error).split())
@@ -125,7 +125,7 @@ def render_error(error: BaseException) -> str:
 def locate_target(
     source: Path, output: Path | None, in_place: bool, suffix: str
 ) -> Path:
-    """Returns the path of the file that a config rewrite writes.
+    """Returns the path of the file that a config rewrite is to write.
 
     A source ``x<suffix>.py`` with an ``x.py`` beside it is a copy of ours: it is
     written again.
@@ -170,12 +170,12 @@ def _is_copy(source: Path, suffix: str) -> bool:
 
 
 def locate_real(source: Path, target: Path) -> Path:
-    """Returns the file that a config rewrite replaces; in place, links are followed."""
+    """Returns the file that a config rewrite replaces, symbolic links followed."""
     return source.resolve() if target == source else target
 
 
 def locate_backup(real: Path, raw: bytes) -> Path:
-    """Returns a path for a config's backup; backups with other content stay."""
+    """Returns a path for a config's backup, at which no other backup is lost."""
     backup, number = real.with_name(f'{real.name}.bak'), 0
     while os.path.lexists(backup):
         if backup.is_file() and not backup.is_symlink() and backup.read_bytes() == raw:
@@ -188,7 +188,7 @@ def locate_backup(real: Path, raw: bytes) -> Path:
 def write_config(
     path: Path, original: SourceFile, target: Path, content: bytes
 ) -> Path | None:
-    """Writes the new content of a config, unless the file changed since it was read.
+    """Writes a config's new content, unless the file changed since it was read.
 
     Args:
         path: The config that was edited.
@@ -215,7 +215,7 @@ def write_config(
 def replace_config(
     path: Path, content: bytes, like: os.stat_result | None = None
 ) -> Path | None:
-    """Writes a config file, and keeps a backup of other content that was there.
+    """Writes a config file, and keeps a backup of its old content if that differs.
 
     Args:
         path: The file to write, which need not be there.
@@ -245,7 +245,7 @@ def replace_config(
 
 
 def verify_output(path: Path) -> None:
-    """Refuses an output path where a folder, link, device or read-only file is.
+    """Refuses an output path at which a folder, link, device or read-only file is.
 
     Raises:
         OSError: If something else than a regular file is there, or it is read-only.
@@ -266,7 +266,7 @@ def verify_output(path: Path) -> None:
 def write_atomic(
     path: Path, content: bytes, like: os.stat_result | None = None
 ) -> None:
-    """Writes a file in one atomic step: a temporary file, then ``os.replace``.
+    """Writes a file as a whole or not at all: a temporary file, then ``os.replace``.
 
     The writer of every output.
 

@@ -1,4 +1,4 @@
-"""Name and arguments of ``GPUEfficiencyHook``, and the checks of their values.
+"""Name of ``GPUEfficiencyHook``, its arguments, and checks of their values.
 
 Without MMEngine, so that a config can be checked where the hook cannot be built.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from mmgpu_hooks.schema.values import NICENESS
 
 HOOK_TYPE = 'mmgpu_hooks.GPUEfficiencyHook'
-"""``type`` of GPUEfficiencyHook in a config, which needs no import."""
+"""Value of ``type`` that names GPUEfficiencyHook in a config, without an import."""
 
 
 def is_our_hook(value: object) -> bool:
@@ -43,7 +43,7 @@ def _number(
     *,
     is_optional: bool = False,
 ) -> Callable[[str, Any], None]:
-    """Builds the check of a hook argument that is a number: types and range."""
+    """Makes the check of a hook argument that is a number: its types and range."""
 
     def check(name: str, value: Any) -> None:
         if value is None and is_optional:
@@ -69,7 +69,7 @@ def _check_scalars(name: str, value: Any) -> None:
 
 
 def parse_optimizations(value: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Lists the optimisations that the hook argument ``optimize`` names, each once.
+    """Lists the optimisations that ``optimize`` names, each once.
 
     Args:
         value: Names with commas between them, a list or tuple of names; ``all`` is

@@ -1,4 +1,4 @@
-"""Finds the line of a config, or of one of its bases, that names GPUEfficiencyHook."""
+"""Finds the line that names GPUEfficiencyHook, in a config or one of its bases."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from mmgpu_hooks.config.syntax import Module, is_display, parse_entries, parse_s
 
 @dataclass(frozen=True)
 class HookLine:
-    """File and line where a config spells GPUEfficiencyHook."""
+    """File and line of a config that name GPUEfficiencyHook."""
 
     path: Path
-    """Path of the config file, or of a base config, that names GPUEfficiencyHook."""
+    """Path of the config or base config that names GPUEfficiencyHook."""
     line: int
     """Line number of GPUEfficiencyHook's ``type`` in a config file, from 1.
 
@@ -26,7 +26,7 @@ class HookLine:
 
 
 def find_hook_line(config: Path) -> HookLine | None:
-    """Find the last line of a config, or else of a base, that names GPUEfficiencyHook.
+    """Find the last line that names GPUEfficiencyHook, in a config or else in a base.
 
     Args:
         config: That MMEngine loads; loading executes it.
@@ -62,7 +62,7 @@ def _list_lines(module: Module) -> Iterator[int]:
 
 
 def _read_name(node: ast.AST) -> str:
-    """Reads the class name of a ``type`` in a config, a string or a class."""
+    """Returns the class name that a ``type`` in a config spells, as string or class."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):

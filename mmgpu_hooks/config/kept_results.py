@@ -1,4 +1,4 @@
-"""Finds results that a config's COCO metric kept as files of its last validation."""
+"""Finds result files that a config's COCO metric left after its last validation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ARGUMENTS = 'type', 'ann_file', 'outfile_prefix'
 
 @dataclass(frozen=True)
 class KeptResults:
-    """Result files that a COCO metric kept of its last validation, with annotations."""
+    """Result files of a COCO metric's last validation, and the annotations for them."""
 
     annotations: Path
     """Path of the ground truth annotations, in COCO's format."""
@@ -23,7 +23,7 @@ class KeptResults:
 
 
 def find_kept_results(config: FlatConfig) -> KeptResults | None:
-    """Find the result files that ``outfile_prefix`` of ``val_evaluator`` has left.
+    """Find the result files that ``outfile_prefix`` of ``val_evaluator`` names.
 
     Args:
         config: As it was trained.

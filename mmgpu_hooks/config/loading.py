@@ -1,4 +1,4 @@
-"""Loads a config by MMEngine, the way a training run does.
+"""Loads a config by MMEngine, as a training does.
 
 Compares two that are loaded: with what a run was started with, and to prove that a
 rewrite changed what was asked for.
@@ -29,10 +29,10 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import Text, phrase
 
 KeyPath = tuple[str, ...]
-"""Keys that lead to a value in a config: top-level name first, indices as digits."""
+"""Keys that lead to a config's value, the top-level name first; indices as digits."""
 
 SettingValue = Union[bool, int, float, str, None]
-"""Value that a dataloader key may be set to."""
+"""Type of the values that a DataLoader setting may have."""
 
 FlatConfig = dict[KeyPath, object]
 """Values of a loaded config by key path, containers included."""
@@ -45,7 +45,7 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 class Container(NamedTuple):
-    """Placeholder for a dict, list or tuple in a config flattened to values by path."""
+    """Placeholder for a dict, list or tuple in a flattened config."""
 
     kind: str
     size: int
@@ -53,7 +53,7 @@ class Container(NamedTuple):
 
 
 class RefusedError(UserError):
-    """Error of a config rewrite that cannot be done safely.
+    """Error if a config cannot be rewritten safely.
 
     Inside this package only.
 
@@ -68,11 +68,11 @@ class RefusedError(UserError):
 
 
 class LoadError(Exception):
-    """Error raised where MMEngine cannot load a config; the message is one line."""
+    """Error if MMEngine cannot load a config; the message is one line."""
 
 
 def expect_file(path: Path) -> None:
-    """Raise a `UserError` if the path of a config is no file."""
+    """Raise a `UserError` if the path of a config is not a file."""
     if not path.is_file():
         found = phrase('a folder') if path.is_dir() else phrase('nothing there')
         raise UserError(
@@ -83,7 +83,7 @@ def expect_file(path: Path) -> None:
 
 
 def import_mmengine() -> None:
-    """Imports MMEngine's config module ahead of its use; the first time takes seconds.
+    """Imports MMEngine's config module early, as its first import takes seconds.
 
     Where it cannot be imported nothing is said: loading a config says why.
     """
@@ -123,7 +123,7 @@ def load_config(
     changes: Mapping[str, SettingValue] | None = None,
     opened: list[Path] | None = None,
 ) -> dict[str, Any]:
-    """Loads a config, bases merged, as :func:`read_config` does; values stay nested.
+    """Loads a config with its bases merged; values stay nested.
 
     Args:
         path: The config.
@@ -161,7 +161,7 @@ def parse_flat(config: Mapping[str, Any]) -> FlatConfig:
 
 
 def _find_names(path: KeyPath, value: object) -> list[str]:
-    """Lists the names in GPUEfficiencyHook's ``optimize``; empty for other values."""
+    """Lists the names in GPUEfficiencyHook's ``optimize``; empty if it has no names."""
     is_ours = path[:1] in (('default_hooks',), ('custom_hooks',)) and path[2:] == (
         'optimize',
     )
@@ -191,7 +191,7 @@ def _walk(path: KeyPath, value: object) -> Iterator[tuple[KeyPath, object]]:
 def _supply(
     contents: Mapping[Path, bytes], opened: list[Path] | None = None
 ) -> Iterator[None]:
-    """Lets MMEngine's config module read given bytes in place of some files.
+    """Lets MMEngine's config module read given bytes in place of some files' content.
 
     It opens files by the name ``open`` of its own module, so one put there is
     found before the built-in. If a version of MMEngine reads in another way, the
@@ -229,7 +229,7 @@ def _supply(
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Suppress prints, log messages and warnings of foreign code, in all threads."""
+    """Suppress prints, log messages and warnings of other code, in all threads."""
     disabled = logging.root.manager.disable
     sink = io.StringIO()
     with warnings.catch_warnings(), contextlib.redirect_stdout(sink):
@@ -250,7 +250,7 @@ def _phrase(error: BaseException) -> str:
 
 
 def read_drift(config: Path, copy: Path) -> Text | None:
-    """Says how a config's loaders differ from the copy in the training run's folder.
+    """Says how a config's loaders differ from those of the copy in a run's folder.
 
     Args:
         config: The config as it is on disk now.
@@ -293,7 +293,7 @@ def read_drift(config: Path, copy: Path) -> Text | None:
 
 
 def bare_name(kind: object) -> str:
-    """Returns the name of a class without its module, however a config spells it.
+    """Returns the name of a class without its module, as string or class.
 
     Args:
         kind: The class, or its name.
@@ -371,7 +371,7 @@ def list_differences(before: FlatConfig, after: FlatConfig) -> list[KeyPath]:
 
 
 def is_same(left: object, right: object) -> bool:
-    """Compares two config values by type and value; code by where it is defined."""
+    """Compares two config values by type and value; functions and classes by origin."""
     if left is right:
         return True
     if type(left) is not type(right):

@@ -1,4 +1,4 @@
-"""Lets one rewrite at a time into a folder of configs, by an advisory lock (``flock``).
+"""Lets one rewrite at a time write into a folder of configs, by a lock (``flock``).
 
 The lock is on the folder that holds the file to be written: ``os.replace`` gives that a
 new inode, so a lock on the file itself would guard the old one. The kernel frees it
@@ -62,7 +62,7 @@ def hold_folder(folder: Path) -> Iterator[str | None]:
 
 
 def _wait_for(descriptor: int) -> bool:
-    """Takes the lock of an open folder; ``False`` if it is not free in time."""
+    """Waits for the lock of an open folder; ``False`` if it is not free in time."""
     end_s = time.monotonic() + WAIT_S
     while True:
         try:

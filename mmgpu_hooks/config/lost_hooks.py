@@ -1,4 +1,4 @@
-"""Finds the hooks of a base config that a child's list ``custom_hooks`` replaced.
+"""Finds hooks of a base config that a child's ``custom_hooks`` list replaced.
 
 MMEngine merges dicts, but a list of a child takes the place of the base's: its EMA or
 pipeline switch is gone without an error.
@@ -26,7 +26,7 @@ from mmgpu_hooks.schema.checkup import LostHook
 
 _KEY = 'custom_hooks'
 _MOST_LETTERS = 60
-"""Longest text of a ``custom_hooks`` list that a proposed fix repeats, in letters."""
+"""Most characters of a ``custom_hooks`` list that a proposed fix repeats."""
 
 
 def find_lost_hooks(path: Path) -> tuple[LostHook, ...]:
@@ -91,7 +91,7 @@ def _compare_with_bases(config: Path, opened: Sequence[Path]) -> list[LostHook]:
 
 
 def _keep_bases(module: Module) -> str | None:
-    """Reduces a config's text to the statements that name bases, ``None`` if none."""
+    """Reduces a config's text to statements that name bases; ``None`` if none do."""
     body = ast.parse(module.text).body
     kept: list[ast.stmt] = [
         statement
@@ -131,7 +131,7 @@ def _find_base(config: Path, name: str, opened: Sequence[Path]) -> Path:
 
 
 def _name_config(path: Path) -> str:
-    """Returns a config's path, or ``package::config`` for an installed package's."""
+    """Returns a config's path; ``package::config`` if it is an installed package's."""
     found = re.fullmatch(r'.*/(\w+)/\.mim/configs/(.+)', path.as_posix())
     return f'{found[1]}::{found[2]}' if found else str(path)
 

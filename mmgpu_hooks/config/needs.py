@@ -1,4 +1,4 @@
-"""Reads from a loaded config which data, work_dir and open files it needs. Pure."""
+"""Reads from a config what its training needs: data, work_dir, open files. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mmgpu_hooks.config.loading import KeyPath
 from mmgpu_hooks.schema.checkup import MMENGINE_OPEN_FILES
 
 _READ_IN_TRAINING = ('train_dataloader', 'val_dataloader', 'val_evaluator')
-"""Parts of a config whose data a training reads.
+"""Config keys of the parts whose data a training reads.
 
 Data of the test's loader and evaluator are read by a test alone."""
 
@@ -36,7 +36,7 @@ def locate_work_dir(config: Mapping[str, Any], path: Path) -> str:
 
 
 def locate_data(config: Mapping[str, Any]) -> list[DataPlace]:
-    """List annotation files and folders of images that a training reads."""
+    """List the annotation files and image folders that a training reads."""
     found: list[DataPlace] = []
     for name in _READ_IN_TRAINING:
         for part in _each_dict(config.get(name)):
@@ -89,7 +89,7 @@ def read_open_files_limit(config: Mapping[str, Any]) -> int:
 
 
 def find_unregistered(config: Mapping[str, Any], place: KeyPath) -> bool:
-    """Returns True if a config names GPUEfficiencyHook in a way MMEngine does not find.
+    """Returns True if MMEngine cannot find GPUEfficiencyHook as a config names it.
 
     A name without its package is known only after the package was imported.
 

@@ -1,4 +1,4 @@
-"""Checks settings that change a config in memory; the file stays as it is.
+"""Checks settings that change a config in memory, not in its file.
 
 What a rewrite may set is judged as a rewrite judges it. Beyond that, any key goes that
 MMEngine merges into the config and that its Runner reads.
@@ -34,27 +34,27 @@ from mmgpu_hooks.config.settings import (
 from mmgpu_hooks.schema.text import phrase
 
 _ALIKE = 0.8
-"""Smallest similarity to a known key at which an unknown key counts as misspelt."""
+"""Smallest similarity to a known key at which an unknown key counts as a typo."""
 
 
 @dataclass(frozen=True)
 class Override:
-    """A config with settings changed in memory."""
+    """Config with settings that were changed in memory."""
 
     changes: Mapping[str, SettingValue]
-    """Changed settings by dotted key: those asked for and those they entail.
+    """Changed settings by dotted key: requested ones, and those that follow.
 
     Settings that hold already are left out."""
     config: FlatConfig
     """Loaded config with the changed settings, merged by MMEngine."""
     unknown: tuple[str, ...]
-    """Asked keys that the config did not have, and that perhaps nothing reads."""
+    """Requested keys that the config lacks, and that perhaps nothing reads."""
 
 
 def override_settings(
     path: Path, before: FlatConfig, wanted: Mapping[str, SettingValue]
 ) -> Override:
-    """Checks settings against a config, and has MMEngine merge them.
+    """Checks settings for a config, and merges them into it by MMEngine.
 
     Args:
         path: Of the config.
@@ -94,7 +94,7 @@ def override_settings(
 
 
 def _is_known(config: FlatConfig, dotted: str, value: SettingValue) -> bool:
-    """Returns True if a config has a key, False if it lacks the key but may have it.
+    """Returns True if a config has a key, False if the key is missing but possible.
 
     Raises:
         RefusedError: If it cannot have it, or the key is a misspelt one.
@@ -126,7 +126,7 @@ def _is_known(config: FlatConfig, dotted: str, value: SettingValue) -> bool:
 
 
 def _expect_names(config: FlatConfig, path: KeyPath, known: int) -> None:
-    """Refuses a key with a list index at a place where a config has no list.
+    """Refuses a key with a list index where a config has no list.
 
     MMEngine would make a dict with the index as a key.
 
@@ -152,7 +152,7 @@ def _expect_names(config: FlatConfig, path: KeyPath, known: int) -> None:
 
 
 def _expect_read(config: FlatConfig, root: str) -> None:
-    """Refuses a top-level config name that nothing reads once the config is loaded."""
+    """Refuses a top-level config name that nothing reads after the config is loaded."""
     if root == 'custom_imports':
         raise RefusedError(
             phrase(

@@ -1,4 +1,4 @@
-"""Checks of every known key of a config: type, range, and text for an error. Pure.
+"""Allowed values of all known config keys: type, range, and text for errors. Pure.
 
 Settings that are tuned say so themselves (``recommend/settings/``), arguments of our
 hook in ``hook_arguments.py``; here both are found by key.
@@ -19,26 +19,26 @@ LOADER_SETTINGS: Mapping[str, Values] = {
     **{setting.name: setting.values for setting in SETTINGS if setting.is_of_loader},
     'num_batch_per_epoch': Whole(1, is_optional=True),
 }
-"""Allowed values of DataLoader settings, by name; PyTorch accepts all of them."""
+"""Allowed values of DataLoader settings by name, all of which PyTorch accepts."""
 
 RESTING: Mapping[str, Any] = {
     setting.name: setting.resting for setting in SETTINGS if setting.resting is not ...
 }
-"""Values that PyTorch takes for worker settings of a DataLoader without workers."""
+"""Values that PyTorch demands of worker settings if there are no workers."""
 
 OTHER_SETTINGS: Mapping[str, Values] = {
     setting.key(): setting.values
     for setting in SETTINGS
     if not setting.is_of_loader and not setting.place.startswith(HOOK_ROOTS)
 }
-"""Allowed values of settings outside of loaders and hooks, by dotted config key."""
+"""Allowed values of settings outside of loaders and hooks, by dotted key."""
 
 HOOK_SETTINGS: Mapping[str, Values] = {
     setting.name: setting.values
     for setting in SETTINGS
     if setting.place.startswith(HOOK_ROOTS)
 }
-"""Allowed values of GPUEfficiencyHook arguments that are tuned as settings, by name.
+"""Allowed values of hook arguments that are tuned as settings, by name.
 
 The hook may stand anywhere in a config."""
 
@@ -79,6 +79,6 @@ def _describe_argument(dotted: str, name: str, value: Any) -> str | None:
 
 
 def is_checked(dotted: str) -> bool:
-    """Returns True if the values of a setting are checked without asking PyTorch."""
+    """Returns True if a setting's values are checked without calling PyTorch."""
     name = dotted.rpartition('.')[2]
     return dotted in OTHER_SETTINGS or name in LOADER_SETTINGS

@@ -1,4 +1,4 @@
-"""Removes GPUEfficiencyHook from a config's text, wherever users write it. Pure.
+"""Removes GPUEfficiencyHook from a config's text, however it is written there. Pure.
 
 An entry goes with its comma and the comment on its line, a statement with its lines.
 What else is there stays, comments on lines of their own included.
@@ -25,19 +25,19 @@ from mmgpu_hooks.config.syntax import (
 )
 
 _MOST = 20
-"""Most statements that are removed from a config for one hook; one or two are usual."""
+"""Most statements removed from a config for one hook; one or two are usual."""
 
 
 @dataclass(frozen=True)
 class _Spelled:
-    """Place of a hook in a config's text: entry of a dict or list, or a statement."""
+    """Place of a hook in a config's text: entry of a dict or list, or statement."""
 
     statement: ast.stmt
     display: Display | ast.List | None = None
     index: int = 0
 
     def remove(self, module: Module) -> Replacement | None:
-        """Renders the removal of a hook from a config's text, ``None`` if unclear."""
+        """Makes the edit that removes the hook from the text; ``None`` if unclear."""
         if self.display is None:
             return _remove_statement(module, self.statement)
         if len(parse_entries(self.display)) == 1:
@@ -82,7 +82,7 @@ def remove_hooks(text: str, config: FlatConfig, places: Iterable[KeyPath]) -> st
 
 
 def append_pops(text: str, form: str, places: Iterable[KeyPath]) -> str:
-    """Adds ``.pop(...)`` statements to a config, which remove inherited hooks.
+    """Adds ``.pop(...)`` statements to a config, to remove inherited hooks.
 
     Args:
         text: Source of the config.
@@ -95,7 +95,7 @@ def append_pops(text: str, form: str, places: Iterable[KeyPath]) -> str:
 
 
 def remove_from_config(config: FlatConfig, places: Iterable[KeyPath]) -> FlatConfig:
-    """Returns a loaded config as it is without the hook at the given places."""
+    """Returns a loaded config without the hook at the given places."""
     gone = set(places)
     listed = sorted(int(key) for root, key in gone if root == 'custom_hooks')
     found: FlatConfig = {}
@@ -115,7 +115,7 @@ def remove_from_config(config: FlatConfig, places: Iterable[KeyPath]) -> FlatCon
 
 
 def list_bases(module: Module) -> str:
-    """Lists the names in a config's ``_base_`` with commas, '' where it has no base."""
+    """Returns the names in a config's ``_base_``, joined by commas; '' without one."""
     for statement in module.body:
         if isinstance(statement, ast.Assign) and (
             parse_chain(statement.targets[0]) == ('_base_',)
@@ -145,7 +145,7 @@ def _locate(module: Module, config: FlatConfig, place: KeyPath) -> _Spelled | No
 
 
 def _locate_in_list(module: Module, index: int, size: int) -> _Spelled | None:
-    """Finds an element of ``custom_hooks`` in the last statement that spells it."""
+    """Finds an element of ``custom_hooks`` in the last statement with that list."""
     for statement in reversed(module.body):
         target = _target_of(statement)
         if target is None or parse_chain(target)[-1:] != ('custom_hooks',):
@@ -167,7 +167,7 @@ def _locate_in_list(module: Module, index: int, size: int) -> _Spelled | None:
 
 
 def _target_of(statement: ast.stmt) -> ast.expr | None:
-    """Returns the variable that a statement sets, adds to or calls a method of."""
+    """Returns the variable that a statement sets, extends or calls a method of."""
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         return statement.targets[0]
     if isinstance(statement, (ast.AnnAssign, ast.AugAssign)):

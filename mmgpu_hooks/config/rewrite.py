@@ -1,4 +1,4 @@
-"""Rewrites settings of a config file: the functions that scripts and commands call.
+"""Rewrites settings of a config file: functions for scripts and commands.
 
 Everything is proven in memory first; the target then appears in one atomic step
 or not at all.
@@ -74,7 +74,7 @@ SUFFIX: Final = '_recommended'
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a config rewrite: where the result goes; see ``rewrite_config``."""
+    """Options of a config rewrite, such as where to write the result."""
 
     output: Path | None = None
     in_place: bool = False
@@ -84,7 +84,7 @@ class Options:
 
 @dataclass(frozen=True)
 class RewriteOutcome:
-    """Result of one config rewrite, a refused rewrite included."""
+    """Result of one config rewrite, even if it was refused."""
 
     status: Literal['rewritten', 'unchanged', 'refused']
     """Status of the config rewrite.
@@ -95,22 +95,22 @@ class RewriteOutcome:
     """Path of the config that was read, as the caller named it."""
 
     target: Path | None = None
-    """Config file written (in a dry run: to be written), ``None`` if there is none."""
+    """Config file written (in a dry run: to be written); ``None`` if there is none."""
 
     text: str | None = None
-    """New text of the config without byte-order mark, ``None`` if no edit was made."""
+    """New text of the config without a byte-order mark; ``None`` without an edit."""
 
     diff: str = ''
-    """Unified diff from source to target, empty without an edit."""
+    """Unified diff from source to target; empty without an edit."""
 
     reason: str | None = None
     """Reason why the rewrite was refused, in one sentence."""
 
     backup: Path | None = None
-    """Backup of the overwritten file, when that had other content."""
+    """Backup of the overwritten file, if that had other content."""
 
     changes: Mapping[str, SettingValue] = field(default_factory=dict)
-    """Settings that the rewrite makes, by dotted key, entailed settings included."""
+    """Settings that the rewrite changes, by dotted key, and those that follow."""
 
     notes: tuple[str, ...] = ()
     """Sentences about the rewrite that the user should know."""
@@ -121,16 +121,16 @@ class RewriteOutcome:
     Quoted for a shell; ``None`` where nothing changes."""
 
     proven: bool = False
-    """True if MMEngine loaded the new config and only the changed settings differed."""
+    """True if MMEngine loaded the new config, and nothing but the settings changed."""
 
 
 _HOOKS = ('default_hooks',)
 
 _Choose = Callable[[FlatConfig], Mapping[str, SettingValue]]
-"""Function that chooses the settings to make in a loaded config."""
+"""Function that chooses the settings to change in a loaded config."""
 
 _Write = Callable[[SourceFile, bytes], Optional[Path]]
-"""Function that writes a config's new bytes; returns the backup, if there is one."""
+"""Function that writes a config's new bytes; returns the backup, if any."""
 
 
 def rewrite_config(
@@ -142,7 +142,7 @@ def rewrite_config(
     dry_run: bool = False,
     suffix: str = SUFFIX,
 ) -> RewriteOutcome:
-    """Changes settings of a config, proven by loading the result.
+    """Changes settings of a config file, and proves the result by loading it.
 
     The edit touches nothing else in the text. In the config as MMEngine loads it only
     the settings change, and a variable that holds one of them where nothing else uses
@@ -181,7 +181,7 @@ def rewrite_config(
 def write_variant(
     text: str, loaded: FlatConfig, output: Path, settings: Mapping[str, SettingValue]
 ) -> RewriteOutcome:
-    """Writes a config text with changed settings to a file, proven by loading it.
+    """Writes a config text with changed settings to a file, proven by loading.
 
     The proof is that of :func:`rewrite_config`: against what the text itself loads as.
 
@@ -200,7 +200,7 @@ def write_variant(
 def enable_hook(
     source: Path, options: Options, *, is_tuned: bool = False
 ) -> RewriteOutcome:
-    """Adds ``GPUEfficiencyHook`` to a config, and drops no other hook.
+    """Adds ``GPUEfficiencyHook`` to a config, and keeps all other hooks.
 
     See :func:`rewrite_config` for the options and the result.
 
@@ -215,7 +215,7 @@ def enable_hook(
 
 
 def disable_hook(source: Path, options: Options) -> RewriteOutcome:
-    """Takes ``GPUEfficiencyHook`` out of a config, wherever it stands in it.
+    """Removes ``GPUEfficiencyHook`` from a config, wherever it stands.
 
     See :func:`rewrite_config` for the options and the result.
     """
@@ -285,7 +285,7 @@ def _edit_and_write(
 def _edit_text(
     text: str, loaded: FlatConfig, output: Path, settings: Mapping[str, SettingValue]
 ) -> RewriteOutcome:
-    """Edits a config text that is in no file, and writes the result."""
+    """Edits a config text that is in no file, and writes the result to one."""
     import_mmengine()
     job = _Job(output, output, Module(text), text, loaded)
     try:
@@ -343,12 +343,12 @@ def _root(dotted: str) -> str:
 
 
 class _NotOnlyError(RefusedError):
-    """Error raised where an edited config loads with other changes than were asked."""
+    """Error if an edited config loads with other changes than the requested ones."""
 
 
 @dataclass
 class _Job:
-    """A config rewrite under way: edits in memory and their proof. Writes no file."""
+    """Config rewrite in progress: edits in memory, and their proof. Writes no file."""
 
     source: Path
     target: Path
@@ -360,7 +360,7 @@ class _Job:
     """Original config as MMEngine loads it; ``None`` if it is still to be loaded."""
     changes: dict[str, SettingValue] = field(default_factory=dict)
     done: dict[str, SettingValue] = field(default_factory=dict)
-    """Settings edited so far, and variables edited in place of settings, by key."""
+    """Settings and variables edited so far, by key, with their new values."""
     notes: list[str] = field(default_factory=list)
     cfg_options: str | None = None
 
@@ -395,7 +395,7 @@ class _Job:
         self.notes += describe_metric(self.changes)
 
     def disable(self) -> None:
-        """Removes GPUEfficiencyHook, and proves by loading that nothing else goes.
+        """Removes GPUEfficiencyHook, and proves by loading that nothing else changed.
 
         Raises:
             RefusedError: If it cannot be taken out in this file alone.
@@ -436,7 +436,7 @@ class _Job:
     def _find_disabled(
         self, before: FlatConfig, expected: FlatConfig, places: list[KeyPath]
     ) -> str | None:
-        """Finds the smallest edit of a config that removes GPUEfficiencyHook alone."""
+        """Finds the smallest edit that removes GPUEfficiencyHook and nothing else."""
         listed = [place for place in places if place[0] == 'custom_hooks']
         # what is bound here is merged over a base, or stands in for it
         forms = ('{}',) if self.original.is_lazy else ('_base_.{}', '{}')
@@ -552,7 +552,7 @@ class _Job:
             ) from error
 
     def _allow_own_name(self, before: FlatConfig, after: FlatConfig) -> None:
-        """Accepts a ``work_dir`` named after the new file, but no other such value.
+        """Accepts a ``work_dir`` that changed with the new file's name, nothing else.
 
         Raises:
             RefusedError: If MMEngine fills the file's name into another value.

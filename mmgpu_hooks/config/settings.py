@@ -1,4 +1,4 @@
-"""Checks config settings that are asked for, and adds settings they entail. Pure."""
+"""Checks requested config settings, and adds settings that follow from them. Pure."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _PLACE = ('default_hooks', HOOK_KEY)
 
 EVALUATORS = ('val_evaluator', 'test_evaluator')
 _METRICS = ('CocoMetric', 'FastCocoMetric')
-"""Metric classes that a config rewrite may exchange for each other."""
+"""Metric classes that a config rewrite may replace by each other."""
 _METRIC_TYPES = (FAST_METRIC, 'CocoMetric', 'mmdet.CocoMetric')
-"""Values of a COCO metric's ``type`` that a rewrite may write into a config."""
+"""Values that a config rewrite may give the ``type`` of a COCO metric."""
 
 _KEY = re.compile(
     r'((train|val|test)_dataloader|default_hooks\.[^\W\d]\w*)'
@@ -50,10 +50,10 @@ OF_WORKERS: dict[str, SettingValue] = {
     'multiprocessing_context': None,
     'timeout': 0,
 }
-"""DataLoader keys that need workers, with the value PyTorch takes without workers."""
+"""DataLoader keys that need workers, with PyTorch's value for no workers."""
 
 _OF_BATCHES = ('drop_last', 'num_batch_per_epoch', 'batch_sampler')
-"""DataLoader keys that need batches of a known size."""
+"""DataLoader keys that need batches of known size."""
 _OBJECTS = (
     'dataset',
     'sampler',
@@ -62,10 +62,10 @@ _OBJECTS = (
     'worker_init_fn',
     'generator',
 )
-"""DataLoader keys from which MMEngine builds an object: no plain value will do."""
+"""DataLoader keys from which MMEngine builds an object, so no plain value fits."""
 
 OF_MMENGINE = ('num_batch_per_epoch',)
-"""DataLoader keys that MMEngine takes out before PyTorch sees them."""
+"""DataLoader keys that MMEngine removes before PyTorch sees the others."""
 OF_LOADER: tuple[str, ...] = (
     *(name for name in LOADER_SETTINGS if name not in (*OF_WORKERS, *OF_MMENGINE)),
     *OF_WORKERS,
@@ -75,7 +75,7 @@ OF_LOADER: tuple[str, ...] = (
     'in_order',
     *OF_MMENGINE,
 )
-"""Arguments of PyTorch's DataLoader, and those that MMEngine adds."""
+"""Keys that a DataLoader may have in a config: PyTorch's and MMEngine's."""
 OF_OUR_HOOK: tuple[str, ...] = ('type', 'priority', *ARGUMENTS)
 OF_RUNNER: tuple[str, ...] = (
     'model',
@@ -131,7 +131,7 @@ def find_hooks(config: FlatConfig) -> list[KeyPath]:
 
 
 def parse_settings(settings: Mapping[str, SettingValue]) -> dict[str, SettingValue]:
-    """Checks keys and values of the settings that a config rewrite is asked for.
+    """Checks keys and values of the settings requested from a config rewrite.
 
     Raises:
         RefusedError: If a key is none that may be set or a value has no literal.
@@ -177,7 +177,7 @@ def parse_settings(settings: Mapping[str, SettingValue]) -> dict[str, SettingVal
 
 
 def expect_plain(dotted: str, value: object) -> None:
-    """Refuses a setting's value that is no bool, finite number, string or None.
+    """Refuses a setting's value other than a bool, finite number, string or None.
 
     Raises:
         RefusedError: If it is a list, a dict, infinite or no number.
@@ -195,7 +195,7 @@ def expect_plain(dotted: str, value: object) -> None:
 
 
 def is_rewritable(config: FlatConfig, dotted: str) -> bool:
-    """Returns True for a config key that a rewrite can check and set.
+    """Returns True if a rewrite can check and set a config key.
 
     Args:
         config: As loaded.
@@ -209,7 +209,7 @@ def is_rewritable(config: FlatConfig, dotted: str) -> bool:
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, SettingValue]:
-    """Reads ``key=value`` as ``tools/train.py --cfg-options`` does.
+    """Parses ``key=value`` words as ``tools/train.py --cfg-options`` does.
 
     Args:
         assignments: Such as ``train_dataloader.num_workers=8``.
@@ -253,7 +253,7 @@ def _parse_value(text: str) -> SettingValue:
 
 
 def render_cfg_options(changes: Mapping[str, SettingValue]) -> str | None:
-    """Renders changed settings for ``tools/train.py --cfg-options``, shell-quoted."""
+    """Returns changed settings as ``--cfg-options`` words, quoted for a shell."""
     words = [shlex.quote(f'{dotted}={value}') for dotted, value in changes.items()]
     return f'--cfg-options {" ".join(words)}' if words else None
 
@@ -261,7 +261,7 @@ def render_cfg_options(changes: Mapping[str, SettingValue]) -> str | None:
 def complete_settings(
     before: FlatConfig, wanted: Mapping[str, SettingValue]
 ) -> dict[str, SettingValue]:
-    """Adds the settings that ``num_workers=0`` entails: worker settings are reset.
+    """Adds resets of the worker settings that ``num_workers=0`` forbids.
 
     Args:
         before: The loaded config.
@@ -298,7 +298,7 @@ def complete_settings(
 def _refuse_unbatched(
     before: FlatConfig, wanted: Mapping[str, SettingValue], loader: str
 ) -> None:
-    """Refuses ``batch_size=None``, which forms no batches, beside keys that need them.
+    """Refuses ``batch_size=None``, if other keys need batches.
 
     Raises:
         RefusedError: If one of both is asked for and the other is there.
@@ -330,7 +330,7 @@ def verify_changes(
     changes: Mapping[str, SettingValue],
     module: Module | None = None,
 ) -> None:
-    """Refuses changed settings that a loaded config has no place for.
+    """Refuses changed settings for which a loaded config has no place.
 
     Args:
         config: As loaded.
@@ -383,7 +383,7 @@ def _verify_known(held: Collection[KeyPath], path: KeyPath) -> None:
 
 
 def suggest_name(name: str, known: Iterable[str], others: Text) -> Text:
-    """Words a hint at the known name that resembles a mistyped one.
+    """Phrases a hint at the known name that a mistyped name resembles.
 
     Args:
         name: As it was typed.
@@ -452,7 +452,7 @@ def _verify_evaluator(
 def _refuse_list(
     config: FlatConfig, name: str, value: SettingValue, module: Module | None
 ) -> None:
-    """Refuses a list of evaluators, and says what to change in it by hand."""
+    """Refuses a list of evaluators, and says how to change it by hand."""
     indices = [
         int(path[1])
         for path, kind in config.items()
@@ -485,7 +485,7 @@ def _refuse_list(
 
 
 def _find_line(module: Module, name: str, index: int) -> int | None:
-    """Finds the line with the ``type`` of a list's entry in a config's text."""
+    """Finds the line of a config's text with the ``type`` of a list's entry."""
     node = locate_setting(module, (name,)).node
     if not isinstance(node, (ast.List, ast.Tuple)) or index >= len(node.elts):
         return None
@@ -520,7 +520,7 @@ def _verify_hook(
 
 
 def describe_metric(changes: Mapping[str, SettingValue]) -> Iterator[str]:
-    """Says what a config needs that names FastCocoMetric.
+    """Says what a config with FastCocoMetric needs.
 
     Args:
         changes: By dotted key.
@@ -539,7 +539,7 @@ def describe_metric(changes: Mapping[str, SettingValue]) -> Iterator[str]:
 def describe_recipe(
     config: FlatConfig, changes: Mapping[str, SettingValue]
 ) -> Iterator[str]:
-    """Says what another batch size means for the learning rate and training length.
+    """Says how another batch size affects learning rate and training length.
 
     The linear scaling rule (Goyal et al. 2017, https://arxiv.org/abs/1706.02677): k
     times the batch, k times the rate.
@@ -611,7 +611,7 @@ def _describe_length(config: FlatConfig, times: float) -> Iterator[str]:
 
 
 def _find_iteration_schedulers(config: FlatConfig) -> Iterator[str]:
-    """Yields the names of parameter schedulers that count iterations, not epochs."""
+    """Yields names of parameter schedulers that count iterations instead of epochs."""
     for path, by_epoch in config.items():
         is_scheduler = path[:1] == ('param_scheduler',)
         if is_scheduler and path[-1] == 'by_epoch' and not by_epoch:
@@ -624,7 +624,7 @@ def _find_iteration_schedulers(config: FlatConfig) -> Iterator[str]:
 def enabling_settings(
     before: FlatConfig, *, is_tuned: bool = False
 ) -> dict[str, SettingValue]:
-    """Returns the settings that add GPUEfficiencyHook; none where it is on already.
+    """Returns the settings that add GPUEfficiencyHook; none if it is already there.
 
     It goes into ``default_hooks``, which MMEngine merges with the base's; a
     ``custom_hooks`` list would replace the base's list.

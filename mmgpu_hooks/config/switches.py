@@ -20,7 +20,7 @@ RUN = 'MMGPU_RUN'
 
 Every one of them then has the hook; the variable holds its arguments, as JSON."""
 DISABLE = 'MMGPU_DISABLE'
-"""Environment variable that switches all of mmgpu_hooks off; ``0`` is not set.
+"""Environment variable that switches all of mmgpu_hooks off; ``0`` means not set.
 
 A hook that a config names is off, too."""
 
@@ -31,14 +31,14 @@ INJECTED = Path(__file__).resolve().parents[1] / 'injected'
 
 
 def is_disabled(environ: Mapping[str, str]) -> bool:
-    """Returns True if the user has switched all of mmgpu_hooks off by MMGPU_DISABLE."""
+    """Returns True if MMGPU_DISABLE switches all of mmgpu_hooks off."""
     return environ.get(DISABLE, '') not in ('', '0')
 
 
 def switch_on(
     environ: Mapping[str, str], arguments: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Returns an environment in which every MMEngine training has GPUEfficiencyHook.
+    """Returns an environment in which each MMEngine training gets GPUEfficiencyHook.
 
     Args:
         environ: The environment as it is.
@@ -55,7 +55,7 @@ def switch_on(
 
 
 def compile_injected() -> None:
-    """Compiles ``sitecustomize`` of ``mmgpu run`` to where this Python looks for it.
+    """Compiles ``sitecustomize`` for ``mmgpu run`` into Python's cache.
 
     Each Python below would compile it anew, in some 3 ms, where
     ``PYTHONDONTWRITEBYTECODE`` is set. One that is there and valid stays; where it may
@@ -86,7 +86,7 @@ def read_arguments(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def render_options(arguments: Mapping[str, Any]) -> list[str]:
-    """Writes GPUEfficiencyHook's arguments as options of ``mmgpu run``, a word each."""
+    """Returns GPUEfficiencyHook's arguments as command line words of ``mmgpu run``."""
     words = []
     for name, value in arguments.items():
         option = name.removesuffix('_s').replace('_', '-')

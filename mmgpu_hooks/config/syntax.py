@@ -1,4 +1,4 @@
-"""Reads the text of a config with ``ast``, and finds where it spells a setting. Pure.
+"""Parses a config's text by ``ast``, and finds where a setting is spelled. Pure.
 
 The last statement that sets it decides. What is not understood is found nowhere: the
 setting then gets a statement of its own at the end, and the proof is the judge.
@@ -16,7 +16,7 @@ from mmgpu_hooks.config.loading import KeyPath, RefusedError
 from mmgpu_hooks.schema.text import phrase
 
 Display = Union[ast.Call, ast.Dict]
-"""Syntax node of ``dict(...)``, ``x.update(...)`` or a ``{...}`` literal."""
+"""Syntax node of a ``dict(...)``, an ``x.update(...)`` or a ``{...}``."""
 
 UNKNOWN = '?'
 """Placeholder for a subscript that is neither a string nor an integer literal."""
@@ -25,7 +25,7 @@ _LINE = re.compile(r'[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+\Z')
 
 
 class Module:
-    """A config's text, parsed with ``ast``.
+    """Text of a config, with its syntax tree by ``ast``.
 
     Args:
         text: Its source.
@@ -63,7 +63,7 @@ class Module:
             self._starts.append(self._starts[-1] + len(line))
 
     def offset(self, line: int, column: int) -> int:
-        """Returns the text index of ast's line and column, which counts bytes."""
+        """Returns the text index for ast's line and column, which counts bytes."""
         start = self._starts[line - 1]
         if not column or (text := self.lines[line - 1]).isascii():
             return start + column
@@ -90,12 +90,12 @@ class Module:
         ]
 
     def is_bound(self, name: str) -> bool:
-        """Returns True if a config itself, not only its bases, gives a name a value."""
+        """Returns True if a config itself sets a name, not only its bases."""
         return any(isinstance(use.ctx, ast.Store) for use in self.list_uses(name))
 
 
 def split_lines(text: str) -> list[str]:
-    """Splits a text at newlines alone, unlike ``str.splitlines``, and keeps them."""
+    """Splits a text at newlines only, unlike ``str.splitlines``, and keeps them."""
     return _LINE.findall(text)
 
 
@@ -107,7 +107,7 @@ def is_read_base(statement: ast.stmt) -> bool:
 
 
 def parse_chain(node: ast.AST) -> tuple[str, ...]:
-    """Reads ``a.b['c'][0]`` as ``('a', 'b', 'c', '0')``."""
+    """Parses the expression ``a.b['c'][0]`` to ``('a', 'b', 'c', '0')``."""
     if isinstance(node, ast.Name):
         return (node.id,)
     if isinstance(node, ast.Attribute):
@@ -126,7 +126,7 @@ def parse_string(node: ast.AST | None) -> str | None:
 
 
 def is_literal(node: ast.expr) -> bool:
-    """Returns True for an expression that is one literal: no name, dict or list."""
+    """Returns True if an expression is a single literal: no name, dict or list."""
     try:
         value = ast.literal_eval(node)
     except (ValueError, SyntaxError, TypeError, RecursionError):
@@ -143,26 +143,26 @@ def is_display(node: ast.AST | None) -> bool:
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a ``dict(...)`` or list in a config's text."""
+    """Entry of a ``dict(...)`` or list in a config's text."""
 
     key: str | None
-    """Key that a dict's entry spells, ``None`` for ``**x``, ``x`` or ``{x: y}``."""
+    """Key of a dict's entry; ``None`` for ``**x``, ``x`` or ``{x: y}``."""
 
     value: Any
-    """Syntax node of a dict entry's value."""
+    """Syntax node of the entry's value."""
 
     stop: int = 0
-    """Index in the text where an entry, closing brackets included, stops."""
+    """Index in the text after the entry, its closing brackets included."""
 
     comma: int | None = None
-    """Index of the comma behind an entry, ``None`` behind a last one that has none."""
+    """Index of the comma after the entry; ``None`` after a last entry without one."""
 
     gap: str = ''
-    """Text between a dict's entry (or its comma) and the next entry or the bracket."""
+    """Text between the entry (or its comma) and the next entry or the bracket."""
 
     @property
     def tail(self) -> int:
-        """Index in the text where the gap behind an entry starts."""
+        """Index in the text at which the gap after the entry starts."""
         return self.stop if self.comma is None else self.comma + 1
 
 
@@ -189,10 +189,10 @@ class SettingPlace:
     it; ``nowhere``: it is inherited, or set in a way that is not understood."""
 
     node: Any = None
-    """Syntax node at a setting's place: its value, or the dict that lacks it."""
+    """Syntax node of the setting's value, or of the dict in which it is missing."""
 
     rest: KeyPath = ()
-    """Keys of a setting below its syntax node; several where a dict is missing too."""
+    """Keys from the syntax node down to the setting; several if dicts are missing."""
 
     statement: Any = None
     """Statement of a config in which a setting is spelled, or best added."""
@@ -242,15 +242,15 @@ def _locate_in(statement: ast.stmt, path: KeyPath) -> SettingPlace | None:
 
 
 class _Assignment(NamedTuple):
-    """Targets and value of a statement that sets something."""
+    """Targets and value of a statement that sets a variable or an item."""
 
     targets: list[ast.expr]
-    """Expressions that a statement sets; empty where it sets nothing."""
+    """Expressions that the statement sets; empty if it sets none."""
     value: ast.expr | None
 
 
 def _parse_write(statement: ast.stmt) -> _Assignment:
-    """Parses ``x = y`` or ``x.update(y)``."""
+    """Parses a statement ``x = y`` or ``x.update(y)`` to its targets and value."""
     if isinstance(statement, ast.Assign):
         return _Assignment(statement.targets, statement.value)
     if isinstance(statement, ast.AnnAssign):
@@ -265,7 +265,7 @@ def _parse_write(statement: ast.stmt) -> _Assignment:
 
 
 def _descend(place: SettingPlace) -> SettingPlace:
-    """Follows a setting's remaining keys through nested dicts in a config's text."""
+    """Follows the remaining keys of a setting through nested dicts in the text."""
     node, rest = place.node, place.rest
     if not rest:
         return place

@@ -26,7 +26,7 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import phrase
 
 TEMPORARY = '/tmp/mmgpu'
-"""Path prefix of the folder for GPU lock files in ``/tmp``; the user id follows.
+"""Path prefix of the folder for GPU lock files in ``/tmp``; a user id follows it.
 
 It is not in ``TMPDIR``, in which two shells may differ."""
 
@@ -34,7 +34,7 @@ PICKING_S = 5.0
 """Longest wait for other ``pick-gpu`` commands while they pick GPUs, in seconds."""
 
 _READING_S = 0.05
-"""Longest wait for a GPU's lock that another process holds to read it, in seconds.
+"""Longest wait, in seconds, for a process that holds a GPU's lock only to read it.
 
 A reader holds each lock for microseconds."""
 
@@ -45,11 +45,11 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _PICKING = 'picking.lock'
 
 _NO_LOCKS = errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP
-"""Error numbers of file systems without locks, as NFS and Lustre may be mounted."""
+"""Error numbers of file systems that have no locks, as some NFS and Lustre mounts."""
 
 
 def read_locks(cards: Sequence[Card]) -> list[Card]:
-    """Marks each GPU that another process has locked with the reason; locks nothing.
+    """Adds the reason to each GPU that another process has locked; locks no GPU.
 
     Args:
         cards: Of :func:`mmgpu_hooks.experiment.cards.judge_cards`.
@@ -68,15 +68,15 @@ class LockedCards(NamedTuple):
     """All GPUs of the host, with those that this process has locked."""
 
     cards: list[Card]
-    """All GPUs of the host; those that cannot be locked have the reason."""
+    """All GPUs of the host; a GPU that cannot be locked has the reason."""
     picked: dict[Card, list[int]]
-    """Lock file descriptors of each locked GPU; empty if too few are free."""
+    """Lock file descriptors of the locked GPUs, by GPU; empty if too few were free."""
 
 
 def lock_cards(
     cards: Sequence[Card], count: int, warn: Callable[[str], None]
 ) -> LockedCards:
-    """Locks the first free GPUs: as many as requested, or none.
+    """Locks as many free GPUs as requested, the first ones, or none at all.
 
     Args:
         cards: Best first, from :func:`mmgpu_hooks.experiment.cards.judge_cards`.
@@ -144,7 +144,7 @@ class _Folder:
     descriptor: int
 
     def has_locks(self, *, is_made: bool) -> bool:
-        """True unless the file system turns out to have no file locks.
+        """True until the file system of the folder turns out to have no file locks.
 
         Args:
             is_made: Whether a file is made to see it, where none is there.
@@ -165,7 +165,7 @@ class _Folder:
         return True
 
     def read_lock(self, card: Card) -> str | None:
-        """Returns the reason why a GPU cannot be locked now; ``None`` if it can be."""
+        """Returns the reason why a GPU cannot be locked now; ``None`` if it can."""
         import fcntl  # Windows has none, and imports this module
 
         name = f'{card.uuid}.lock'
@@ -182,7 +182,7 @@ class _Folder:
             os.close(descriptor)
 
     def take_lock(self, name: str, end_s: float) -> int | str:
-        """Locks a file, created if missing, and returns its descriptor.
+        """Locks a GPU's lock file, made if missing, and returns its descriptor.
 
         Returns:
             The reason where it cannot be locked until ``end_s`` of
@@ -218,7 +218,7 @@ class _Folder:
     def _hold(
         self, name: str, descriptor: int, operation: int, end_s: float
     ) -> str | None:
-        """Locks an open file; returns the reason if that fails, else ``None``."""
+        """Locks an open file; returns the reason if that fails, ``None`` if not."""
         import fcntl
 
         while True:
@@ -246,7 +246,7 @@ class _Folder:
 def _lock_card(
     folders: Sequence[_Folder], card: Card, end_s: float
 ) -> tuple[list[int], str | None]:
-    """Locks a GPU in each lock folder; returns the descriptors, or why that failed."""
+    """Locks a GPU in each lock folder; returns descriptors, or why that failed."""
     locks: list[int] = []
     for folder in folders:
         lock = folder.take_lock(f'{card.uuid}.lock', end_s)

@@ -1,4 +1,4 @@
-"""Lists the GPUs of this host, and decides which a training may use."""
+"""Lists the GPUs of this host, and decides which of them a training may use."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from mmgpu_hooks.schema.text import phrase
 
 VARIABLE = 'CUDA_VISIBLE_DEVICES'
 _SAME_MEMORY = 0.02
-"""Share of the most free memory by which GPUs may differ and still rank as equal."""
+"""Largest difference in free memory, as a share, at which GPUs rank as equal."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """One GPU of the host, as the driver describes it now."""
+    """GPU of the host, with its state as the driver reports it now."""
 
     index: int
     """Index of the GPU as in ``nvidia-smi``."""
@@ -29,15 +29,15 @@ class Card:
     name: str | None = None
     total_bytes: int | None = None
     free_bytes: int | None = None
-    """Free memory of the GPU; ``None``, like the total, if the GPU cannot be read."""
+    """Free memory of the GPU in bytes; ``None`` if the GPU cannot be read."""
     util_pct: float | None = None
     """Utilisation of the GPU in the driver's last sample, in per cent."""
     reason: str | None = None
-    """Reason why nothing may run on the GPU; ``None`` if it may be picked."""
+    """Reason why nothing may run on the GPU; ``None`` if the GPU may be picked."""
 
 
 def read_cards() -> tuple[Card, ...]:
-    """Reads every GPU in the driver's order; notes why a GPU cannot be read.
+    """Reads the state of every GPU, in the driver's order, or why it cannot be read.
 
     Raises:
         UserError: If there is no NVML, no driver or no card.
@@ -99,7 +99,7 @@ def _read_card(index: int) -> Card:
 def judge_cards(
     cards: Sequence[Card], environ: Mapping[str, str], least_bytes: int | None = None
 ) -> list[Card]:
-    """Notes why GPUs may not be picked, and sorts the best GPUs first.
+    """Adds the reasons why GPUs may not be picked, and sorts the best GPUs first.
 
     The best has the most free memory (2 % are equal), then the least utilisation; one
     of unknown utilisation comes last among equals.
@@ -135,7 +135,7 @@ def judge_cards(
 
 
 def parse_visible(cards: Sequence[Card], environ: Mapping[str, str]) -> list[Card]:
-    """Returns the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves a process, in its order.
+    """Returns the GPUs that ``CUDA_VISIBLE_DEVICES`` lets a process use, in order.
 
     They are read up to the first entry that names nothing. An entry that is there twice
     hides all of them. A number ends at what is no digit.

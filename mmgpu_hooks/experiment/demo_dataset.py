@@ -1,4 +1,4 @@
-"""Paints the demo's small detection data set of camera-sized JPEG files.
+"""Paints the demo's small data set for detection: photo-sized JPEG files.
 
 The demo needs images whose decoding is real work, and nothing to download. What is
 painted follows from the size and the image's number; a complete set is reused.
@@ -39,13 +39,13 @@ IMAGE_WIDTH, IMAGE_HEIGHT = 4000, 3000
 
 @dataclass(frozen=True)
 class DemoDataset:
-    """A complete demo data set on disk."""
+    """Complete data set of the demo, on disk."""
 
     root: Path
     image_bytes: int
     """Total size of the image files, in bytes."""
     is_reused: bool
-    """True if a complete data set was there before and nothing was written."""
+    """True if a complete data set already existed and nothing was written."""
 
     @property
     def annotation_file(self) -> Path:
@@ -87,7 +87,7 @@ def write_demo_dataset(
 
 
 def _read_complete(root: Path, asked: Mapping[str, int]) -> int | None:
-    """Returns the bytes of a demo data set's images if all is there, else ``None``."""
+    """Returns a data set's image bytes; ``None`` if the data set is incomplete."""
     try:
         known = json.loads((root / _ANNOTATIONS).read_text(encoding='utf-8'))['info']
         found = sum(path.stat().st_size for path in (root / _IMAGES).iterdir())
@@ -102,7 +102,7 @@ class _WrittenImage(NamedTuple):
     bytes: int
     """Size of the image file, in bytes."""
     annotations: list[dict[str, Any]]
-    """Objects of the image in COCO's format."""
+    """Annotations of the image's objects, in COCO's format."""
 
 
 def _write(root: Path, asked: Mapping[str, int]) -> int:
@@ -158,7 +158,7 @@ def _write(root: Path, asked: Mapping[str, int]) -> int:
 
 
 def _paint_texture(size: tuple[int, int], index: int) -> Image:
-    """Paints an image background with detail at several scales, as in a photograph."""
+    """Paints an image background with detail at several scales, like a photograph."""
     import cv2
     import numpy as np
 
@@ -179,11 +179,11 @@ class PaintedImage(NamedTuple):
 
     pixels: Image
     annotations: list[dict[str, Any]]
-    """Objects of the image in COCO's format."""
+    """Annotations of the image's objects, in COCO's format."""
 
 
 def paint_image(texture: Image, index: int) -> PaintedImage:
-    """Paints three to eight objects over a shifted and tinted background.
+    """Paints three to eight objects on a shifted and tinted background.
 
     Args:
         texture: Pixels of shape (height, width, 3), blue first.

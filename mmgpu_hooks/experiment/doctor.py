@@ -1,4 +1,4 @@
-"""Collects the facts for ``mmgpu doctor``: machine, environment, config.
+"""Collects facts for ``mmgpu doctor`` on machine, environment and config.
 
 Reads only; torch and MMDetection are found by their files and not imported.
 """
@@ -75,19 +75,19 @@ from mmgpu_hooks.show.text import short_path
 PATIENCE_S = 5.0
 """Longest wait for a file system to answer, in seconds."""
 _BEYOND = 2**31
-"""Smallest number in a config that is too large to be meant, and is ignored."""
+"""Smallest number in a config that is too large to be meant, and so ignored."""
 _CHANNELS = 3
 _MAKE_FLOATS = 'PhotoMetricDistortion', 'Normalize'
-"""Names of transforms that leave images as float32: four bytes per channel."""
+"""Names of transforms after which images are float32: four bytes per value."""
 _TRUE = '1', 'y', 'yes', 'true'
-"""Values of an environment variable that torch takes as true."""
+"""Values of an environment variable that torch reads as true."""
 _WEIGHTS_ONLY_SINCE = 2, 6
 """First version of torch whose ``torch.load`` loads weights only by default."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """Root folders of ``/proc``, ``/sys`` and shared memory."""
+    """Root folders from which to read ``/proc``, ``/sys`` and shared memory."""
 
     proc: Path = Path('/proc')
     sys: Path = Path('/sys')
@@ -100,7 +100,7 @@ PLACES = Places()
 def examine_machine(
     config: Path | None = None, environ: Mapping[str, str] = os.environ
 ) -> Machine:
-    """Collects all facts that ``mmgpu doctor`` judges; a config takes seconds to load.
+    """Collects all facts that ``mmgpu doctor`` judges; loading a config takes seconds.
 
     Args:
         config: The config to be trained here; ``None`` leaves its lines out.
@@ -140,7 +140,7 @@ def examine_machine(
 
 
 def _examine_binding(environ: Mapping[str, str]) -> Binding:
-    """Runs a child process to see if the environment makes OpenMP bind threads."""
+    """Runs a child process to see if OpenMP binds threads in this environment."""
     names = tuple(list_binding_variables(environ))
     if not names:
         return Binding()
@@ -156,7 +156,7 @@ def _examine_binding(environ: Mapping[str, str]) -> Binding:
 
 
 def _examine_folders(names: Sequence[str]) -> tuple[Folder, ...]:
-    """Examines folders in parallel: a dead network mount may hang for ever.
+    """Examines folders in parallel, as a dead network mount may hang for ever.
 
     A thread that waits stays behind as a daemon.
     """
@@ -289,7 +289,7 @@ def _lacks_pkg_resources() -> bool:
 
 
 def _loads_weights_only(version: str) -> bool:
-    """True if a version's ``torch.load`` loads weights only by default."""
+    """True if a torch version's ``torch.load`` loads only weights by default."""
     from packaging.version import InvalidVersion, Version
 
     try:
@@ -396,7 +396,7 @@ def _read_measured(plan: LoaderPlan, work_dir: Folder) -> LoaderPlan | None:
 
 
 def _estimate_batch_bytes(config: Mapping[str, Any], plan: LoaderPlan) -> int | None:
-    """Estimates the bytes of a batch's pixels after its transforms, without padding."""
+    """Estimates the bytes of a batch's pixels after all transforms, without padding."""
     # grouped or not: that only says what a portrait is padded to
     sampler = {'type': 'AspectRatioBatchSampler'}
     loader = {**config['train_dataloader'], 'batch_sampler': sampler}

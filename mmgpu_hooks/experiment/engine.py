@@ -1,4 +1,4 @@
-"""Runs experiments: a plan chooses trainings, which the engine runs one by one.
+"""Runs an experiment: trains, one by one, what its plan asks for.
 
 A plan sees the trials so far and says what comes next, so it goes on after an
 interruption as if there had been none.
@@ -31,48 +31,48 @@ from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tried import Trial, TrialRole, TrialSpec
 
 _MUCH_LOAD = 0.25
-"""Fewest cores used by other programs at which progress lines mention them."""
+"""Fewest cores used by other programs that progress lines mention."""
 
 _LEAST_SHARE = 0.01
-"""Smallest done share of a training's iterations from which its length is predicted."""
+"""Smallest done share of a training's iterations from which its end is predicted."""
 
 OnProgress = Callable[[str, float, Optional[float]], None]
-"""Callback for an experiment's progress: words, share done, and seconds left.
+"""Callback for an experiment's progress: text, share done, and seconds left.
 
 The share goes from 0 to 1; the seconds are ``None`` while unknown."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One training that an experiment's plan asks for."""
+    """Training that an experiment's plan asks for."""
 
     name: str
     """Name of the resulting trial, unique in the experiment's plan."""
     spec: TrialSpec
     blocks: tuple[int, ...]
-    """Iterations of each block of a training; a report follows each block.
+    """Numbers of iterations of a training's blocks; each block ends with a report.
 
     There is no pause between blocks."""
     more: Callable[[Progress], int] | None = None
-    """Function that says how many iterations to add to a training; 0 ends it.
+    """Function that returns how many further iterations to train; 0 ends the training.
 
     Called after each block of iterations but the first."""
     summarize: Callable[[Progress, Trial], Mapping[str, Any]] = lambda *_: {}
-    """Function that computes the measured values of a finished trial, as JSON."""
+    """Function that computes a finished trial's values, as JSON."""
     time_limit_s: float = DEFAULT_TIME_LIMIT_S
     """Seconds after which the training is killed, its start included."""
     stays: bool = False
-    """True if the training is held (SIGSTOP) afterwards for the next in its folder."""
+    """True if the training is then paused (SIGSTOP) for the next turn in its folder."""
     warm_up: int = 0
-    """Iterations to warm up before counted blocks; none if the training was held."""
+    """Iterations to warm up before the counted ones, unless the training was paused."""
     title: str = ''
-    """Text for the progress bar; the training's name if empty."""
+    """Text for the progress bar; if empty, the training's name."""
     role: TrialRole | None = None
     """Role of the trial in a comparison of two trainings; ``None`` without one."""
 
 
 class Plan:
-    """Trainings of an experiment: in a fixed order, unless a subclass chooses.
+    """Plan of an experiment's trainings: a fixed list, unless a subclass chooses.
 
     Pure: it knows no process and no clock.
 
@@ -86,7 +86,7 @@ class Plan:
         self.turns = turns
 
     def choose(self, trials: Sequence[Trial]) -> Turn | None:
-        """Returns the experiment's next training; ``None`` at the end of the plan.
+        """Returns the experiment's next training; ``None`` if it was the last.
 
         Args:
             trials: In the order they ended, those of earlier starts first.
@@ -98,7 +98,7 @@ class Plan:
         return next((turn for turn in self.turns if turn.name not in names), None)
 
     def keep(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Returns the stored trials to reuse; failed trials are trained again."""
+        """Returns the stored trials to use again; failed trials are trained again."""
         names = {turn.name for turn in self.turns}
         return [
             trial
@@ -109,28 +109,28 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Trials of an experiment, and how the experiment ended."""
+    """Trials of an experiment, and the way the experiment ended."""
 
     trials: tuple[Trial, ...]
     seconds: float = 0.0
     """Duration of this run of the experiment, in seconds."""
     is_interrupted: bool = False
     is_late: bool = False
-    """True if the experiment ended because its time was up."""
+    """True if the experiment ended because its time limit was reached."""
     external_cpu_cores: float | None = None
     """Mean cores used by other programs during the experiment."""
     notes: tuple[Text, ...] = ()
 
 
 class _CpuReading(NamedTuple):
-    """CPU seconds that other programs have used, with the clock at that time."""
+    """CPU seconds that other programs have used up to a time of the clock."""
 
     clock_s: float
     others_s: float
 
 
 class OtherLoad:
-    """Measures the cores that other programs use, from its construction on.
+    """Measures how many cores other programs use since its construction.
 
     Args:
         read_own_s: CPU seconds that our trainings have used so far.
@@ -158,7 +158,7 @@ def run_plan(
     max_seconds: float = float('inf'),
     on_progress: OnProgress = lambda words, share, left_s: None,
 ) -> Outcome:
-    """Runs an experiment's trainings; leaves no process running, however it ends.
+    """Runs an experiment's trainings, and leaves no process behind however it ends.
 
     A trial that crashes, hangs or runs out of memory is a record with its reason.
     Ctrl-C ends what is on its way, and what was measured is returned.
@@ -205,7 +205,7 @@ def run_plan(
 
 @dataclass
 class _Engine:
-    """Runs one training of an experiment after the other.
+    """Runs the trainings of an experiment one after the other.
 
     The first fields are those of `run_plan`.
     """
@@ -218,7 +218,7 @@ class _Engine:
     def __post_init__(self) -> None:
         self._begin_s = monotonic_s()
         self._live: dict[str, RunningTrial] = {}
-        """Running and held trainings of the experiment, by folder."""
+        """Running and paused trainings of the experiment, by folder."""
         self._ended_cpu_s = 0.0
         self._turns_s = list[float]()
         """Duration of each finished training of the experiment, in seconds."""
@@ -234,7 +234,7 @@ class _Engine:
         return self.max_seconds - self.passed_s
 
     def train(self, turn: Turn) -> Trial:
-        """Runs one training of a plan until its trial has ended in any way."""
+        """Runs one training of the plan until its trial ends in some way."""
         # between turns alone: to read it takes a while
         if self.passed_s > 1:
             self._others_cores = self.load.read_cores()
@@ -295,7 +295,7 @@ class _Engine:
             checkpoint.unlink(missing_ok=True)
 
     def end_all(self) -> None:
-        """Ends every training of the experiment that runs or is held."""
+        """Ends all running and paused trainings of the experiment."""
         for folder in list(self._live):
             self._end(folder)
 
@@ -333,7 +333,7 @@ class _Engine:
 
 
 class PlanProgress(NamedTuple):
-    """Share of an experiment that is done, and the seconds left."""
+    """Done share of an experiment, and the seconds left."""
 
     share: float
     """Share of the experiment that is done, 0 to 1."""

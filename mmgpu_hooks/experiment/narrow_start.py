@@ -1,4 +1,4 @@
-"""Refuses experiments in a process that srun bound to fewer CPUs than the job has."""
+"""Refuses experiments if srun bound this process to fewer CPUs than SLURM gave."""
 
 from __future__ import annotations
 

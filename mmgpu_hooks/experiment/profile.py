@@ -25,32 +25,32 @@ UNPROFILED = (
     WARM_UP,
     *(PLAIN,) * 4,
 )
-"""Kinds of the iterations before the profiled ones: plain and with optimisations.
+"""Kinds of the iterations before the profiled ones, in order: plain or optimised.
 
 Their order lets a drift of the machine cancel out."""
 MOST_PROFILE_BYTES = 2**20
-"""Size limit of a profile file, in bytes; written ones are smaller."""
+"""Size limit for reading a profile file, in bytes; real ones are smaller."""
 PROFILE_FOLDER = 'profile'
 """Folder below a work_dir with the files of a profile."""
 TRACE_NAME, PROFILE_NAME = 'trace.json.gz', 'profile.json'
 LABEL = 'mmgpu '
-"""Prefix of the ranges in a trace that ``mmgpu profile`` labels."""
+"""Name prefix of the ranges that ``mmgpu profile`` adds to a trace."""
 STEP, MODULE = f'{LABEL}step', f'{LABEL}module '
 LAUNCH_BOUND = 0.25
-"""Idle share of a train step's GPU time above which kernel launches bound the step."""
+"""Idle share of the GPU in a train step above which kernel launches limit the step."""
 
 _PARTS = ('preprocessor', 'forward', 'backward', 'optimizer', 'copies', 'other')
 _PARTS_OF_MODULES = ('preprocessor', 'forward', 'backward')
 _MODULES, _LARGE = 5, 1 / 3
 _NODE = 'autograd::engine::evaluate_function: '
 _PRODUCT = re.compile('[Cc]onv|[Mm]m($|Backward)|[Mm]atmul|:linear|Linear|[Aa]ttention')
-"""Pattern of operators that are convolutions or matrix products (for AMP, TF32)."""
+"""Regex for operators that are convolutions or matrix products (for AMP and TF32)."""
 _LOSS = re.compile(r'(^|\.)loss')
-"""Pattern of modules that compute a loss, as MMDetection names them."""
+"""Regex for MMDetection's names of modules that compute a loss."""
 
 
 class Owner(NamedTuple):
-    """Part of the train step and module that a profiler event belongs to."""
+    """Part of the train step, and module, to which a profiler event belongs."""
 
     part: str
     """Part of the train step: ``forward``, ``backward``, ``optimizer``."""
@@ -59,7 +59,7 @@ class Owner(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """A kernel on a GPU, or an operator on a CPU, with its duration."""
+    """Kernel on a GPU, or operator on a CPU, with its duration."""
 
     name: str
     """Name of the kernel; empty for an operator on a CPU."""
@@ -68,7 +68,7 @@ class _Work(NamedTuple):
 
 @dataclass(frozen=True)
 class StepSummary:
-    """Profile of a train step: means over the profiled steps, from profiler events."""
+    """Profile of a train step: means over several steps, from profiler events."""
 
     plain_step_s: float
     parts: Mapping[str, float]
@@ -83,7 +83,7 @@ class StepSummary:
 
 
 def count_iterations(profiled: int) -> int:
-    """Returns the iterations that a profile takes, with the unprofiled first ones."""
+    """Returns how many iterations a profile takes, unprofiled ones included."""
     return len(UNPROFILED) + 1 + profiled
 
 
@@ -182,7 +182,7 @@ def summarize_steps(
 def _judge_bound(
     busy_s: float, plain_s: float, kernels: int, *, on_card: bool
 ) -> tuple[str | None, str | None]:
-    """Decides if kernels or launches bound a train step; the reason if unknown."""
+    """Decides if kernels or launches limit a train step, or why that is unknown."""
     if not on_card:
         return None, 'on a CPU nothing is launched'
     if not kernels:
@@ -191,7 +191,7 @@ def _judge_bound(
 
 
 def _is_fill_of_new(event: Any) -> bool:
-    """True if an operator fills newly allocated memory."""
+    """True if an operator fills memory that was just allocated."""
     outer = event.cpu_parent
     is_fill = event.name == 'aten::fill_' and outer is not None
     return is_fill and outer.name.startswith(('aten::empty', 'aten::resize_'))
@@ -200,7 +200,7 @@ def _is_fill_of_new(event: Any) -> bool:
 def _find_owner(
     event: Any, outer: Owner | None, forward: dict[int, str]
 ) -> Owner | None:
-    """Finds the step part and module of a profiler event; ``None`` outside of steps.
+    """Finds step part and module of a profiler event; ``None`` outside of steps.
 
     What a node of the backward pass belongs to is known from the operator of the
     forward pass with its sequence number; on a card it has a thread of its own.
@@ -230,7 +230,7 @@ def _find_owner(
 
 
 def _find_overlaps(events: Sequence[Any]) -> dict[_Work, float]:
-    """Returns the microseconds in which an earlier kernel ran too, by kernel."""
+    """Returns, by kernel, the microseconds in which an earlier kernel ran as well."""
     beside_us: dict[_Work, float] = defaultdict(float)
     # ranges of the host are listed on the card once more, and are no kernels
     ranges = {event.name for event in events if event.device_type.name == 'CPU'}
@@ -246,7 +246,7 @@ def _find_overlaps(events: Sequence[Any]) -> dict[_Work, float]:
 
 
 def _list_work(event: Any, on_card: bool) -> Iterator[_Work]:
-    """Yields the kernels that an operator launched; on a CPU the operator itself."""
+    """Yields the kernels that an operator launched; on a CPU, the operator."""
     if event.name.startswith(LABEL):
         return
     if not on_card:
@@ -257,7 +257,7 @@ def _list_work(event: Any, on_card: bool) -> Iterator[_Work]:
 
 
 def list_modules(spent: Mapping[str, float]) -> dict[str, float]:
-    """Returns the modules with the most time, none of which contains another.
+    """Returns the slowest modules, of which none contains another.
 
     The largest is divided into what it contains, unless most of its time is its own,
     until there are five, and no large one that could be divided is left.

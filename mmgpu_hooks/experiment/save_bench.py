@@ -1,4 +1,4 @@
-"""Plan of ``mmgpu save-bench``: checkpoint saves at several numbers of workers."""
+"""Plan of ``mmgpu save-bench``: times checkpoint saves with several worker counts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mmgpu_hooks.schema.text import decode_text, encode_text, phrase
 from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow, Trial, TrialSpec
 
 SETTLING = 8
-"""Fewest iterations between checkpoint saves that let the workers' queue recover.
+"""Fewest iterations between saves in which the queue of batches fills again.
 
 With more workers it is their number, since their batches come in bursts."""
 
@@ -36,7 +36,7 @@ def count_between_saves(num_workers: int, prefetch_factor: int) -> int:
 
 
 def plan_blocks(num_workers: int, *, saves: int, prefetch_factor: int) -> list[int]:
-    """Returns the iterations from each checkpoint save to the next, and after the last.
+    """Returns the iterations before each checkpoint save, and after the last one.
 
     After the last save as many are trained as what was made ahead lasts, so that it is
     known what was won back.

@@ -1,4 +1,4 @@
-"""Judges checkpoint saves made at several numbers of workers. Pure.
+"""Judges checkpoint saves made with several numbers of workers. Pure.
 
 Ranks are compared, not means: there are a handful of saves on either side, and one may
 be ten times as long. The exact rank sum test needs no assumption about their spread,
@@ -25,7 +25,7 @@ from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow, Trial
 def summarize_saves(
     num_workers: int, most: int, result: Trial, run: Run | None
 ) -> SaveBenchRow:
-    """Summarises the checkpoint saves at one number of workers.
+    """Summarises the checkpoint saves made with one number of workers.
 
     Args:
         num_workers: Of the training.
@@ -68,7 +68,7 @@ def judge_save_bench(
     seconds: float = 0.0,
     is_interrupted: bool = False,
 ) -> SaveBench:
-    """Compares checkpoint saves at each number of workers with the smallest number.
+    """Compares the checkpoint saves of each worker count with those of the smallest.
 
     Args:
         measured: Rows of :func:`summarize_saves`, in any order.
@@ -132,7 +132,7 @@ def _compare(row: SaveBenchRow, reference: SaveBenchRow | None) -> SaveBenchRow:
 
 
 def _is_by_chance(usual_walls_s: Sequence[float], walls_s: Sequence[float]) -> bool:
-    """True if the difference of two series of save times could be chance."""
+    """True if two series of save times may differ by chance."""
     return rank_sum_chance(usual_walls_s, walls_s) > thresholds.BENCH_CHANCE
 
 

@@ -1,4 +1,4 @@
-"""Stores the trials of an experiment, so that a later start can continue it."""
+"""Stores an experiment's trials, so that a later start can continue the experiment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mmgpu_hooks.version import __version__
 
 STORE_NAME = 'trials.json'
 _VERSION = 6
-"""Version of the trials file; goes up when a key changes meaning or is removed."""
+"""Format version of the trials file, raised when a key changes or is removed."""
 
 _PACKAGES = ('torch', 'mmengine', 'mmcv', 'mmdet')
 _VARIABLES = (
@@ -33,19 +33,19 @@ _VARIABLES = (
     'OMP_NUM_THREADS',
     'MKL_NUM_THREADS',
 )
-"""Environment variables that change the speed of the same training."""
+"""Environment variables that change how fast the same training runs."""
 
 
 class KeptTrials(NamedTuple):
-    """Stored trials of an experiment's earlier starts that are used again."""
+    """Stored trials, from earlier starts of an experiment, that are used again."""
 
     trials: Sequence[Trial] = ()
     notes: tuple[Text, ...] = ()
-    """Sentence if the stored trials are of another config, host or version."""
+    """Sentence on stored trials of another config, host or version, if any."""
 
 
 class TrialStore:
-    """Stores trials in one JSON file, replaced as a whole after each trial.
+    """Stores trials in one JSON file, which is rewritten as a whole after each trial.
 
     Args:
         path: Of the file.
@@ -58,7 +58,7 @@ class TrialStore:
         self._kept: dict[str, Trial] = {}
 
     def append(self, trial: Trial) -> None:
-        """Adds one trial and writes the file of trials.
+        """Adds a trial, and writes the file of all trials.
 
         Raises:
             OSError: If it cannot be written; those before it are there then.
@@ -68,7 +68,7 @@ class TrialStore:
         write_atomic(self._path, msgspec.json.encode(body, enc_hook=encode_text))
 
     def read(self, keep: Callable[[Sequence[Trial]], list[Trial]]) -> KeptTrials:
-        """Reads stored trials of the experiment's earlier starts that can be reused.
+        """Reads the stored trials of earlier starts that can be used again.
 
         Args:
             keep: Says of those with the same identity which count.
@@ -104,7 +104,7 @@ class TrialStore:
 def open_store(
     folder: Path, identity: Mapping[str, Any], *, fresh: bool = False
 ) -> Iterator[TrialStore]:
-    """Opens the store of trials in a folder, for this process alone.
+    """Opens the store of trials in a folder, locked for this process.
 
     The folder is created if missing.
 
@@ -141,7 +141,7 @@ def open_store(
 
 
 def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
-    """Reads facts that trials must share to be compared: config, host, GPUs, versions.
+    """Reads the facts on which trials must agree to be compared: config, host, GPUs.
 
     Args:
         config: As loaded; comments and the spelling of it are no matter.
@@ -171,7 +171,7 @@ def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
 
 
 def digest_config(config: FlatConfig) -> str:
-    """Returns a config's SHA-256 digest, the same for equal configs in any process."""
+    """Returns a config's SHA-256 digest, which is equal for equal configs."""
     lines = sorted(f'{path!r} {_spell(value)}' for path, value in config.items())
     return hashlib.sha256('\n'.join(lines).encode()).hexdigest()
 

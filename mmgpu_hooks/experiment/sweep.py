@@ -51,10 +51,10 @@ _OF_WORKERS = frozenset(
     setting.name for setting in SETTINGS if setting.resting is not ...
 )
 _ALIKE = 2
-"""Number of first trials that end a sweep if all of them fail alike."""
+"""Number of first trials that end a sweep if all fail in the same way."""
 _LEAST_INTERVAL = 10
 _BLOCK_S = 1.0
-"""Approximate seconds of a block of iterations, after which a trial is judged again."""
+"""Approximate seconds of a block of iterations; a trial is judged after each block."""
 
 
 def list_settings(
@@ -63,7 +63,7 @@ def list_settings(
     amp: Sequence[bool] = (),
     gpus: Sequence[int] = (),
 ) -> tuple[SweepSetting, ...]:
-    """Lists all combinations of the asked settings, in the order of the sweep's table.
+    """Lists all combinations of the requested settings, in the order of the table.
 
     What PyTorch refuses without workers is left to the config there, so no workers are
     trained once for all of its values.
@@ -96,16 +96,16 @@ def list_settings(
 
 
 class IntervalPlan(NamedTuple):
-    """Iterations per log interval of a trial, and number of warm-up intervals."""
+    """Iterations per log interval of a trial, and the number of warm-up intervals."""
 
     iterations: int
-    """Iterations of each log interval."""
+    """Number of iterations per log interval."""
     warm_up: int
-    """Number of first log intervals of a trial that are not counted."""
+    """Number of log intervals at a trial's start that are not counted."""
 
 
 def plan_intervals(loader: LoaderSetting) -> IntervalPlan:
-    """Chooses a trial's log interval and warm-up for its loader's queue of batches.
+    """Chooses log interval and warm-up of a trial by its loader's queue of batches.
 
     An interval is a round of all workers at least, whose batches come in bursts. What
     workers make while the model is built comes all at once: that is the warm-up.
@@ -117,7 +117,7 @@ def plan_intervals(loader: LoaderSetting) -> IntervalPlan:
 
 @dataclass
 class SweepPlan(Plan):
-    """Plan of a sweep's trials, each of which ends once its iteration time is known."""
+    """Plan of a sweep's trials; a trial ends when its iteration time is known."""
 
     config: str
     """Absolute path of the config to train."""
@@ -131,13 +131,13 @@ class SweepPlan(Plan):
     whole_s: float
     """Seconds after which a trial is killed, with its start included."""
     lengthened: Mapping[str, Any] = field(default_factory=dict)
-    """Config settings that keep a short training from ending early."""
+    """Config settings that keep a trial from ending before it was measured."""
     saves: int = 0
     """Checkpoint saves to measure at the end of each trial, after one warm-up save."""
     prefetch_factor: int = DEFAULT_PREFETCH
     """Number of batches that each worker loads ahead, as the config sets it."""
     notes: Sequence[str] = ()
-    """Sentences about the settings that the user asked for."""
+    """Sentences on the settings that the user asked for."""
 
     def __post_init__(self) -> None:
         # a drift of the machine must not look like the effect of a setting

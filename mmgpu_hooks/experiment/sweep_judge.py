@@ -1,4 +1,4 @@
-"""Judges the trials of a sweep: a table row for each, and the best setting.
+"""Judges a sweep's trials: a table row for each trial, and the best setting.
 
 Each trial left the evidence of a run; its row holds what the table and CSV say of it.
 """
@@ -26,7 +26,7 @@ from mmgpu_hooks.schema.tried import (
 )
 
 KNOWN_WITHIN = 0.03
-"""Relative half width of the iteration time's confidence interval to end a trial.
+"""Relative half width of the iteration time's confidence interval that ends a trial.
 
 A trial may end at this width."""
 
@@ -59,7 +59,7 @@ def is_iter_settled(iter_s: Estimate | None) -> bool:
 def complete_row(
     row: SweepRow, run: Run | None, warm_up: int, until: int | None = None
 ) -> SweepRow:
-    """Adds a trial's recorded values to its row of the sweep's table.
+    """Adds the values that a trial recorded to its row of the sweep's table.
 
     Args:
         row: With how the trial ended.
@@ -106,7 +106,7 @@ def complete_row(
 
 
 def _add_saves(row: SweepRow, run: Run) -> SweepRow:
-    """Adds a trial's checkpoint saves to its row, without the first (cold caches)."""
+    """Adds a trial's saves to its table row, without the first (cold caches)."""
     saves = [save for save in run.save_records[1:] if save.error is None]
     if not saves:
         return row
@@ -136,7 +136,7 @@ def _list_spans(run: Run, warm_up: int) -> Iterator[GpuSpan]:
 
 
 def fit_memory(rows: Sequence[SweepRow]) -> tuple[MemoryLine, ...]:
-    """Fits memory to batch size, one line per group of otherwise equal settings.
+    """Fits memory to batch size, one line for each group of otherwise equal settings.
 
     Args:
         rows: All trials; those that failed are left out.
@@ -181,7 +181,7 @@ def _fit_memory(
 
 
 def choose_best(rows: Sequence[SweepRow]) -> tuple[SweepSetting, ...]:
-    """Returns the best setting of each batch size, the fastest of all first.
+    """Returns the best setting for each batch size, the fastest one first.
 
     A batch size belongs to the recipe, so it is not traded for speed: within each, what
     is as good as equal to the fastest and needs the fewest workers is best.
@@ -206,7 +206,7 @@ def choose_best(rows: Sequence[SweepRow]) -> tuple[SweepSetting, ...]:
 
 
 def _speed(row: SweepRow) -> float:
-    """Returns a trial's images per second; iterations per second if unknown."""
+    """Returns a trial's images per second, or iterations per second if unknown."""
     if row.images_per_s is not None:
         return row.images_per_s
     return 1 / row.iter_s.value if row.iter_s is not None else 0.0

@@ -1,4 +1,4 @@
-"""Runs a training in its own process: start, feed iterations, hold, end.
+"""Controls a training in a child process: starts, feeds, pauses and ends it.
 
 A trial is a result, whatever happens in it. It trains the user's config on MMEngine's
 Runner, with the settings changed in memory; a crash, a lack of memory or a hang is a
@@ -35,7 +35,7 @@ from mmgpu_hooks.schema.tried import (
 
 DEFAULT_TIME_LIMIT_S = 600.0
 ENDLESS = 10**9
-"""Number of iterations of a block that lasts until the training ends."""
+"""Number of iterations of a block that lasts until training ends."""
 LOG_NAME = 'training.log'
 EVENTS_NAME = 'events.jsonl'
 """Name of the file with a trial's reports.
@@ -47,7 +47,7 @@ _LONGEST_REASON = 300
 
 
 class RunningTrial:
-    """A trial (short training) that trains in its own process until it is closed.
+    """Trial (a short training) that runs in a child process until it is closed.
 
     The process leads a session, so that one signal holds or ends it and its workers.
 
@@ -86,28 +86,28 @@ class RunningTrial:
             )
 
     def send(self, iterations: int) -> None:
-        """Lets the trial train another block of iterations after those already sent."""
+        """Lets the trial train another block of iterations after those sent before."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(b'%d\n' % iterations)
             self._process.stdin.flush()
 
     def finish(self) -> None:
-        """Lets the trial end by itself after the blocks of iterations already sent."""
+        """Lets the trial end by itself after the iterations that were already sent."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
 
     def hold(self) -> None:
-        """Stops the trial and its workers (SIGSTOP) until `resume`."""
+        """Pauses the trial and its workers (SIGSTOP) until `resume`."""
         signal_group(self._process, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Lets a held trial continue (SIGCONT)."""
+        """Lets a paused trial continue (SIGCONT)."""
         signal_group(self._process, signal.SIGCONT)
 
     def read_events(self) -> list[TrialEvent]:
-        """Reads new reports of the trial; waits a moment if there are none.
+        """Reads the trial's new reports, after a short wait if there are none.
 
         A trial that is gone without a report gives its end all the same.
         """
@@ -142,7 +142,7 @@ class RunningTrial:
 
 
 def build_command(spec: TrialSpec, parent: int) -> list[str]:
-    """Returns a trial's command line: one process, or torchrun with one per rank.
+    """Returns a trial's command line: Python, or torchrun with a process per rank.
 
     Args:
         spec: What to train.
@@ -158,7 +158,7 @@ def build_command(spec: TrialSpec, parent: int) -> list[str]:
 
 
 def read_tree_cpu_s(pid: int | None = None) -> float:
-    """Returns CPU seconds of a process, its descendants and its reaped children.
+    """Returns the CPU seconds of a process and all its descendants, ended ones too.
 
     Args:
         pid: Of the process; by default this one. Of one that is gone it is 0.
@@ -177,7 +177,7 @@ def read_tree_cpu_s(pid: int | None = None) -> float:
 
 
 def render_event(event: TrialEvent) -> str:
-    """Encodes a trial's report as a line of the events file.
+    """Encodes a trial's report as a line of its events file.
 
     By json, since the text of an error may hold bytes of a path that is not UTF-8.
     """
@@ -191,7 +191,7 @@ def parse_event(line: bytes) -> TrialEvent:
 
 
 def classify_exit(code: int, last_line: str) -> TrialEnd:
-    """Classifies how a trial ended that left no report, by its exit code.
+    """Classifies by exit code how a trial ended that left no report.
 
     Args:
         code: Its return code, negative for a signal as :mod:`subprocess` has it.
@@ -217,7 +217,7 @@ def classify_exit(code: int, last_line: str) -> TrialEnd:
 
 
 def shorten(line: str) -> str:
-    """Cuts an error message to a bounded length."""
+    """Cuts an error message to a limited length."""
     if len(line) <= _LONGEST_REASON:
         return line
     return line[: _LONGEST_REASON - 3] + '...'
@@ -225,7 +225,7 @@ def shorten(line: str) -> str:
 
 @dataclass
 class Progress:
-    """Progress of a trial (short training), and finally how it ended."""
+    """Progress of a trial (short training) and, in the end, the way it ended."""
 
     folder: Path
     status: str = 'timed_out'
@@ -236,24 +236,24 @@ class Progress:
     is_over: bool = False
     """True if the trial's process has ended."""
     is_enough: bool = False
-    """True if no further iterations of the trial are wanted."""
+    """True if the trial needs no further iterations."""
     first_block_s: float | None = None
-    """Seconds since the trial's start when its first block of iterations was done."""
+    """Seconds from the trial's start to the end of its first block of iterations."""
     save_error: str | None = None
     """Error with which the trial's last checkpoint saves ended the training."""
 
     @property
     def measured_s(self) -> float:
-        """Seconds since the trial's first block of iterations was done; 0 before."""
+        """Seconds since the trial's first block of iterations; 0 before its end."""
         return 0.0 if self.first_block_s is None else self.seconds - self.first_block_s
 
     @property
     def measured(self) -> int:
-        """Number of measured iterations, without those between the final saves."""
+        """Number of measured iterations, those between final saves not counted."""
         return sum(len(block.seconds) for block in self.blocks)
 
     def add(self, event: TrialEvent) -> None:
-        """Adds one report of the trial, from :meth:`RunningTrial.read_events`."""
+        """Adds one report of the trial to the progress."""
         if isinstance(event, TrialEnd):
             self.is_over = True
             self.status = event.status
@@ -267,7 +267,7 @@ class Progress:
             self.first_block_s = self.seconds
 
     def end(self, name: str, time_limit_s: float) -> Trial:
-        """Makes the record of an ended trial, without its measured values."""
+        """Makes the record of an ended trial, still without measured values."""
         if self.status == 'timed_out':
             done = self.iterations
             self.error = phrase(

@@ -1,4 +1,4 @@
-"""Trains one trial: ``python -m mmgpu_hooks.experiment.trial_child``.
+"""Program that trains one trial: ``python -m mmgpu_hooks.experiment.trial_child``.
 
 It trains the user's config, changed in memory, with MMEngine's own Runner. A line of
 its events file says what each block of iterations took and how it ended; each line on
@@ -44,7 +44,7 @@ from mmgpu_hooks.schema.tried import (
 _VALIDATION = ('val_cfg', 'val_dataloader', 'val_evaluator')
 _TEST = ('test_cfg', 'test_dataloader', 'test_evaluator')
 _CONTENT_OF_SAVES = ('save_optimizer', 'save_param_scheduler')
-"""Arguments of MMEngine's CheckpointHook that decide what a checkpoint holds."""
+"""Arguments of CheckpointHook that decide which data a checkpoint holds."""
 _NO_MEMORY = (
     'out of memory',
     'cannot allocate memory',
@@ -57,11 +57,11 @@ _NO_MEMORY = (
     "no space left on device: '/dev/shm",
     'is killed by signal: killed',
 )
-"""Parts of out-of-memory messages of CUDA, libc, NumPy and PyTorch, in lower case."""
+"""Parts of error messages that report missing memory, in lower case."""
 
 
 class TrialOver(SystemExit):
-    """Exception that leaves a trial's training loop in the middle of an epoch.
+    """Exception that ends a trial's training loop in the middle of an epoch.
 
     A SystemExit, so that a training's own ``except Exception`` lets it through.
     """
@@ -74,7 +74,7 @@ def append_event(events: Path, event: TrialEvent) -> None:
 
 
 class TrialHook(Hook):
-    """Hook that trains a trial in blocks of iterations, each asked for and reported.
+    """Hook that trains a trial in requested blocks of iterations, and reports each.
 
     An iteration is timed from the end of one to the end of the next; the time spent
     waiting for the next block is in none of them.
@@ -101,7 +101,7 @@ class TrialHook(Hook):
         self._left = 1
         self._last_saves, self._save_gap = last_saves, save_gap
         self._until_save: int | None = None
-        """Iterations left before the next of the trial's last checkpoint saves."""
+        """Number of iterations until the next of the trial's last checkpoint saves."""
         self._last_s: float | None = None
         self._seconds: list[float] = []
         self._starts: list[int] = []
@@ -182,7 +182,7 @@ class TrialHook(Hook):
         self._last_s = monotonic_s()
 
     def _next_block(self) -> int | None:
-        """Reads the iterations of the next block, equal on all ranks; ``None``: end."""
+        """Reads the next block's iterations, equal on all ranks; ``None``: no more."""
         said = [next(self._blocks, None) if is_main_process() else None]
         broadcast_object_list(said)
         return said[0]
@@ -220,7 +220,7 @@ def _count_bytes(tensors: Iterable[Any]) -> int:
 
 
 def run_child(spec: TrialSpec) -> None:
-    """Trains a trial as its spec says, and reports how the training ended."""
+    """Trains a trial by its specification, and reports how the training ended."""
     events = Path(spec.folder, EVENTS_NAME)
     hook = TrialHook(events, map(int, sys.stdin), spec.last_saves, spec.save_gap)
     end = TrialEnd('completed')
@@ -304,7 +304,7 @@ def read_trial_config(spec: TrialSpec) -> Any:
 
 
 def _drop_amp_arguments(config: Any) -> None:
-    """Removes arguments from a config that a plain OptimWrapper does not take."""
+    """Removes from a config the arguments that a plain OptimWrapper refuses."""
     wrapper = config.get('optim_wrapper')
     if wrapper and wrapper.get('type', 'OptimWrapper') == 'OptimWrapper':
         for name in ('loss_scale', 'dtype', 'use_fsdp'):
@@ -312,7 +312,7 @@ def _drop_amp_arguments(config: Any) -> None:
 
 
 def _set_arguments(config: Any, arguments: Mapping[str, Any]) -> None:
-    """Gives GPUEfficiencyHook arguments in a config, or adds the hook with them."""
+    """Sets arguments of GPUEfficiencyHook in a config, and adds the hook if missing."""
     ours = _find_ours(config)
     for hook in ours:
         hook.update(arguments)
@@ -322,7 +322,7 @@ def _set_arguments(config: Any, arguments: Mapping[str, Any]) -> None:
 
 
 def _find_ours(config: Any) -> list[Any]:
-    """Finds GPUEfficiencyHook wherever a config has it."""
+    """Finds GPUEfficiencyHook in a config's default and custom hooks."""
     given = (config.get('default_hooks') or {}).values()
     hooks = (*given, *(config.get('custom_hooks') or ()))
     return [hook for hook in hooks if is_our_hook(_kind(hook))]
@@ -363,13 +363,13 @@ def _kind(hook: Any) -> Any:
 
 
 def _stays(hook: Any) -> bool:
-    """True if a hook stays in a trial: no CheckpointHook, not GPUEfficiencyHook."""
+    """True if a trial keeps a hook: all but CheckpointHook and GPUEfficiencyHook."""
     kind = _kind(hook)
     return not (is_our_hook(kind) or bare_name(kind).endswith('CheckpointHook'))
 
 
 def classify_error(kind: str, message: str) -> TrialEnd:
-    """Classifies how a trial ended, by the exception that ended it.
+    """Classifies how a trial ended by the exception that ended it.
 
     Args:
         kind: Name of the exception's class.
@@ -384,7 +384,7 @@ def classify_error(kind: str, message: str) -> TrialEnd:
 
 
 def main(text: str) -> None:
-    """Runs one trial from the JSON of its spec.
+    """Trains the trial whose specification is given as JSON.
 
     Args:
         text: JSON: ``spec`` with the fields of a TrialSpec; ``parent``, a process id.

@@ -29,18 +29,18 @@ from mmgpu_hooks.optimize.turns import Turns
 from mmgpu_hooks.schema.tried import HOST_PARTS, HostPart, Profile
 
 _CALLS = ('forward', 'loss', 'loss_and_predict')
-"""Methods of modules that are labelled in the trace.
+"""Names of the modules' methods that are labelled in the trace.
 
 Losses are computed in the latter two."""
 _REPLACED = {'param_groups': 'optimizer step', 'ema': 'average'}
-"""Optimisations switched on for some iterations, with the step part each replaces."""
+"""Part of the step that each optimisation replaces, by the optimisation's name."""
 _OF_HOOKS = {EMAHook: 'average', ParamSchedulerHook: 'schedulers'}
-"""Parts of an iteration that are spent in an MMEngine hook, by the hook's class."""
+"""Part of an iteration that each MMEngine hook is timed as, by the hook's class."""
 _MAIN = 'forward and backward'
-"""Name of the part of a train step during which the other parts are called."""
+"""Name for the rest of a train step, inside which the other parts are called."""
 _END = len(names.UNPROFILED) - names.UNPROFILED[::-1].index(names.OPTIMIZED)
 _BEGIN = names.UNPROFILED.index(names.OPTIMIZED) - 2
-"""Number of iterations before the optimisations are switched on (``_END``: off).
+"""Number of iterations after which optimisations are switched on (``_END``: off).
 
 The first two with them make lists and are a warm-up."""
 
@@ -49,14 +49,14 @@ HostParts = dict[str, HostPart]
 
 
 class HostClock:
-    """Adds up the training thread's CPU seconds by part of each iteration."""
+    """Sums the training thread's CPU seconds by part of an iteration."""
 
     def __init__(self) -> None:
         self._now_s: dict[str, float] = defaultdict(float)
         self._parts_s: dict[str, list[Mapping[str, float]]] = defaultdict(list)
 
     def time(self, holder: Any, name: str, part: str, within: str = '') -> None:
-        """Wraps a method so that its CPU time counts as a part of the iteration.
+        """Wraps a method so that its CPU time counts as one part of the iteration.
 
         Args:
             holder: Of the method.
@@ -77,7 +77,7 @@ class HostClock:
 
     @contextlib.contextmanager
     def timing(self, part: str, within: str = '') -> Iterator[None]:
-        """Context whose CPU time counts as a part of the iteration.
+        """Context whose CPU time counts as one part of the iteration.
 
         Arguments are as of :meth:`time`.
         """
@@ -91,12 +91,12 @@ class HostClock:
                 self._now_s[within] -= spent_s
 
     def end_iteration(self, way: str) -> None:
-        """Ends an iteration, and keeps its CPU times as ``way``: plain or optimized."""
+        """Ends an iteration and stores its CPU times as ``way``: plain or optimised."""
         self._parts_s[way].append(self._now_s)
         self._now_s = defaultdict(float)
 
     def summarize(self, *, is_optimized: bool, rare: Collection[str] = ()) -> HostParts:
-        """Returns CPU seconds of an iteration by part, plain and with optimisations.
+        """Returns an iteration's CPU seconds by part, plain and optimised.
 
         Args:
             is_optimized: True if an optimisation was on.
@@ -117,14 +117,14 @@ class HostClock:
 
 
 def _average(seconds: list[float], is_rare: bool) -> float:
-    """Returns the median of seconds; their mean for parts of only some iterations."""
+    """Returns the median of CPU seconds; the mean if only some iterations have them."""
     if is_rare or 0 in seconds:
         return statistics.fmean(seconds)
     return statistics.median(seconds)
 
 
 def _find_error(seconds: list[float]) -> float:
-    """Returns the standard error of a mean without the longest value.
+    """Returns the standard error of the mean of values without the largest one.
 
     Python's garbage collector may be in that.
     """
@@ -155,7 +155,7 @@ class ProfileHook(Hook):
         self._sent: HostParts = {}
 
     def before_train(self, runner: Any) -> None:
-        """Labels the calls of a train step in the trace; model copies exist by now."""
+        """Labels a train step's calls in the trace, once all copies of models exist."""
         from torch.profiler import profile, schedule
 
         model, optim = runner.model, runner.optim_wrapper
@@ -214,7 +214,7 @@ class ProfileHook(Hook):
     def after_train_iter(
         self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
-        """Ends the iteration on the clock of CPU seconds by part."""
+        """Ends the iteration for the clock of CPU time by part."""
         done = len(self._seconds) - 1
         is_profiled = done >= len(names.UNPROFILED)
         self._host.end_iteration(
@@ -222,14 +222,14 @@ class ProfileHook(Hook):
         )
 
     def _end_optimized(self) -> None:
-        """Switches optimisations off; keeps the names of those that could be used."""
+        """Switches the optimisations off, and notes which of them had been on."""
         assert self._optimizations is not None
         self._used = self._optimizations.names
         self._refused = self._optimizations.refused
         self._optimizations.close()
 
     def _time_batch(self, batch: Any) -> None:
-        """Times how a batch is transferred from a worker, if the loader has workers."""
+        """Times the transfer of a batch from a worker, if the loader has workers."""
         if not getattr(self._runner.train_dataloader, 'num_workers', 0):
             return
         try:
@@ -245,7 +245,7 @@ class ProfileHook(Hook):
         }
 
     def _list_host_parts(self) -> HostParts:
-        """Returns CPU times of an iteration by part, parts of the train step first."""
+        """Returns an iteration's CPU time by part, parts of the train step first."""
         # an average may be taken now and then
         often = [average.interval or 1 for average in self._counted.averages]
         rare = ('average',) if max(often, default=1) > 1 else ()
@@ -295,7 +295,7 @@ class ProfileHook(Hook):
 
 
 def _label(holder: Any, name: str, label: str) -> None:
-    """Wraps a method in a named range of the profiler's trace."""
+    """Wraps a method so that the profiler's trace shows its calls as a named range."""
     import torch
 
     call = getattr(holder, name, None)

@@ -34,32 +34,32 @@ from mmgpu_hooks.schema.tried import (
 )
 
 LEAST_PAIRS = 6
-"""Fewest pairs of blocks of iterations before an early stop.
+"""Fewest pairs of iteration blocks before a verification may stop early.
 
 With fewer pairs, a narrow confidence interval is often chance.
 
 Stopping at +-2 % from 6 pairs on, a 95 % interval covers the truth 92 to 96 times in
 100."""
 SETTLED_GAIN = 0.02
-"""Half width of the speed gain's confidence interval at which it counts as settled."""
+"""Half width of the gain's confidence interval at which a verification may stop."""
 SETTLED_SHARE = 0.1
-"""Relative half width of the speed gain's confidence interval to count as settled."""
+"""Half width of the gain's interval, as a share of the gain, at which to stop."""
 
 _SIDE_NAMES = {FIRST: phrase('first'), SECOND: phrase('second'), '': phrase('other')}
 
 _LEAST_WARM_UP = 10
 _BLOCK_S = 3.0
 _LEAST_MEASURED, _MOST_MEASURED = 8, 400
-"""Fewest and most counted iterations of a block of a training."""
+"""Fewest and most measured iterations in a block of a training."""
 _FEWEST_MEASURED = 4
-"""Fewest counted iterations of a block when the time budget allows no more."""
+"""Fewest measured iterations in a block if the time limit allows no more."""
 _RESUMED = 2
-"""Iterations after a training's halt that are not counted: their caches are cold."""
+"""Iterations after a training's pause that are not measured, as caches are cold."""
 
 
 @dataclass
 class VerifyPlan(Plan):
-    """Plan that trains two sides of a comparison in alternating blocks of iterations.
+    """Plan that trains the two sides of a comparison in alternating iteration blocks.
 
     Both trainings live until the end, and one is held while the other trains; where
     memory does not hold both, each block is a training of its own.
@@ -102,7 +102,7 @@ class VerifyPlan(Plan):
         return first if side == FIRST else second
 
     def keep(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Returns the stored trials that form whole pairs of blocks of iterations.
+        """Returns the stored trials that form complete pairs of iteration blocks.
 
         With them go the warm-ups by which their length was chosen, and what showed that
         both trainings do not fit in memory together.
@@ -182,7 +182,7 @@ class VerifyPlan(Plan):
         )
 
     def _plan_block(self, warm_ups: Sequence[_MeasuredTrial]) -> _BlockPlan:
-        """Plans the iterations of a block from the warm-ups and the time budget.
+        """Plans the iterations of a block by the warm-up trials and the time limit.
 
         It is long enough to average over batches, and short enough to share the state
         of the machine. What a worker waits for while it is held (storage, a sleep) goes
@@ -202,7 +202,7 @@ class VerifyPlan(Plan):
 
 
 class _BlockPlan(NamedTuple):
-    """Number of iterations in a block of a training, skipped and measured."""
+    """Numbers of skipped and of measured iterations in a block of a training."""
 
     skipped: int
     """Iterations at the start of a block that are not measured."""
@@ -210,12 +210,12 @@ class _BlockPlan(NamedTuple):
 
     @property
     def iterations(self) -> int:
-        """All iterations of a block, skipped and measured."""
+        """Number of all iterations in a block, skipped and measured."""
         return self.skipped + self.measured
 
 
 class _MeasuredTrial(NamedTuple):
-    """A block of iterations that trained to its end."""
+    """Block of iterations that was trained to its end."""
 
     trial: Trial
     side: str
@@ -224,33 +224,33 @@ class _MeasuredTrial(NamedTuple):
 
 
 def _is_short_of_memory(trial: Trial) -> bool:
-    """True if a trial failed because memory does not hold both trainings."""
+    """True if a trial failed because memory cannot hold both trainings."""
     is_held = trial.role is not None and trial.role.is_held
     return is_held and trial.status == 'out_of_memory'
 
 
 @dataclass(frozen=True)
 class _SideFigures:
-    """Measured values of one side of a comparison, over its blocks of iterations."""
+    """Measured values of one side of a comparison, over all its iteration blocks."""
 
     steady_s: float
-    """Seconds of a steady iteration, on average."""
+    """Mean seconds of a steady iteration."""
     start_s: float | None
     """Extra seconds that the start of an epoch costs."""
     images_per_s: float | None
     epoch: int | None
-    """Number of iterations per epoch; ``None`` if it is unknown."""
+    """Number of iterations per epoch; ``None`` if unknown."""
 
 
 @dataclass(frozen=True)
 class _Blocks:
-    """Trials of a comparison, sorted into warm-ups and measured blocks."""
+    """Trials of a comparison, divided into warm-ups and measured blocks."""
 
     warm_ups: list[_MeasuredTrial]
     measured: list[_MeasuredTrial]
     is_held: bool
     is_well: bool
-    """True if no block of iterations failed or ended early."""
+    """True if every block of iterations was trained to its end."""
 
     def list_figures(self, side: str) -> list[BlockFigures]:
         """Returns the values of the measured blocks of one side of a comparison."""
@@ -258,7 +258,7 @@ class _Blocks:
 
     @property
     def gain(self) -> Estimate | None:
-        """Relative gain in images/s, or in iterations/s if a batch size is unknown."""
+        """Relative gain in images/s; in iterations/s if a batch size is unknown."""
         is_known = all(block.figures.batch_size for block in self.measured)
         before, after = (
             [
@@ -278,7 +278,7 @@ class _Blocks:
         return paired_gain(before, after)
 
     def summarize(self, side: str, pairs: int) -> _SideFigures:
-        """Averages one side of a comparison over its first ``pairs`` block pairs."""
+        """Averages one side of a comparison over its first ``pairs`` blocks."""
         found = self.list_figures(side)
         starts = [start_s for figures in found for start_s in figures.starts_s]
         steady_s = statistics.fmean(figures.steady_s for figures in found[:pairs])
@@ -311,7 +311,7 @@ def _sort(trials: Sequence[Trial]) -> _Blocks:
 
 
 def _invert(speed_up: Estimate | None) -> Estimate | None:
-    """Converts a gain in iterations/s to the relative change of the iteration time."""
+    """Converts a gain in iterations/s to the relative change of iteration time."""
     if speed_up is None:
         return None
     # the shortest time is the highest speed
@@ -322,7 +322,7 @@ def _invert(speed_up: Estimate | None) -> Estimate | None:
 
 
 def is_settled(gain: Estimate | None) -> bool:
-    """True if more pairs of blocks would hardly change the speed gain.
+    """True if more pairs of blocks would hardly change the measured gain.
 
     Only after an even number of pairs: then each setting was first as often.
     """
@@ -332,7 +332,7 @@ def is_settled(gain: Estimate | None) -> bool:
 
 
 def _summarize_block(progress: Progress, plan: _BlockPlan) -> dict[str, Any]:
-    """Renders the values of a trial's last block as JSON.
+    """Returns the values of a trial's last block as JSON.
 
     They are empty if training ended within the block.
     """

@@ -1,4 +1,4 @@
-"""Logs alarms of the training watchdog, with their cause as other ranks show it."""
+"""Logs alarms of the training watchdog, with the cause by other ranks' records."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from mmgpu_hooks.show.text import visible
 from mmgpu_hooks.show.words import say
 
 _RANKS_S = 2.0
-"""Seconds that other ranks are given to record where they stand still."""
+"""Seconds that other ranks have to record where they stand still."""
 _FILES_S = 10.0
-"""Seconds that the file system of the work folder is given to answer."""
+"""Seconds that the file system of the work folder has to answer."""
 
 
 class Alarms:
-    """Writes a process's standstill alarms into the log and the evidence file.
+    """Writes alarms of a training that stands still to log and evidence file.
 
     Args:
         run: Calls a function, and keeps from training what it raises.
@@ -48,7 +48,7 @@ class Alarms:
         self._work_dir, self._find_evidence = work_dir, find_evidence
 
     def say(self, *lines: str) -> None:
-        """Write lines into the log, as a single message."""
+        """Write several lines to the log as one message."""
         self._warn(visible('\n  '.join(map(say, lines))))
 
     def raise_alarm(self, record: StuckRecord, *lines: str) -> None:
@@ -87,7 +87,7 @@ class Alarms:
 
 
 def list_causes(own: RunEvidence, others: Sequence[RunEvidence]) -> list[str]:
-    """Name the cause of a standstill, and the rank that others wait for, if known."""
+    """Name the cause of a standstill and the rank at fault, as far as known."""
     why = judge_ranks([], (own, *others))
     said: list[str] = []
     if why.cause not in (None, 'unknown'):

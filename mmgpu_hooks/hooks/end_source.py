@@ -23,12 +23,12 @@ from mmgpu_hooks.show.validation import phrase_validation
 from mmgpu_hooks.show.words import say
 
 END_SOURCE = 'end of training'
-"""Name of the forecast of training's end, in warnings and in the evidence file."""
+"""Name of the forecast of training's end, for warnings and the evidence file."""
 
 PERIOD_S = 1800.0
-"""Seconds after which the end of training is forecast again without a validation."""
+"""Seconds between forecasts of training's end while no validation runs."""
 SCALAR_S = 10.0
-"""Seconds between two forecasts for the scalar ``hours_left``; each takes 0.3 ms."""
+"""Seconds between two updates of the scalar ``hours_left``, each of 0.3 ms."""
 
 _ASKING_THREAD = 'mmgpu-job-end'
 
@@ -59,17 +59,17 @@ class EndSource:
         self._limit_unix_s = ask_end_unix_s(job)
 
     def add_interval(self, record: IntervalRecord) -> None:
-        """Take a log interval's record into account when forecasting training's end."""
+        """Add the record of a log interval to the forecast of training's end."""
         self._forecaster.add_interval(record)
         if self._clock() >= self._due_s:
             self._say()
 
     def add_save(self, record: SaveRecord) -> None:
-        """Take the record of a checkpoint save into account in the forecast."""
+        """Add the record of a checkpoint save to the forecast of training's end."""
         self._forecaster.add_save(record)
 
     def add_validation(self, record: ValidationRecord) -> None:
-        """Log what a validation took, and forecast anew when training ends."""
+        """Log how long a validation took, and forecast training's end anew."""
         self._forecaster.add_validation(record)
         said = phrase_validation(record)
         if said is not None:
@@ -78,7 +78,7 @@ class EndSource:
 
     @property
     def hours_left(self) -> float | None:
-        """Hours until training ends; ``None`` where that is unknown yet."""
+        """Hours until training ends; ``None`` while that is unknown."""
         now_s = self._clock()
         if now_s - self._scalar_s >= SCALAR_S:
             ending = self._forecaster.forecast(self._recording.iteration)

@@ -16,7 +16,7 @@ from mmgpu_hooks.hooks.recording import Guard
 
 
 class SourceName(str, enum.Enum):
-    """Names of the sources of measured values, in warnings and in the evidence file."""
+    """Names of the sources of measured values, for warnings and the evidence file."""
 
     LOADER_WORKERS = 'loader workers'
     HOST = 'host'
@@ -32,25 +32,25 @@ class SourceName(str, enum.Enum):
 
 
 class IntervalEnd(NamedTuple):
-    """State at the end of a log interval, as sources of measured values get it."""
+    """Training's state at the end of a log interval, passed to sources of values."""
 
     iteration: int
     """Number of finished iterations of the whole training."""
     iterations: int = 0
-    """Number of iterations in the log interval; 0 once training is over."""
+    """Number of iterations in the log interval; 0 after the end of training."""
     batch: Any = None
-    """The last batch of the log interval; ``None`` when it is gone."""
+    """Last batch of the log interval; ``None`` if it was already freed."""
     outputs: Any = None
-    """Outputs of the last ``train_step``; ``None`` when they are gone."""
+    """Outputs of the last ``train_step``; ``None`` if they were already freed."""
 
 
 class FigureSource:
-    """Base class of sources that measure fields of each log interval's record."""
+    """Base class of sources that measure values for each log interval's record."""
 
     name: ClassVar[SourceName]
 
     def open(self) -> None:
-        """Begin to measure: called once, before training.
+        """Start measuring; called once, before training.
 
         Raises:
             AbsentError: If this host or this run has no such source.
@@ -58,7 +58,7 @@ class FigureSource:
         """
 
     def read(self, interval: IntervalEnd) -> dict[str, Any]:
-        """Return fields for the record of a log interval that has ended, by name.
+        """Return values for the record of a log interval that has ended, by field name.
 
         Args:
             interval: The interval.
@@ -70,18 +70,18 @@ class FigureSource:
 
     @property
     def unknown(self) -> Mapping[str, str]:
-        """Reasons why measured values are missing, by name in the evidence file."""
+        """Reasons why values are missing, by their names in the evidence file."""
         return {}
 
     def close(self) -> None:
-        """Stop measuring, and undo what it changed, even if opening failed."""
+        """Stop measuring and undo all changes, even if opening failed."""
 
 
 _Source = TypeVar('_Source', bound=FigureSource)
 
 
 class SourceList:
-    """List of sources of measured values; a failure of one leaves the others on.
+    """List of sources of measured values, of which each can fail alone.
 
     Args:
         guard: Switches off what fails.
@@ -94,7 +94,7 @@ class SourceList:
         """Sources of measured values that could be opened."""
 
     def open(self, source: _Source) -> _Source:
-        """Open a source of measured values; it is closed even if opening fails.
+        """Open a source of measured values; it gets closed even if opening fails.
 
         Returns:
             The source itself.
@@ -106,7 +106,7 @@ class SourceList:
         return source
 
     def read(self, interval: IntervalEnd) -> dict[str, Any]:
-        """Return the fields of a log interval's record from all sources that are on."""
+        """Return the values of all sources for a log interval's record, by field."""
         fields: dict[str, Any] = {}
         for source in self._opened:
             fields |= self._guard.run(source.name, source.read, interval) or {}
@@ -114,7 +114,7 @@ class SourceList:
 
     @property
     def unknown(self) -> dict[str, str]:
-        """Reasons why measured values are missing, by name in the evidence file."""
+        """Reasons why values are missing, by their names in the evidence file."""
         reasons: dict[str, str] = {}
         for source in self._sources:
             reasons.update(source.unknown)
@@ -127,5 +127,5 @@ class SourceList:
 
 
 def prefix_reasons(source: str, reasons: Mapping[str, str]) -> dict[str, str]:
-    """Put the name of the source before the name of each missing measured value."""
+    """Prefix the name of each missing value with the name of its source."""
     return {f'{source} {figure}': why for figure, why in reasons.items()}

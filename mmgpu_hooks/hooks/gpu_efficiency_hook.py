@@ -78,12 +78,12 @@ _LIVE = (
     '_lone_loop',
     'tuned_start',
 )
-"""Attributes of a running training; a copy of GPUEfficiencyHook begins without them."""
+"""Attributes of a running training, which a copy of GPUEfficiencyHook does not get."""
 
 
 @HOOKS.register_module(force=True)
 class GPUEfficiencyHook(Hook):
-    """Logs what each log interval of training was spent on, and a summary at the end.
+    """Logs how the time of each log interval was spent, and a summary at the end.
 
     Scalars, each once per interval, under the prefix ``train/`` of MMEngine's
     message hub (terminal line, TensorBoard and every other backend):
@@ -306,7 +306,7 @@ class GPUEfficiencyHook(Hook):
         return StartSource(partial(self._guard.run, ACCOUNT_SOURCE))
 
     def begin_loop(self, runner: Any) -> None:
-        """Begin to watch the start of training: the train loop is about to be built."""
+        """Start watching training's start, right before the train loop is built."""
         self._logger = runner.logger
         if _find_recording(runner) is not self:
             self._start_account = None
@@ -326,12 +326,12 @@ class GPUEfficiencyHook(Hook):
             optimizations.begin_data_sets(account.watch)
 
     def end_start(self) -> None:
-        """End the watch over the start of training; a second call does nothing."""
+        """Stop watching the start of training; a second call does nothing."""
         if self._start is not None:
             self._guard.clean_up(START_SOURCE, self._start.close)
 
     def see_loop(self, loop: Any) -> None:
-        """Watch the DataLoader of a train loop, which has started no worker yet."""
+        """Watch the DataLoader of a new train loop, before it starts workers."""
         if self._start is not None:
             self._guard.run(MEMORY_SOURCE, self._start.memory.end_loader)
         if self._start_account is not None:
@@ -353,18 +353,18 @@ class GPUEfficiencyHook(Hook):
         self.tuned_start = begin_tuned(runner, probe.loader, self._book_teardown)
 
     def _take_back(self, error: Exception) -> bool:
-        """Undo loader settings taken from the last run, as workers could not start."""
+        """Undo the loader settings of the last run, as workers could not start."""
         start = self.tuned_start
         return start is not None and start.switch.take_back(error)
 
     def _book_teardown(self) -> AbstractContextManager[Any]:
-        """Book the time spent on ending replaced loader workers, if a ledger runs."""
+        """Book the time of ending replaced loader workers on the time ledger."""
         if self._recorder is None:
             return contextlib.nullcontext()
         return self._recorder.book_teardown()
 
     def _provide_optimizations(self) -> Optimizations | None:
-        """Create the optimisations that ``optimize`` names, or return ``None``."""
+        """Create the optimisations named by ``optimize``; ``None`` if it names none."""
         names = parse_optimizations(self.optimize)
         if names and self._optimizations is None:
             self._optimizations = Optimizations(names, self._logger)
@@ -438,7 +438,7 @@ class GPUEfficiencyHook(Hook):
             self._start_account = self._guard.run(ACCOUNT_SOURCE, self._follow_start)
 
     def _let_go(self) -> None:
-        """Close the probe of a train loader that is not going to be measured."""
+        """Close the probe of a train loader that will not be measured."""
         self._end_optimizations()
         self.end_start()
         probe, self._probe = self._probe, None
@@ -614,12 +614,12 @@ def _find_recording(runner: Any) -> Any:
 
 
 def call_plainly(advance: Callable[[], int]) -> None:
-    """Skip the seen batches of a resumed training, without measuring the time."""
+    """Skip the batches that a resumed training has seen, without timing that."""
     advance()
 
 
 def _list_words() -> list[str]:
-    """Return the command line of this process, as it is typed after ``python``."""
+    """Return this process's command line as it is typed after ``python``."""
     spec = getattr(sys.modules.get('__main__'), '__spec__', None)
     if spec is not None and spec.origin == os.path.abspath(''.join(sys.argv[:1])):
         return ['-m', spec.name.removesuffix('.__main__'), *sys.argv[1:]]

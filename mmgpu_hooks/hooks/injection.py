@@ -73,7 +73,7 @@ def _inject_into(kind: Any, arguments: Mapping[str, Any], began_s: float) -> Non
 
 
 def _provide_hook(runner: Any, arguments: Mapping[str, Any]) -> Any:
-    """Add GPUEfficiencyHook to a Runner, or give its hook the command's arguments.
+    """Add GPUEfficiencyHook to a Runner, or pass the command's arguments to its hook.
 
     Hooks are judged once they are built, so every spelling of a config counts.
 
@@ -119,7 +119,7 @@ def _provide_hook(runner: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 def _watch_building(runner: Any, arguments: Mapping[str, Any]) -> Any:
-    """Watch for standstills while a Runner is built, if there are several ranks.
+    """Watch for standstills while a Runner is built in a training with several ranks.
 
     Returns:
         What ends with it; ``None`` where nothing is watched.
@@ -135,7 +135,7 @@ def _watch_building(runner: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 class _Start:
-    """Times the start of this process until its first Runner has its hooks.
+    """Times this process's start, up to the first Runner that has its hooks.
 
     Meanwhile one of several ranks may stand still: DistributedDataParallel broadcasts
     the weights before any hook is built.

@@ -9,17 +9,17 @@ from mmengine.hooks import LoggerHook
 from mmgpu_hooks.measure.loader.settings import read_length
 
 DEFAULT_INTERVAL = 10
-"""Default of LoggerHook's ``interval``, for trainings without a LoggerHook."""
+"""Iterations per log line of LoggerHook by default, for trainings without one."""
 
 MOST_ITERATIONS = 10_000
-"""Longest log interval, in iterations, whose times are all kept until it ends."""
+"""Longest log interval, in iterations, for which every iteration's time is kept."""
 
 MOST_SKIPPED = 64
-"""Most iterations after which the time ledger is summed, to keep few timestamps."""
+"""Most iterations between two summations of the time ledger's stamps."""
 
 
 class Due(NamedTuple):
-    """Events at the end of an iteration: a log line, the end of a log interval."""
+    """Events due at the end of an iteration: a log line, the end of a log interval."""
 
     is_logged: bool
     """True if LoggerHook prints a line for the iteration."""
@@ -47,7 +47,7 @@ class LogSchedule:
         self.interval = logged if interval is None else interval
 
     def begin_epoch(self) -> None:
-        """Read the number of batches of the epoch that begins.
+        """Set the number of batches of the epoch that begins.
 
         Reading it in each iteration would cost more.
         """
@@ -62,7 +62,7 @@ class LogSchedule:
         self._most = MOST_ITERATIONS if most is None else most
 
     def is_due(self, batch_idx: int, iterations: int) -> Due:
-        """Say if a log line is printed and a log interval ends with an iteration.
+        """Return if an iteration prints a log line, and if it ends a log interval.
 
         Args:
             batch_idx: Of the iteration, in its epoch.
@@ -80,7 +80,7 @@ class LogSchedule:
         return Due(is_logged, iterations >= min(self.interval, self._most))
 
     def find_next(self, batch_idx: int, iterations: int) -> int:
-        """Return the next batch index at which a log line or interval end may be due.
+        """Return the next batch index at which a log line or interval's end may be due.
 
         Args:
             batch_idx: Of the iteration that :meth:`is_due` was called for.

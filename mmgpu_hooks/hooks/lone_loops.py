@@ -1,4 +1,4 @@
-"""Times the parts of a test or validation that runs without a training."""
+"""Times the parts of a test or validation that runs on its own, without training."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from mmgpu_hooks.measure.validation_parts import DATA_WAIT, ValidationParts
 from mmgpu_hooks.schema.recorded import ValidationRecord
 
 LONE_LOOP_SOURCE = 'test'
-"""Name of the timing of a lone test or validation, in warnings and evidence file."""
+"""Name of the timing of a lone test or validation, for log and evidence file."""
 
 
 class LoneLoop:
-    """Times one test or validation, from its first hook point to its last.
+    """Times one test or validation that runs without training, from start to end.
 
     The wait for data is what lies between two iterations, as the hook sees them.
 
@@ -33,7 +33,7 @@ class LoneLoop:
         self._iterations = 0
 
     def begin_wait(self, *, is_first: bool = False) -> None:
-        """Begin to time the wait for the next batch of a test or validation.
+        """Start timing the wait for the next batch of a test or validation.
 
         Args:
             is_first: Of the loop.
@@ -42,7 +42,7 @@ class LoneLoop:
         self._wait = self._parts.begin(DATA_WAIT)
 
     def end_wait(self) -> None:
-        """Stop timing the wait for a batch: the batch is there, or the loop is over."""
+        """Stop timing the wait for a batch, as the batch came or the loop ended."""
         wait, self._wait = self._wait, None
         self._parts.end(wait)
 
@@ -60,5 +60,5 @@ class LoneLoop:
         )
 
     def close(self) -> None:
-        """Take the timers off a test's or validation's methods; may be called twice."""
+        """Restore the timed methods of a test or validation; may be called twice."""
         self._timers.close()

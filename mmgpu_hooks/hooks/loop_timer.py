@@ -57,7 +57,7 @@ from mmgpu_hooks.schema.recorded import UNATTRIBUTED
 
 SAVE = 'checkpoint_save'
 VALIDATION_PART = 'validation'
-"""Part of the time ledger, like ``SAVE``, in which hooks are not timed singly."""
+"""Part of the time ledger for validations, in which hooks are not timed one by one."""
 
 FOLLOWING: Mapping[str, str] = {
     'before_train_iter': 'step',
@@ -66,13 +66,13 @@ FOLLOWING: Mapping[str, str] = {
 }
 
 IDLE_POINTS = {'before_train_iter': '_before_iter', 'after_train_iter': '_after_iter'}
-"""Hook points of an iteration, with the inner method that MMEngine's `Hook` calls."""
+"""Hook points of an iteration, each with the method that `Hook` calls for it."""
 
 PointCalls = Mapping[str, tuple[Callable[[], Any], ...]]
-"""Functions to call right after a hook point's hooks, by point; they must not raise."""
+"""Functions to call after all hooks of a hook point, by point; they must not raise."""
 
 _Point = tuple[Collection[type], Optional[str], tuple[Callable[[], Any], ...]]
-"""Plan for a hook point: idle hook classes, next part of the time ledger, callbacks.
+"""Plan for one hook point: hooks to skip, next part of the time ledger, callbacks.
 
 A plain tuple: it is taken apart at each hook point of each iteration."""
 
@@ -80,7 +80,7 @@ _ELSEWHERE: _Point = ((), None, ())
 
 
 class HookTimer:
-    """Makes a replacement of a Runner's ``call_hook`` that times each hook.
+    """Makes the function that replaces a Runner's ``call_hook`` and times each hook.
 
     Args:
         runner: The runner.
@@ -102,7 +102,7 @@ class HookTimer:
         self._listener = listener
         self._after = after or {}
         self.is_open = True
-        """True if hooks are timed; while false, hooks are only called."""
+        """True if hooks are timed, False if they are only called."""
         self._following = dict(FOLLOWING)
         self._idle: dict[str, set[type]] = {}
         self._points: dict[str, _Point] = {}
@@ -113,7 +113,7 @@ class HookTimer:
         self._plan()
 
     def stop(self) -> None:
-        """Time no hooks from here on, only call them."""
+        """Stop timing hooks; later calls only run them."""
         self.is_open = False
         self._points.clear()
 
@@ -180,7 +180,7 @@ class HookTimer:
     def _pass_on(
         self, original: Callable[..., None], fn_name: str, kwargs: dict[str, Any]
     ) -> bool:
-        """Call hooks untimed inside a checkpoint save or validation; else ``False``."""
+        """Run hooks untimed in a save or validation; return False outside of both."""
         outer = self._ledger.running[-1]
         is_inside = not self.is_open or outer is SAVE or outer is VALIDATION_PART
         if not is_inside and fn_name != 'before_val':
@@ -218,7 +218,7 @@ def is_plain(runner: Any) -> bool:
 
 
 def find_idle_hooks(runner: Any) -> dict[str, set[type]]:
-    """Find the hook classes that have nothing to do in an iteration, by hook point.
+    """Find the hook classes that do nothing in an iteration, by hook point.
 
     Most hooks inherit both methods of MMEngine's `Hook`: one calls the other, which is
     empty. Such calls and their stamps would be half of what an iteration costs.
@@ -246,7 +246,7 @@ def _calls(function: Any) -> tuple[str, ...] | None:
 
 
 def open_ledger(runner: Any, hook: Any, device: str) -> TimeLedger:
-    """Begin the time ledger of a training, which runs from here on.
+    """Open the time ledger of a training, whose clock runs from now on.
 
     Args:
         runner: The runner.
@@ -260,7 +260,7 @@ def open_ledger(runner: Any, hook: Any, device: str) -> TimeLedger:
 
 
 class LoopTimer:
-    """Times everything that a Runner's train loop does.
+    """Times the hooks, waits and other parts of a Runner's train loop.
 
     Args:
         runner: The runner, its train loop built and not yet running.
@@ -295,7 +295,7 @@ class LoopTimer:
         self._patches.set(self._runner, 'call_hook', self.hooks.make())
 
     def follow(self, iterator: Any) -> None:
-        """Time the waits of the train loader's new iterator."""
+        """Time the waits for batches of the train loader's new iterator."""
         if hasattr(iterator, '_next_data') and hasattr(iterator, '_num_yielded'):
             # a loader that is tuned may have workers now, or none any more
             self.waits.read_cpu_by(*_choose_clock(self._runner.train_dataloader))
@@ -304,34 +304,34 @@ class LoopTimer:
             self.give_up_waits()
 
     def give_up_waits(self) -> None:
-        """Count all time between train steps as data wait, as waits cannot be timed."""
+        """Book all time between train steps as data wait, if waits cannot be timed."""
         self.hooks.follow('after_train_iter', 'data_wait')
 
     def stop(self) -> None:
-        """Stop timing hooks and waits, but leave the replaced methods in place."""
+        """Stop timing hooks and waits, without restoring the replaced methods."""
         self.hooks.stop()
         self.waits.stop()
 
     def close(self) -> None:
-        """Take the timers off the Runner and the loader; a second call does nothing."""
+        """Restore the Runner's and the loader's methods; a second call does nothing."""
         self.stop()
         self.waits.close()
         self._patches.close()
 
 
 def loading_cpu_clock(loader: Any) -> Callable[[], float]:
-    """Return the clock for the CPU time of loading inside waits for a DataLoader."""
+    """Return the clock that reads CPU time inside waits for a DataLoader's batches."""
     # without workers the loading has threads of its own (OpenCV, torch)
     loads_itself = getattr(loader, 'num_workers', None) == 0
     return process_cpu_s if loads_itself else thread_cpu_s
 
 
 class _WaitClock(NamedTuple):
-    """Clock that reads the CPU used inside the waits for a loader."""
+    """Clock that reads CPU time inside waits for batches, and how often to read it."""
 
     cpu_s: Callable[[], float]
     every: int
-    """Mean number of waits for a batch per wait whose CPU time is read."""
+    """Mean number of waits for each wait whose CPU time is read."""
 
 
 def _choose_clock(loader: Any) -> _WaitClock:
@@ -340,7 +340,7 @@ def _choose_clock(loader: Any) -> _WaitClock:
 
 
 def count_replayed(runner: Any) -> int:
-    """Count batches that a resumed train loop loads again, only to throw them away.
+    """Count the batches that a resumed train loop loads again and throws away.
 
     A loop that skips by itself (onedl-mmengine from 0.10.11 on) loads only where its
     sampler cannot skip, and workers have drawn from that.

@@ -1,4 +1,4 @@
-"""Records who holds the host's memory, and warns in the log before it is full."""
+"""Records what holds the host's memory, and warns in the log before it is full."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mmgpu_hooks.show.text import visible
 from mmgpu_hooks.show.words import say
 
 MEMORY_SOURCE = phrase('memory holders')
-"""Name of the memory watch, in warnings and in the evidence file."""
+"""Name of the memory watch, for warnings and the evidence file."""
 HOLDERS_THREAD = 'mmgpu-memory'
 
 _SHORTEST_S, _PERIOD_S, _PERIODS = 0.25, 2.0, 20
@@ -41,15 +41,15 @@ Low is below 5 % free, or below 20 % that are gone in 30 s."""
 _CALM_SHARE, _AGAIN_S = 0.25, 600.0
 """Free share that allows another memory warning, and least seconds between warnings."""
 _FIRST_S, _SELDOM_S, _VALIDATION_S = 4.0, 60.0, 5.0
-"""Seconds between readings of who holds memory: at first, later, in validation."""
+"""Seconds between full readings of memory: at first, later, in validation."""
 _MOST_SHARE, _MOST_SHARE_LOW = 0.00025, 0.02
-"""Largest share of a core for memory readings: usually, and while memory is low."""
+"""Largest share of a core for reading memory: usually, and while memory is low."""
 _CHANGE_SHARE = 0.02
-"""Change of the used share of memory that brings the next full reading forward."""
+"""Change in the used share of memory at which processes are read again early."""
 
 
 class MemoryPace:
-    """Decides when to read who holds memory, and when memory is low. Pure.
+    """Decides when to read the memory of processes, and when memory is low. Pure.
 
     Full readings are rare while nothing changes, and cost no more than a small share of
     the time whatever one takes.
@@ -58,9 +58,9 @@ class MemoryPace:
     def __init__(self) -> None:
         self._pause_s, self._due_s, self._earliest_s = _FIRST_S, 0.0, 0.0
         self._used_bytes: int | None = None
-        """Bytes of memory in use at the last full reading."""
+        """Bytes of memory in use when processes were last read."""
         self._seen = deque[tuple[float, int]](maxlen=6)
-        """Newest samples of memory: time, and bytes in use."""
+        """Latest samples of memory: time, and bytes in use."""
 
     def is_low(self, now_s: float, room: MemoryRoom) -> bool:
         """True if memory is nearly full, or soon will be at its growth.
@@ -79,7 +79,7 @@ class MemoryPace:
 
     @staticmethod
     def pause_s(elapsed_s: float, room: MemoryRoom) -> float:
-        """Return the seconds until free memory is to be read again.
+        """Return the seconds until free memory is read again.
 
         Args:
             elapsed_s: Since the first reading.
@@ -92,7 +92,7 @@ class MemoryPace:
     def is_due(
         self, now_s: float, room: MemoryRoom, *, low: bool, validates: bool
     ) -> bool:
-        """True if the memory of processes is to be read now."""
+        """True if the memory of all processes is to be read now."""
         if now_s < self._earliest_s and not low:
             return False
         changed = abs(room.used_bytes - (self._used_bytes or 0))
@@ -102,7 +102,7 @@ class MemoryPace:
         return now_s >= self._due_s - max(soon_s, 0.0)
 
     def note(self, now_s: float, room: MemoryRoom, cost_s: float, *, low: bool) -> None:
-        """Note that a full reading of memory has ended now."""
+        """Note that all processes' memory has just been read."""
         share = _MOST_SHARE_LOW if low else _MOST_SHARE
         self._earliest_s = now_s + cost_s / share
         self._due_s = max(now_s + self._pause_s, self._earliest_s)
@@ -111,7 +111,7 @@ class MemoryPace:
 
 
 class MemorySource:
-    """Watches the memory of one training run, from a thread of its own.
+    """Watches the memory of one training run in a thread.
 
     Args:
         recording: The run.
@@ -238,24 +238,24 @@ class StartMemory:
         """Bytes of memory that building the train loader took; ``None`` until known."""
 
     def begin_loader(self) -> None:
-        """Begin to measure the memory that building the train loader takes."""
+        """Start measuring the memory that building the train loader takes."""
         self._own_bytes = self._meter.read_own_bytes() or 0
         self.go_on()
 
     def go_on(self) -> None:
-        """Start the thread that watches memory, unless the watch is over."""
+        """Start the thread that watches memory again, unless watching has ended."""
         if self._thread is None and not self._is_over:
             look = partial(self._run, MEMORY_SOURCE, self._look)
             self._thread = PeriodicThread(HOLDERS_THREAD, look, _PERIOD_S)
 
     def pause(self) -> None:
-        """Stop the thread that watches memory: forking with threads is unsafe."""
+        """Stop the thread that watches memory, as forking with threads is unsafe."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.stop()
 
     def end_loader(self) -> None:
-        """Note the memory that building the train loader took."""
+        """Record the memory that building the train loader took."""
         own_bytes = self._meter.read_own_bytes()
         if own_bytes is not None:
             self.dataset_bytes = max(own_bytes - self._own_bytes, 0)

@@ -30,13 +30,13 @@ from mmgpu_hooks.measure.validation_parts import (
 _WAITS = ('barrier', 'broadcast', 'broadcast_object_list')
 _STEPS = ('val_step', 'test_step')
 _METHODS = {'process': 'process', 'evaluate': 'gather', 'compute_metrics': 'metric'}
-"""Methods of metrics and evaluators that are timed, with their part of a validation.
+"""Timed methods of metrics and evaluators, each with its part of a validation.
 
 Calls of other timed methods inside a part are not in it."""
 
 
 class PartTimers:
-    """Timers in the place of a validation loop's methods, until :meth:`close`.
+    """Replaces methods of a validation loop by timed ones, until :meth:`close`.
 
     What cannot be replaced is not told apart from what calls it.
 
@@ -88,7 +88,7 @@ class PartTimers:
 
 
 def name_metrics(metrics: Iterable[Any]) -> list[str]:
-    """Name metrics by their classes; several of one class are numbered."""
+    """Name metrics by their classes, numbered where a class occurs more than once."""
     seen, names = Counter[str](), list[str]()
     for metric in metrics:
         name = type(metric).__name__

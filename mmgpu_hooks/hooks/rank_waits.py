@@ -1,4 +1,4 @@
-"""Finds out if a rank that stands still only waits for a rank that still works.
+"""Tells if a rank that stands still only waits for another rank that still works.
 
 Only when nothing has gone on for `stuck_after_s`: the rank notes in its evidence that
 it waits, and a thread reads the last words of the others' evidence. A rank that works
@@ -45,12 +45,12 @@ class RankWaits:
         self._write, self._run, self._evidence = write, run, evidence
         self._runs: dict[Path, RunRecord] = {}
         self._ended: threading.Event | None = None
-        """Event that ends the current wait for other ranks."""
+        """Event that ends the current wait for answers of other ranks."""
         self._is_late: bool | None = None
         self._has_answered = False
 
     def ask(self, record: StuckRecord, waited_s: float) -> bool | None:
-        """True if no rank that this rank waits for is still working; False if one is.
+        """True if no rank that this rank waits for still works; False if one does.
 
         Args:
             record: Where this rank stands. One in no collective waits for nobody: it is

@@ -83,7 +83,7 @@ class Recorder(LoopListener):
         self._publisher = ScalarPublisher(runner.message_hub, hook.scalar_names)
         self._patches = Patches()
         self._due_at = 0
-        """Batch index of the epoch before which no log line or interval is due."""
+        """Batch index in the epoch before which no log line or interval end is due."""
         self._start = runner.iter
         self._saves = 0
         """Number of checkpoint saves in the records of log intervals so far."""
@@ -93,7 +93,7 @@ class Recorder(LoopListener):
         self._ending: EndSource | None = None
         self._tuner: Tuner | None = None
         self.end: EndRecord | None = None
-        """Record of training's end, also where there was no room to write it."""
+        """Last record of the training, kept even if it could not be written."""
         device = run('device', read_device, runner) or 'cpu'
         self._ledger = open_ledger(runner, hook, device)
         self._build_s = max(self._ledger.stamped_s - hook.built_s, 0.0)
@@ -109,7 +109,7 @@ class Recorder(LoopListener):
         self._resuming = ResumeProgress(runner.logger, self._timer.waits.skipped)
 
     def begin(self) -> None:
-        """Write the evidence file's first record, and begin to time the train loop."""
+        """Write the evidence file's first record, and start timing the train loop."""
         runner, sources, run = self._runner, self._sources, self._guard.run
         record = run(
             'run record',
@@ -174,7 +174,7 @@ class Recorder(LoopListener):
 
     @contextlib.contextmanager
     def book_teardown(self) -> Iterator[None]:
-        """Book the time spent on ending loader workers that the tuner replaced."""
+        """Book the time of ending loader workers that the tuner replaced."""
         self._guard.run('ledger', self._ledger.push, 'teardown')
         try:
             yield
@@ -217,7 +217,7 @@ class Recorder(LoopListener):
         return after_train_iter
 
     def on_iteration_end(self, batch_idx: int, batch: Any, outputs: Any) -> None:
-        """Record and publish everything that is due when an iteration has ended.
+        """Record and publish all that is due at the end of an iteration.
 
         LoggerHook comes right after: it prints the scalars that were published here.
         """
@@ -250,7 +250,7 @@ class Recorder(LoopListener):
     def _record_interval(
         self, window: LedgerWindow, batch: Any = None, outputs: Any = None
     ) -> IntervalRecord | None:
-        """Write the record of a log interval, and pass it to watchdog and tuner.
+        """Write the record of a log interval, and pass it on to watchdog and tuner.
 
         Returns:
             ``None`` where no iteration has ended in it.
@@ -271,7 +271,7 @@ class Recorder(LoopListener):
         return record
 
     def _sum_up(self, window: LedgerWindow) -> IntervalRecord | None:
-        """Make a log interval's record, with the values of the time ledger alone.
+        """Make a log interval's record with the values of the time ledger only.
 
         Returns:
             ``None`` where no iteration has ended in it.
@@ -311,7 +311,7 @@ class Recorder(LoopListener):
             self._publisher.note('hours_left', self._ending.hours_left)
 
     def begin_epoch(self) -> None:
-        """Prepare recording for a new epoch, whose number of batches may differ."""
+        """Prepare recording for an epoch, whose number of batches may be a new one."""
         self._due_at = 0
         self._recording.begin_epoch()
         self._schedule.begin_epoch()
@@ -320,7 +320,7 @@ class Recorder(LoopListener):
             self._guard.run(TUNER_SOURCE, self._tuner.begin_epoch)
 
     def book_resume(self, advance: Callable[[], int]) -> None:
-        """Book the time that skipping a resumed training's batches takes.
+        """Book the time of skipping batches that a resumed training has seen.
 
         Args:
             advance: Returns how many are still to be loaded, and thrown away.
@@ -382,7 +382,7 @@ class Recorder(LoopListener):
                 self._recording.write_reason(UnknownRecord, source, reason)
 
     def note_source_off(self, source: str, reason: str) -> None:
-        """Write into the evidence file why a measured value is missing from here on."""
+        """Record in the evidence file why a value is no longer measured."""
         if source in ('ledger', 'interval'):
             # stamps that are not taken must not grow
             self._timer.stop()
@@ -438,7 +438,7 @@ class Recorder(LoopListener):
         return None if writer is None else writer.path
 
     def write_verdict(self, verdict: VerdictRecord) -> None:
-        """Add a verdict on the training so far to the evidence file."""
+        """Append a verdict on the training so far to the evidence file."""
         stamped = structs.replace(verdict, written_unix_s=wall_unix_s())
         self._recording.write(stamped)
 

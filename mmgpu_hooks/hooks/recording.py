@@ -1,4 +1,4 @@
-"""State of a recorded training: its iterations, evidence file, and guard.
+"""State of a recorded training: iterations, evidence file, guarded sources.
 
 The guard keeps every failure of ours away from training.
 """
@@ -30,7 +30,7 @@ def vis_data_folder(runner: Any) -> Path:
 
 
 class Guard:
-    """Keeps failures of measuring code away from training.
+    """Catches failures of measuring code, so that training goes on.
 
     A source that fails is switched off for good, which is said once.
 
@@ -42,20 +42,20 @@ class Guard:
         self._on_off = on_off
         self.off: dict[str, str] = {}
         self.absent: dict[str, str] = {}
-        """Reasons why sources of measured values are not there, by source."""
+        """Reasons why sources of measured values are absent, by source."""
 
     def is_on(self, source: str) -> bool:
         """True if a source of measured values is there and has not failed."""
         return source not in self.off and source not in self.absent
 
     def note_absent(self, source: str, reason: str) -> None:
-        """Note why a source of measured values is not there."""
+        """Note the reason why a source of measured values is absent."""
         self.absent[str(source)] = reason
 
     def run(
         self, source: str, function: Callable[..., _T], *args: Any, **kwargs: Any
     ) -> _T | None:
-        """Call a function and catch its errors, unless its source is switched off.
+        """Call a function of a source and catch its errors; skip a failed source.
 
         Returns:
             What it returned, or ``None`` when it failed now or before.
@@ -67,7 +67,7 @@ class Guard:
     def clean_up(
         self, source: str, function: Callable[..., _T], *args: Any, **kwargs: Any
     ) -> _T | None:
-        """Call a function that closes a source of values, even one switched off."""
+        """Call a function that closes a source, even if the source was switched off."""
         try:
             return function(*args, **kwargs)
         except AbsentError as error:
@@ -78,7 +78,7 @@ class Guard:
             return None
 
     def switch_off(self, source: str, error: Exception) -> None:
-        """Switch off a source of measured values that failed, and say why, once."""
+        """Switch off a source of measured values that failed, and log why, once."""
         if source in self.off:
             return
         text = ' '.join(str(error).split())
@@ -107,14 +107,14 @@ class Recording:
         self.guard, self.timer, self.ledger = guard, timer, timer.ledger
         self.writer: EvidenceWriter | None = None
         self.recorded: int = runner.iter
-        """Iterations of the whole training that are in records, or came before them."""
+        """Iterations of the whole training up to the end of the last record."""
         self.epoch = runner.epoch + 1
         self.epoch_start = self.start = self.recorded
-        """Iterations done when the epoch began, and when this training began."""
+        """Iterations done at the start of the epoch, and of this training."""
 
     @property
     def iteration(self) -> int:
-        """Finished training iterations; readable by any thread in a standstill."""
+        """Number of finished training iterations; readable from any thread."""
         return self.recorded + self.ledger.iterations_now
 
     def count_iterations(self) -> int:
@@ -154,5 +154,5 @@ class Recording:
     def write_reason(
         self, kind: type[UnknownRecord | SourceOffRecord], source: str, reason: str
     ) -> None:
-        """Write into the evidence file why a measured value is missing from here on."""
+        """Record in the evidence file why a value is no longer measured."""
         self.write(kind(source=source, reason=reason, iteration=self.recorded))

@@ -1,4 +1,4 @@
-"""Logs the progress of a resumed training that loads batches only to skip them."""
+"""Logs the progress of a resumed training while it skips the batches it has seen."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.words import say
 
 FIRST_S, AGAIN_S = 10.0, 60.0
-"""Seconds until the progress of resuming is logged first, and between later lines."""
+"""Seconds until a resume's progress is first logged, and between later log lines."""
 
 CURE = phrase("optimize='resume' skips them without loading")
 
 
 class ResumeProgress:
-    """Logs how many batches of a resumed training are loaded only to be skipped.
+    """Logs how many batches a resumed training has loaded only to skip them.
 
     Args:
         logger: The Runner's.
@@ -29,7 +29,7 @@ class ResumeProgress:
         self._due_s = 0.0
 
     def note(self, left: int) -> None:
-        """Note that the next of the skipped batches is about to be loaded.
+        """Note that the next batch to be skipped is about to be loaded.
 
         Args:
             left: How many are left, it included.

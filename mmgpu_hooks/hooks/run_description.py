@@ -43,7 +43,7 @@ def describe_training(
     interval: int,
     unknown: Mapping[str, str],
 ) -> RunRecord:
-    """Make the first record of the evidence file: a training that is about to begin.
+    """Make the first record of the evidence file, from a training about to begin.
 
     Args:
         recording: The run.
@@ -95,7 +95,7 @@ def describe_training(
 
 
 def _describe_process(*, uses_nccl: bool) -> dict[str, Any]:
-    """Return fields of the first record by which this process can be found later."""
+    """Return the fields of the first record that identify this process later."""
     identity = read_process_identity()
     return {
         'hostname': identity.hostname,
@@ -149,7 +149,7 @@ def _whole(value: Any) -> int | None:
 
 
 def describe_plan(runner: Any) -> TrainingPlan | None:
-    """Describe when a Runner about to train will validate and save checkpoints.
+    """Describe when a Runner is going to validate and to save checkpoints.
 
     Returns:
         ``None`` of a loop of another class than MMEngine's.

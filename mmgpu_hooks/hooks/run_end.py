@@ -7,7 +7,7 @@ import traceback
 from typing import Any, NamedTuple
 
 _LETTERS, _MOST_LINES = 300, 60
-"""Longest line of a recorded traceback, in characters, and most lines."""
+"""Most characters in a line of a recorded traceback, and most lines."""
 _FETCH = re.compile(r'torch[/\\]utils[/\\]data[/\\]_utils[/\\]fetch\.py$')
 
 _NO_GRADIENT = re.compile(
@@ -17,7 +17,7 @@ _MOST_PARAMETERS = 32
 
 
 def find_without_gradient(model: Any, error: BaseException | None) -> tuple[str, ...]:
-    """Name the parameters that got no gradient, by DistributedDataParallel's exception.
+    """Name the parameters without a gradient, from DistributedDataParallel's exception.
 
     Its exception counts the parameters that require one, in the order of the model's
     modules, or names them where ``TORCH_DISTRIBUTED_DEBUG`` is set.
@@ -42,13 +42,13 @@ class RaisedError(NamedTuple):
     error: str | None = None
     """Type of the exception; ``None`` where there was none."""
     traceback: tuple[str, ...] = ()
-    """Lines of the traceback without code; PyTorch puts a worker's into the message."""
+    """Lines of the traceback without code, a worker's own traceback included."""
     sample: str | None = None
-    """Index of the dataset sample whose loading raised, if in this process."""
+    """Index of the dataset sample that could not be loaded, if in this process."""
 
 
 def describe_raised(error: BaseException) -> RaisedError:
-    """Describe an exception that ended the train loop."""
+    """Describe the exception that ended the train loop."""
     printed = traceback.format_exception(type(error), error, error.__traceback__)
     lines = [
         line[:_LETTERS]
@@ -63,7 +63,7 @@ def describe_raised(error: BaseException) -> RaisedError:
 
 
 def _find_sample(error: BaseException) -> str | None:
-    """Find the dataset index whose loading raised, by the traceback."""
+    """Find in the traceback the index of the dataset sample that failed to load."""
     is_loading = False
     for frame, _ in traceback.walk_tb(error.__traceback__):
         is_loading |= bool(_FETCH.search(frame.f_code.co_filename))

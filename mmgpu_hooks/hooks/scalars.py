@@ -106,7 +106,7 @@ _PEAKS = {
 
 
 class _Ratio(NamedTuple):
-    """Numerator and denominator of a scalar, which add up over log intervals."""
+    """Numerator and denominator of a scalar, each summed over log intervals."""
 
     part: float | None
     """Numerator of the ratio; ``None`` where it is unknown."""
@@ -114,7 +114,7 @@ class _Ratio(NamedTuple):
 
 
 def _list_ratios(record: IntervalRecord) -> dict[str, _Ratio]:
-    """Return the scalars of a log interval's record as ratios, by name."""
+    """Return the scalars of one log interval's record as ratios, by name."""
     wait, step, iteration = record.data_wait, record.step, record.iter
     duration_s = record.duration_s
     gpu = record.gpu or GpuWindow()
@@ -141,7 +141,7 @@ def _times(figure: float | None, weight: float) -> float | None:
 
 
 class LineFigures:
-    """Averages the scalars of log intervals until a log line shows them.
+    """Averages scalars over the log intervals that a log line covers.
 
     Means and shares are over all iterations of the intervals that know them, peaks are
     the largest, and of workers the newest number counts. What is unknown is left out.
@@ -152,10 +152,10 @@ class LineFigures:
         self._wholes: dict[str, float] = {}
         self._peaks: dict[str, float] = {}
         self._newest: dict[str, float] = {}
-        """Values of scalars of which only the newest counts, by name."""
+        """Values of scalars that show their newest value instead of a mean, by name."""
 
     def add(self, record: IntervalRecord) -> None:
-        """Add the scalars of one log interval."""
+        """Add the scalars of a log interval's record to the averages."""
         for name, ratio in _list_ratios(record).items():
             if ratio.part is not None:
                 self._parts[name] = self._parts.get(name, 0.0) + ratio.part
@@ -168,7 +168,7 @@ class LineFigures:
             self.note('num_workers', float(record.workers.count))
 
     def note(self, name: str, value: float | None) -> None:
-        """Set a scalar whose latest value counts; ``None`` removes the scalar."""
+        """Set the value of a scalar that shows its newest one; ``None`` removes it."""
         if value is None:
             self._newest.pop(name, None)
         else:
@@ -186,7 +186,7 @@ class LineFigures:
 
 
 class ScalarPublisher(LineFigures):
-    """Keeps scalars in MMEngine's message hub, at most one value each.
+    """Publishes scalars in MMEngine's message hub, with at most one value each.
 
     A key left in the hub is printed again on every later line, and a history that
     grows is copied at each update and saved into each checkpoint. So ours are taken
@@ -202,12 +202,12 @@ class ScalarPublisher(LineFigures):
         self._hub = message_hub
         self._keys = {name: f'train/{name}' for name in SCALARS if name in names}
         self._buffers: dict[str, Any] = {}
-        """HistoryBuffers of one value each, as MMEngine made them, by key.
+        """MMEngine's HistoryBuffers of the scalars, of one value each, by key.
 
         To have MMEngine make them again takes as long as all the rest."""
 
     def clear(self) -> None:
-        """Take GPUEfficiencyHook's scalars out of the message hub."""
+        """Remove GPUEfficiencyHook's scalars from the message hub."""
         for key in self._keys.values():
             self._hub.log_scalars.pop(key, None)
 

@@ -66,7 +66,7 @@ _LOCAL_WORLD = ('LOCAL_WORLD_SIZE', 'OMPI_COMM_WORLD_LOCAL_SIZE', 'MPI_LOCALNRAN
 
 
 class CardSource(FigureSource):
-    """Samples the GPU that this rank trains on, by its driver (NVML).
+    """Samples the GPU that this rank trains on, through its driver (NVML).
 
     Args:
         guard: Switches off single figures that the driver does not give.
@@ -79,7 +79,7 @@ class CardSource(FigureSource):
     def __init__(self, guard: Guard, ours: CudaDevice, period_s: float) -> None:
         self._guard, self._ours, self._period_s = guard, ours, period_s
         self.device: GpuDevice | None = None
-        """Description of the GPU; ``None`` where its driver cannot be asked."""
+        """Description of the GPU; ``None`` if its driver cannot be asked."""
         self._gpu: Gpu | None = None
         self._sampler: GpuSampler | None = None
 
@@ -116,7 +116,7 @@ class CardSource(FigureSource):
 
 
 class IdleSource(FigureSource):
-    """Measures the share of an iteration in which the GPU was idle, by CUDA events."""
+    """Measures the GPU's idle share between train steps, by CUDA events."""
 
     name = SourceName.GPU_IDLE
 
@@ -140,7 +140,7 @@ class AllocatorSource(FigureSource):
 
     def __init__(self) -> None:
         self.memory: CudaMemory | None = None
-        """Reader of the allocator's statistics; ``None`` in a process without CUDA."""
+        """Reader of the CUDA allocator; ``None`` in a process without CUDA."""
 
     def open(self) -> None:
         self.memory = open_cuda_memory()
@@ -194,12 +194,12 @@ class GpuSources:
 
     @property
     def device(self) -> GpuDevice | None:
-        """Description of the GPU; ``None`` without a GPU or an answering driver."""
+        """Description of the GPU; ``None`` without a GPU or without its driver."""
         return None if self._card is None else self._card.device
 
     @property
     def around_steps(self) -> PointCalls:
-        """Functions to call at hook points around a train step: CUDA events, if any."""
+        """Functions that record CUDA events around a train step, by hook point."""
         events = self._idle.events
         if events is None:
             return {}
@@ -216,19 +216,19 @@ class GpuSources:
         return self._sources.unknown
 
     def observe_memory(self) -> None:
-        """Sample the CUDA allocator's peaks before somebody resets them."""
+        """Sample the CUDA allocator's peaks before other code resets them."""
         memory = self._allocator.memory
         if memory is not None:
             self._run(SourceName.GPU_MEMORY, memory.observe)
 
     def begin_validation(self) -> None:
-        """Count the CUDA allocator's peak as validation's from here on."""
+        """Attribute the CUDA memory peak to validation from now on."""
         memory = self._allocator.memory
         if memory is not None:
             self._run(SourceName.GPU_MEMORY, memory.begin_validation)
 
     def end_validation(self) -> None:
-        """Count the CUDA allocator's peak as training's again: validation is over."""
+        """Attribute the CUDA memory peak to training again, after a validation."""
         memory = self._allocator.memory
         if memory is not None:
             self._run(SourceName.GPU_MEMORY, memory.end_validation)
@@ -250,7 +250,7 @@ class GpuSources:
 
 
 class HostSource(FigureSource):
-    """Measures the host's CPUs and pressure, and this process's own CPU time."""
+    """Measures use and pressure of the host's CPUs, and this process's CPU time."""
 
     name = SourceName.HOST
 
@@ -271,7 +271,7 @@ class HostSource(FigureSource):
 
 
 class HostMemorySource(FigureSource):
-    """Measures memory of the host, of this process and of the loader's workers.
+    """Measures the memory of the host, this process and the loader's workers.
 
     Args:
         list_workers: Gives the process ids of the workers that live.
@@ -348,7 +348,7 @@ class BatchSource(FigureSource):
         self._runner, self._probe = runner, probe
         self._opened_s = self._due_s = monotonic_s()
         self._watch = BatchWatch(_pad_size_divisor(runner))
-        """Counter for a batch that no worker has counted."""
+        """Counter of a batch's contents, for batches that no worker counted."""
         self._resizers = ''
 
     def open(self) -> None:
@@ -399,7 +399,7 @@ class BatchSource(FigureSource):
 
 
 class OverheadSource(FigureSource):
-    """Counts loss scalars read from the GPU and histories copied, which cost host time.
+    """Counts loss scalars read from the GPU, and times copies of scalar histories.
 
     Args:
         runner: The Runner.
@@ -428,7 +428,7 @@ class OverheadSource(FigureSource):
 
 
 class Sources:
-    """All sources of measured values of one training, without the time ledger.
+    """All sources of measured values of one training, except the time ledger.
 
     Args:
         recording: The run that is recorded.
@@ -456,7 +456,7 @@ class Sources:
         self.gpu = gpu
         self.device = 'cuda' if gpu.is_used else device
         self.loader = self._provide_probe(probe, listener)
-        """Probe of the train loader; a probe that could not be opened sees nothing."""
+        """Probe of the train loader; reads nothing if it could not be opened."""
         sources = self._sources = SourceList(guard)
         sources.open(LoaderSource(guard, self.loader))
         sources.open(HostSource())
@@ -469,7 +469,7 @@ class Sources:
     def _provide_probe(
         self, probe: LoaderProbe | None, listener: LoopListener
     ) -> LoaderProbe:
-        """Return the train loader's probe, that of training's start if possible."""
+        """Return the train loader's probe, if possible the one of training's start."""
         loader, guard = self._runner.train_dataloader, self._guard
         if probe is not None and probe.loader is loader:
             probe.hand_over(listener)
@@ -481,11 +481,11 @@ class Sources:
         return opened or LoaderProbe(None)
 
     def begin_iterator(self) -> None:
-        """Begin to book the time that making the train loader's next iterator takes."""
+        """Start booking the time of making the train loader's next iterator."""
         self._run('ledger', self._timer.ledger.push, WORKER_START)
 
     def end_iterator(self, iterator: Any) -> None:
-        """Time the waits of the train loader's newest iterator.
+        """Start timing the waits for batches of the train loader's newest iterator.
 
         Args:
             iterator: The iterator; ``None`` if it could not be made.
@@ -513,24 +513,24 @@ class Sources:
         return () if processes is None else processes.pids
 
     def mark_workers(self) -> WorkersMark | None:
-        """Read the CPU time of the train loader's workers, or ``None`` if unwatched."""
+        """Read the CPU times of the train loader's workers; ``None`` if not watched."""
         if SourceName.LOADER_WORKERS in self._guard.off:
             return None
         processes = self.loader.processes
         return {} if processes is None else processes.mark()
 
     def _set_nice(self) -> None:
-        """Set the nice value of the loader's workers, each time they start."""
+        """Set the nice value of the train loader's workers whenever they start."""
         if self._worker_nice is not None:
             self._run('worker_nice', write_nice, self.list_workers(), self._worker_nice)
 
     @property
     def unknown(self) -> dict[str, str]:
-        """Reasons why measured values are missing, by source or measured value."""
+        """Reasons why measured values are missing, by source or by value."""
         return {**self._guard.absent, **self.gpu.unknown, **self._sources.unknown}
 
     def complete(self, record: IntervalRecord, interval: IntervalEnd) -> IntervalRecord:
-        """Add the values of every source to the record of a log interval.
+        """Add the values of all sources to a log interval's record.
 
         Args:
             record: The interval as the ledger saw it.
@@ -579,7 +579,7 @@ def _bare(model: Any) -> Any:
 
 
 def _name_resizers(runner: Any) -> str:
-    """Return the names of batch augments that may resize batches in the train step."""
+    """Return the names of batch augments that may resize images in the train step."""
     outer = getattr(_bare(runner.model), 'data_preprocessor', None)
     inner = getattr(outer, 'data_preprocessor', None)
     names: list[str] = []
@@ -594,7 +594,7 @@ def _name_resizers(runner: Any) -> str:
 def open_train_probe(
     guard: Guard, runner: Any, loader: Any, listener: LoopListener
 ) -> LoaderProbe | None:
-    """Watch the train loader of a Runner by a probe.
+    """Open a probe that watches the train loader of a Runner.
 
     Args:
         guard: Switches off what fails.

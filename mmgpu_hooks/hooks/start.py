@@ -1,4 +1,4 @@
-"""Watches the memory and the standstills of a rank until it trains.
+"""Watches a rank's memory and standstills until the rank's train loop begins.
 
 Ranks may wait for one another before the first iteration: weights are broadcast, data
 sets are parsed, checkpoints are loaded. What each does, as far as it may last, and is
@@ -43,16 +43,16 @@ from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.writer import EvidenceWriter, open_evidence
 
 START_SOURCE = 'watchdog of the start'
-"""Name of the watch for standstills at the start, in warnings and the evidence file."""
+"""Name of the watch for standstills at the start, for log and evidence file."""
 
 _BUSY_SHARE = 0.02
-"""Smallest share of a core at which a thread counts as working; polling uses less."""
+"""Smallest share of a core used by a thread that works and does not just poll."""
 _MMENGINE = 'mmengine/runner/'
-"""Path part found in the call stack while a Runner is built or starts to train."""
+"""Part of a source path in the call stack while a Runner is built or starts."""
 
 
 class StartFile:
-    """Evidence file of a rank before its train loop; made with its first record.
+    """Evidence file of a rank for the time before its train loop.
 
     Args:
         runner: The Runner, maybe not whole yet.
@@ -71,7 +71,7 @@ class StartFile:
         return vis_data_folder(self._runner) / start_name(self._runner.rank)
 
     def write(self, *records: EvidenceLine) -> None:
-        """Add records to the start's evidence file, unless it is closed.
+        """Add records to the start's evidence file, which the first of them creates.
 
         Raises:
             OSError: If there is no room.
@@ -86,7 +86,7 @@ class StartFile:
                 self._writer.write(record)
 
     def _describe(self) -> RunRecord:
-        """Make the record of this rank with everything known before it trains."""
+        """Make a record of this rank with all that is known before it trains."""
         runner, identity = self._runner, read_process_identity()
         world = runner.world_size
         ranks = count_ranks_on_host(world, os.environ)
@@ -108,7 +108,7 @@ class StartFile:
         )
 
     def close(self) -> None:
-        """Delete the start's evidence file: training has its own now, or never came."""
+        """Delete the start's evidence file: training writes its own, or never began."""
         with self._lock:
             self._is_over = True
             writer, self._writer = self._writer, None
@@ -118,7 +118,7 @@ class StartFile:
 
 
 class StartWatch:
-    """Notices that a rank stands still before it trains.
+    """Notices that a rank stands still before its train loop begins.
 
     It goes on while the thread that trains comes to another line, uses a core or reads.
     A rank in a collective waits for others, so nothing but another line counts there.
@@ -143,7 +143,7 @@ class StartWatch:
         self._run = partial(run, START_SOURCE)
         self._waits: RankWaits | None = None
         self._noted: StuckRecord | None = None
-        """Record of the current wait for other ranks; ``None`` without one."""
+        """Record of a running wait for other ranks; ``None`` if there is none."""
         self._stack: tuple[str, ...] = ()
         self._use: ThreadUse | None = None
         self._thread_id = threading.get_native_id()
@@ -262,14 +262,14 @@ class StartWatch:
         )
 
     def close(self) -> None:
-        """Stop watching the start for standstills."""
+        """Stop watching for standstills of the start."""
         self._watchdog.stop()
         if self._waits is not None:
             self._waits.end()
 
 
 class Start:
-    """Watches the start of a training: memory, and standstills.
+    """Watches the start of a training for low memory and standstills.
 
     Args:
         runner: The Runner.
@@ -302,13 +302,13 @@ class Start:
         self._end_if_left()
 
     def _end_if_left(self) -> None:
-        """Close the watch over the start if building the Runner raised an exception."""
+        """Stop watching the start if building the Runner raised an exception."""
         stack = format_stack(sys._current_frames().get(self._trainer))
         if not any(_MMENGINE in call for call in stack):
             self.close()
 
     def close(self) -> None:
-        """End the watch over the start, and delete its file; may be called twice."""
+        """Stop watching the start and delete its evidence file; may be called twice."""
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.close()
@@ -319,7 +319,7 @@ class Start:
 
 
 class StartListener(LoopListener):
-    """Follows the making of the train loader's iterators while training starts.
+    """Notes when the train loader makes an iterator while training starts.
 
     Args:
         run: Calls a function for a source, and keeps from training what it raises.
@@ -355,7 +355,7 @@ class StartListener(LoopListener):
 
 
 def watch_building(runner: Any, stuck_after_s: float) -> Start:
-    """Watch a Runner that is being built for standstills, until the watch is closed.
+    """Watch a Runner for standstills while it is built, until the watch is closed.
 
     Args:
         runner: The Runner, of which nothing is there yet.

@@ -1,4 +1,4 @@
-"""Times a training's start by part, from the start of its process to its first step.
+"""Times a training's start by part, from the process's start to the first step.
 
 What passes before the hook is built is known afterwards. From then on the Runner's own
 methods are timed, as long as it starts, and each data set of MMEngine by itself; from
@@ -38,7 +38,7 @@ from mmgpu_hooks.show.text import visible
 from mmgpu_hooks.show.words import say
 
 ACCOUNT_SOURCE = 'account of the start'
-"""Name of the timing of training's start, in warnings and in the evidence file."""
+"""Name of the timing of training's start, for warnings and the evidence file."""
 
 METHODS: Mapping[str, str] = {
     'build_optim_wrapper': 'optimizer',
@@ -47,7 +47,7 @@ METHODS: Mapping[str, str] = {
     'load_or_resume': 'load',
     '_maybe_compile': 'compile',
 }
-"""Methods of a Runner that are timed, with the part of the start that each is."""
+"""Methods of a Runner that are timed, each with its part of the start."""
 
 _OF_LEDGER = {
     FIRST_WAIT: 'first_batch',
@@ -57,23 +57,23 @@ _OF_LEDGER = {
     'hooks': 'hooks',
     'resume': 'resume',
 }
-"""Part of training's start, by part of the time ledger; all others are ``other``."""
+"""Part of training's start for parts of the time ledger; others are ``other``."""
 
 SAID_BYTES = 20 * 2**20
-"""Smallest file, in bytes, that the log announces before it is read."""
+"""Size in bytes from which an annotation file is logged before it is read."""
 SAID_S = 5.0
-"""Seconds of the shortest part of a start that the log mentions."""
+"""Seconds from which the log mentions a part of the start."""
 SUMMED_S = 10.0
-"""Seconds of the shortest start that the log splits into its parts."""
+"""Seconds from which the log lists the parts of a start."""
 STILL_S = 60.0
-"""Seconds after which the log says again which part of the start still runs."""
+"""Seconds between log lines on a part of the start that still runs."""
 _WRITTEN_BYTES = 2**20
-"""Smallest annotation file, in bytes, whose parsing is recorded as it begins.
+"""Size in bytes from which parsing an annotation file is recorded as it begins.
 
 A process that is killed in the parsing is explained by that."""
 
 _seen: set[int] = set()
-"""Ids of processes in which a hook was built.
+"""Ids of the processes in which a hook was already built.
 
 Only the first hook of a process takes the process's age."""
 
@@ -104,10 +104,10 @@ class StartSource:
         self._lines = 0
         self._said_s = monotonic_s()
         self.doing: str | None = None
-        """Clause for the log on what the start does now; from any thread."""
+        """Clause for the log on the start's running part; readable from any thread."""
 
     def begin_loop(self, runner: Any, write: Callable[[StartPartRecord], Any]) -> None:
-        """Time the methods by which a Runner builds and starts its train loop.
+        """Start timing the methods by which a Runner builds and starts its train loop.
 
         Args:
             runner: The Runner.
@@ -126,7 +126,7 @@ class StartSource:
         self.watch.open(BaseDataset)
 
     def _time(self, owner: Any, name: str, part: str, runner: Any) -> None:
-        """Time a method as part of training's start, hooks called inside included."""
+        """Time a method as a part of training's start, hooks called in it included."""
         original = getattr(owner, name)
 
         @functools.wraps(original)
@@ -161,7 +161,7 @@ class StartSource:
         self._write(part, None, named, size)
 
     def _count_line(self, record: Any) -> bool:
-        """Count log lines on ``paramwise_options``, as a filter that passes all."""
+        """Count log lines on ``paramwise_options``; a log filter that drops no line."""
         self._lines += str(record.msg).startswith('paramwise_options')
         return True
 
@@ -244,7 +244,7 @@ class StartSource:
             self._logger.info(visible(say(said)))
 
     def tick(self) -> None:
-        """Log the part of the start that still runs, once a minute; from any thread."""
+        """Log once a minute which part of the start still runs; from any thread."""
         doing, now_s = self.doing, monotonic_s()
         if doing is not None and now_s - self._said_s >= STILL_S:
             since_s = now_s - self._account.began_s
@@ -257,20 +257,20 @@ class StartSource:
             )
 
     def end_loader(self) -> None:
-        """Note that the train loop has its DataLoader."""
+        """Note that the train loop's DataLoader has been built."""
         self._run(self._say_end, 'train_data')
         self._run(self.watch.leave_lazy)
 
     def begin_workers(self) -> None:
-        """Begin to time the making of the train loader's iterator."""
+        """Start timing how long the train loader takes to make an iterator."""
         self._run(self._account.push, 'workers')
 
     def end_workers(self) -> None:
-        """End the timing of the making of the train loader's iterator."""
+        """Stop timing how long the train loader takes to make an iterator."""
         self._run(self._account.pop, 'workers')
 
     def leave(self) -> None:
-        """Take the timers off the Runner, as the train loop and its ledger begin."""
+        """Restore the Runner's timed methods, as the train loop has its own ledger."""
         self._patches.close()
         self.watch.close()
         self._account.follow('other')
@@ -313,7 +313,7 @@ class StartSource:
         return record
 
     def _list_before(self, before_s: Mapping[str, float] | None) -> dict[str, float]:
-        """Return the seconds from process start until the hook was built, by part."""
+        """Return the seconds from process start to the hook's construction, by part."""
         if self._age_s is None:
             return {}
         if not before_s:

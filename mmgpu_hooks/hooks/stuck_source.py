@@ -1,4 +1,4 @@
-"""Logs and records that training stands still, and where."""
+"""Logs and records where a training stands still."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.words import say
 
 WATCHDOG_SOURCE = 'watchdog'
-"""Name of the watchdog, in warnings and in the evidence file."""
+"""Name of the watchdog, for warnings and the evidence file."""
 
 _PARTS = {FIRST_WAIT: 'data_wait', WORKER_START: 'startup'}
-"""Part of the train loop in the evidence file, by label of the time ledger."""
+"""Name of a train loop's part in the evidence file, by the time ledger's label."""
 
 
 class StuckSource:
@@ -92,7 +92,7 @@ class StuckSource:
         self._watchdog.start()
 
     def note(self, record: IntervalRecord) -> None:
-        """Learn from a log interval how long parts of the train loop usually take."""
+        """Learn from a log interval's record how long parts of the train loop take."""
         usual_s, iter_s = self._usual_s, record.iter.p50_s
         usual_s.update(data_wait=record.data_wait.p50_s, step=record.step.p50_s)
         usual_s.update(hooks=iter_s, loop=iter_s)
@@ -125,7 +125,7 @@ class StuckSource:
         return Running(part, self._ledger.stamped_s, usual_s)
 
     def _ask_others(self, running: Running, waited_s: float) -> bool | None:
-        """Ask the ranks that this rank waits for whether this rank is late."""
+        """True if no rank that this rank waits for still works; ``None`` if unknown."""
         if self._waits is None:
             return None
         if self._noted is None:
@@ -146,14 +146,14 @@ class StuckSource:
         self._recording.write(structs.replace(noted, is_over=True, stack=()))
 
     def _find_owed(self, running: Running) -> OwedBatch:
-        """Find the worker that owes the batch that the loop waits for, if one does."""
+        """Find the worker that must deliver the batch that the loop waits for."""
         if running.inside == DATA_WAIT:
             return self._validation.find_owed()
         is_wait = running.part in ('data_wait', 'resume')
         return self._sources.loader.find_owed() if is_wait else OwedBatch()
 
     def _is_proven(self, running: Running) -> bool:
-        """True if the state of the worker proves that its batch will never come."""
+        """True if the worker's state proves that its batch will never come."""
         owed = self._find_owed(running)
         record = add_owed(self._record(running, self._watchdog.stuck_after_s), owed, ())
         slow = find_slow_batch(record)
@@ -232,7 +232,7 @@ class StuckSource:
         )
 
     def close(self, went_on: bool) -> None:
-        """Stop watching the train loop.
+        """Stop watching the train loop for standstills.
 
         Args:
             went_on: True if training came to its end, so that nothing stands still.
@@ -247,11 +247,11 @@ class StuckSource:
 
 
 PIN_THREAD = '_pin_memory_loop'
-"""Function of PyTorch's pinning thread; Python names the thread after it."""
+"""Name of PyTorch's function for pinning batches, which its thread runs."""
 
 
 def read_thread_stack(function: str) -> tuple[str, ...]:
-    """Return the calls of the thread that runs a function, the innermost first."""
+    """Return the calls of the thread that runs a given function, innermost first."""
     for frame in sys._current_frames().values():
         calls = format_stack(frame)
         if any(call.endswith(f' in {function}') for call in calls):
@@ -262,7 +262,7 @@ def read_thread_stack(function: str) -> tuple[str, ...]:
 def add_owed(
     record: StuckRecord, owed: OwedBatch, own_stack: tuple[str, ...]
 ) -> StuckRecord:
-    """Add to a standstill's record what is known of the batch that is waited for.
+    """Add to a standstill's record the worker and sample that the loop waits for.
 
     Args:
         record: The standstill.

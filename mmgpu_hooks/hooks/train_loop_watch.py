@@ -1,4 +1,4 @@
-"""Shows hooks their Runner's train loop while it is built, before workers start.
+"""Tells hooks when their Runner builds its train loop, before workers start.
 
 Iteration-based loops of MMEngine start workers in their constructor, before any hook
 point. A hook is constructed earlier. So while hooks wait for their train loop, a
@@ -27,7 +27,7 @@ from mmgpu_hooks.measure.patches import Patches
 
 
 class TrainLoopWatcher(Protocol):
-    """Protocol of a hook that waits for its Runner's train loop; may not raise."""
+    """Protocol of a hook that is told of its Runner's train loop; must not raise."""
 
     def begin_loop(self, runner: Any) -> None:
         """Called when the Runner is about to build its train loop and DataLoader."""
@@ -41,11 +41,11 @@ class TrainLoopWatcher(Protocol):
 
 _patches = Patches()
 _waiting: dict[int, weakref.ref[TrainLoopWatcher]] = {}
-"""Hooks whose train loop was not built yet, by ``id()`` of the hook."""
+"""Hooks whose train loop is not built yet, by ``id()`` of the hook."""
 
 
 def expect_train_loop(hook: TrainLoopWatcher) -> None:
-    """Have a hook's methods called once, when its Runner builds the train loop."""
+    """Have a hook's methods called, once, when its Runner builds the train loop."""
     if not _waiting:
         _watch_building()
     key = id(hook)
@@ -53,7 +53,7 @@ def expect_train_loop(hook: TrainLoopWatcher) -> None:
 
 
 def expect_no_train_loop(hook: TrainLoopWatcher) -> None:
-    """Stop waiting for a hook's train loop; a second call does nothing."""
+    """Stop waiting for the train loop of a hook; a second call does nothing."""
     _forget(id(hook))
 
 
@@ -87,7 +87,7 @@ def _watch_building() -> None:
 
 
 def _find_hooks(runner: Any, loader: Any) -> list[TrainLoopWatcher]:
-    """Find hooks that wait for a Runner's train loop, if the loader is that loop's."""
+    """Find the hooks that wait for the train loop to which a loader belongs."""
     # loops of validation get another one
     if loader is not getattr(runner, '_train_dataloader', None):
         return []

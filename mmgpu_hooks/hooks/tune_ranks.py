@@ -1,4 +1,4 @@
-"""Agreement of ranks on a change of loader settings, through torch's default store.
+"""Lets ranks agree on a change of loader settings, through torch's default store.
 
 Rank 0 offers a change, each rank answers whether it can, and rank 0 says at which
 iteration all make it, or that none does. Nobody waits: a store is written to and asked
@@ -16,16 +16,16 @@ from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.schema.tuning import TuneOffer
 
 NEVER = -1
-"""Value in place of an iteration: no rank makes the change of loader settings."""
+"""Value in place of an iteration, if no rank changes its loader settings."""
 
 _trainings = itertools.count()
-"""Counter of trainings in this process, which gives each its own keys in the store.
+"""Counter of this process's trainings, which gives each its own keys in the store.
 
 All ranks train as often."""
 
 
 class RankAgreement:
-    """One rank's part in an agreement of ranks on a change of loader settings.
+    """Side of one rank in the ranks' agreement on a change of loader settings.
 
     Args:
         rank: This one.
@@ -37,7 +37,7 @@ class RankAgreement:
         self.rank, self._ranks, self._store = rank, world_size, store
         self._prefix = f'mmgpu_hooks/tune/{next(_trainings)}'
         self._number = 0
-        """Number of the newest offered change that this rank knows."""
+        """Number of the newest offered change that this rank has read."""
 
     def offer(self, offer: TuneOffer) -> None:
         """Offer as rank 0 a change of loader settings, or a verdict on the last."""
@@ -53,7 +53,7 @@ class RankAgreement:
         return msgspec.json.decode(found, type=TuneOffer)
 
     def answer(self, *, can_change: bool) -> None:
-        """Say if this rank can make the offered change of loader settings."""
+        """Answer if this rank can make the offered change of loader settings."""
         self._set(f'answer/{self.rank}', b'yes' if can_change else b'no')
 
     def read_answers(self) -> bool | None:
@@ -84,7 +84,7 @@ class RankAgreement:
 
 
 def find_store() -> Any:
-    """Return the store that torch's process group was made with.
+    """Return the key-value store of torch's process group.
 
     Raises:
         SourceError: If there is none.

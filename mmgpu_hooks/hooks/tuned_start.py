@@ -1,4 +1,4 @@
-"""Begins a resumed training with the loader settings that the last run had found."""
+"""Begins a resumed training with the loader settings that the last run found."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from mmgpu_hooks.schema.run import RunEvidence, read_evidence
 from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME, EvidenceError
 
 _MOST_BYTES = 64 * 2**20
-"""Size of the largest evidence file that is read, in bytes: training waits for it."""
+"""Size in bytes of the largest evidence file that a training waits for to be read."""
 
 
 class TunedStart(NamedTuple):
-    """A DataLoader that has settings found by the last run, and no iterator yet."""
+    """DataLoader with settings that the last run found, and with no iterator yet."""
 
     switch: LoaderSwitch
     config: TunedSettings
-    """Loader settings that the config gives, in place before the found ones."""
+    """Loader settings from the config, which the found settings replaced."""
 
 
 def begin_tuned(
     runner: Any, loader: Any, book_teardown: BookTeardown
 ) -> TunedStart | None:
-    """Give the loader of a resumed training the settings that the last run had found.
+    """Give a resumed training's loader the settings that the last run found.
 
     Only where that run began with the same settings, on as many cores.
 
@@ -61,7 +61,7 @@ def begin_tuned(
 
 
 def _loader_part(settings: TunedSettings) -> list[object]:
-    """List the settings of the DataLoader itself, without those inside of workers."""
+    """List the settings of the DataLoader itself, not those set inside workers."""
     workers = settings.num_workers
     return [
         workers,
@@ -71,7 +71,7 @@ def _loader_part(settings: TunedSettings) -> list[object]:
 
 
 def _read_before(work_dir: Path, own: Path) -> RunEvidence | None:
-    """Read the evidence file of the newest other run of a work_dir."""
+    """Read the evidence of the newest other run in a work_dir."""
     paths = sorted(work_dir.glob(f'*/vis_data/{EVIDENCE_NAME}'))
     others = [path for path in paths if path.parents[1].name != own.name]
     for path in reversed(others):

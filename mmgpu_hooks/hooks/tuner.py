@@ -1,4 +1,4 @@
-"""Tunes the train loader while training runs, and measures what each change gave.
+"""Tunes the train loader during training, and measures the gain of each change.
 
 A child process decides and judges, from the evidence. Here the loader is switched, at
 the end of an interval or before an epoch. Of several ranks the first one asks, and all
@@ -35,13 +35,13 @@ from mmgpu_hooks.show.tuning import phrase_settings, phrase_tuned
 from mmgpu_hooks.show.words import say
 
 TUNER_SOURCE = 'tune'
-"""Name of the loader's tuner, in warnings and in the evidence file."""
+"""Name of the loader's tuner, for warnings and the evidence file."""
 
 MOST_CHANGES = 2
-"""Most changes of loader settings in one training; undoing one does not count."""
+"""Most changes of loader settings in a training, not counting undone changes."""
 
 MOST_WATCHED = 2000
-"""Iterations after the last change at which the tuner stops looking for another.
+"""Iterations after the last change at which the tuner stops.
 
 A loader that could be faster has shown it by then, and what other programs do later is
 not chased."""
@@ -52,7 +52,7 @@ SHORT_ITERATIONS, SHORT_S = 10, 0.5
 The longer of both counts. A run in intervals of 50 iterations would be judged late."""
 
 ASK_AGAIN = 1.3
-"""Factor by which watched iterations grow until the tuner asks its process again."""
+"""Factor by which watched iterations must grow before the tuner asks again."""
 
 SPARE_BYTES = 2**30
 """Bytes of memory that must stay free beside old and new loader workers.
@@ -60,7 +60,7 @@ SPARE_BYTES = 2**30
 Where less is free, the old workers end first."""
 
 _PACKAGES = ('mmengine', 'mmdet', 'mmpretrain', 'mmseg', 'mmyolo', 'mmgpu_hooks')
-"""Packages whose hooks restart loader workers where they change the data set."""
+"""Packages whose hooks restart loader workers when they change the data set."""
 
 
 class Tuner:
@@ -91,14 +91,14 @@ class Tuner:
         self._loop = self._runner.train_loop
         self._adviser: TuningAdviser | None = None
         self._pending: TunedRecord | None = None
-        """Change of settings that is due before the next epoch, ``None`` if none is."""
+        """Change of settings to make before the next epoch; ``None`` without one."""
         self._open: TunedRecord | None = None
-        """Last change of loader settings, until it is judged."""
+        """Last change of loader settings, while it is not judged yet."""
         self._changes = 0
         self._has_switched = False
         """True once the settings of the loader were changed before an epoch."""
         self._since = self._ask_at = recording.recorded
-        """Iterations of the last change of settings and of the next question."""
+        """Iterations at the last change of settings, and at the next question."""
         self._is_over = False
         self._ranks: RankAgreement | None = None
         """Agreement between the ranks; ``None`` in a training of one rank."""
@@ -109,7 +109,7 @@ class Tuner:
         self._length = SHORT_ITERATIONS
 
     def begin(self, found: TunedSettings | None = None) -> None:
-        """Begin to tune the train loader, or log why nothing is tuned.
+        """Start tuning the train loader, or log the reason why it is not tuned.
 
         Args:
             found: Settings that the loader was given before, as the run had found that
@@ -180,7 +180,7 @@ class Tuner:
         self._runner.logger.info(say(said))
 
     def _end(self, clause: Text | None = None) -> None:
-        """Stop tuning the loader; training goes on with the settings it has."""
+        """Stop tuning; training goes on with the loader's present settings."""
         self._is_over = True
         self._pending = None
         self._shorten(None)
@@ -190,7 +190,7 @@ class Tuner:
             self._say(clause)
 
     def follow(self, iter_s: float) -> None:
-        """Read an answer of the tuning process, or ask it, as a log interval ends.
+        """Read the tuning process's answer, or ask it, at the end of a log interval.
 
         Args:
             iter_s: Mean iteration of that interval.
@@ -267,7 +267,7 @@ class Tuner:
         self._say(phrase_tuned(record))
 
     def _change(self, record: TunedRecord, cost_s: float) -> None:
-        """Change loader settings now, before the next epoch, or never.
+        """Change loader settings now, before the next epoch or not at all.
 
         Args:
             record: The change.
@@ -310,7 +310,7 @@ class Tuner:
         )
 
     def _follow_ranks(self, ranks: RankAgreement, done: int) -> None:
-        """Do this rank's part of the agreement on a change of loader settings."""
+        """Take this rank's next step in agreeing on a change of loader settings."""
         if self._offered is None:
             if ranks.rank:
                 self._take_offer(ranks)
@@ -389,7 +389,7 @@ class Tuner:
         self._begin_stage(structs.replace(record, switch_s=took_s, is_within=True))
 
     def _has_room(self, new: TunedSettings) -> bool:
-        """True if memory holds the old loader workers and the new ones."""
+        """True if memory can hold the new loader workers beside the old ones."""
         free, old = read_free_bytes(), self._switch.settings.num_workers
         own = self._worker_bytes
         if free is None or not old or not own:
@@ -402,7 +402,7 @@ class Tuner:
         return None if processes is None else processes.read_pss_bytes().pss_bytes
 
     def _begin_stage(self, record: TunedRecord) -> None:
-        """Note that the loader has other settings from here on."""
+        """Note that the loader has new settings from now on."""
         self._note(record)
         done = self._recording.iteration
         self._since = self._ask_at = done
@@ -424,7 +424,7 @@ class Tuner:
         )
 
     def _note_failure(self, error: Exception) -> None:
-        """Note that new loader workers could not be started: the old settings stay."""
+        """Record that new loader workers could not start, so that old settings stay."""
         last, self._open = self._open, None
         if last is not None:
             back = structs.replace(last, action='roll_back', reason='failed')
@@ -436,7 +436,7 @@ class Tuner:
         )
 
     def begin_epoch(self) -> None:
-        """Make the change of loader settings that is due before an epoch."""
+        """Make the change of loader settings that waits for the next epoch."""
         record, self._pending = self._pending, None
         if record is None or self._is_over:
             return
@@ -455,7 +455,7 @@ class Tuner:
         self._begin_stage(structs.replace(record, switch_s=took_s))
 
     def take_back(self, error: Exception) -> bool:
-        """Undo the change of settings with which no loader iterator could be made.
+        """Undo a change of settings with which no loader iterator could be made.
 
         Args:
             error: What making it raised.
@@ -473,14 +473,14 @@ class Tuner:
         return True
 
     def close(self) -> None:
-        """End the tuning process: training is over."""
+        """End the tuning process at the end of training."""
         adviser, self._adviser = self._adviser, None
         if adviser is not None:
             adviser.end()
 
 
 def _choose_length(iter_s: float, watched: int) -> int | None:
-    """Choose the most iterations of the next log interval; ``None`` sets no limit."""
+    """Choose the longest next log interval, in iterations; ``None`` is no limit."""
     if watched > 10 * SHORT_ITERATIONS:
         return None
     return max(SHORT_ITERATIONS, math.ceil(SHORT_S / max(iter_s, 1e-3)))

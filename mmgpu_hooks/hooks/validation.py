@@ -1,4 +1,4 @@
-"""Measures each validation: its data waits and steps, over its own DataLoader."""
+"""Measures each validation: its data waits, its steps, and its own DataLoader."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from mmgpu_hooks.measure.validation_parts import (
 from mmgpu_hooks.schema.recorded import ValidationRecord
 
 VALIDATION_SOURCE = 'validation'
-"""Name of the measuring of validations, in warnings and in the evidence file."""
+"""Name of the measuring of validations, for warnings and the evidence file."""
 
 _MEMORY_AT = 20
-"""Number of validation batches after which memory of the workers is sampled.
+"""Number of validation batches after which the workers' memory is sampled.
 
 It takes up to 20 ms, in a long loop only."""
 
 
 class _StepBegin(NamedTuple):
-    """Clock and CPU time of this process, in seconds, at a validation step's start."""
+    """Clock and CPU time of this process at the start of a validation step, s."""
 
     clock_s: float
     cpu_s: float
@@ -54,7 +54,7 @@ class _StepBegin(NamedTuple):
 
 @dataclass
 class _Validation:
-    """Measurements of the running validation: at its start, and of each batch.
+    """Measurements of a running validation: at its start, and per batch.
 
     A step is all between a batch in hand and the next one asked for, however the loop
     names its iterations. What follows the last batch, the metric above all, is in
@@ -76,14 +76,14 @@ class _Validation:
     wait_cpu_s: float = 0.0
     step_cpu_s: float = 0.0
     step: _StepBegin | None = None
-    """Start of the validation step that runs; ``None`` between two steps."""
+    """Start of the running validation step; ``None`` between two steps."""
     batch: TensorCount | None = None
-    """Tensor counts of the first validation batch; ``None`` until it is there."""
+    """Tensor counts of the first validation batch; ``None`` before that batch."""
     results: Objects | None = None
-    """Size of the results that metrics kept at the last batch; ``None`` until then."""
+    """Size of the results that metrics keep at the last batch; ``None`` before it."""
 
     def end_step(self) -> None:
-        """End a validation step: the loop asks for the next batch."""
+        """Note the end of a validation step, when the loop asks for the next batch."""
         step, self.step = self.step, None
         if step is not None:
             self.steps_s.append(monotonic_s() - step.clock_s)
@@ -110,14 +110,14 @@ class _Validation:
             self.results = kept
 
     def begin_step(self, batch: Any) -> None:
-        """Begin a validation step: a batch is there."""
+        """Note the start of a validation step, when a batch has come."""
         if self.batch is None:
             self.batch = count_tensors(batch)
         # what we did ourselves is in no part
         self.step = _StepBegin(monotonic_s(), process_cpu_s())
 
     def add_batches(self, record: ValidationRecord) -> ValidationRecord:
-        """Add times, and the sizes of batch and results, to a validation's record."""
+        """Add to a validation's record its times, and sizes of batch and results."""
         record = structs.replace(
             record,
             parts_s=self.parts.sum_up(record.wall_s),
@@ -154,7 +154,7 @@ class _Validation:
 
 
 class ValidationSource(LoopListener):
-    """Measures all validations of one training, over one DataLoader. No call raises.
+    """Measures a training's validations over their DataLoader; its methods never raise.
 
     It hears of the iterators that this loader makes.
 
@@ -176,13 +176,13 @@ class ValidationSource(LoopListener):
         self._loader = getattr(self._loop, 'dataloader', None)
         self._load_cpu = loading_cpu_clock(self._loader)
         self._batches = 0
-        """Number of batches of all validations."""
+        """Number of batches of all validations so far."""
         self._started_s = 0.0
-        """Seconds of making a validation's iterator, part of the first wait."""
+        """Seconds of making a validation's iterator, a part of its first wait."""
         self._now: _Validation | None = None
         self._progress: ValidationProgress | None = None
         self._longest_s: dict[PartCall, float] = {}
-        """Longest duration of each timed call, over all validations."""
+        """Longest seconds of each timed call, over all validations so far."""
         self._has_ended = False
         """True once a validation has ended."""
         self._evaluator = getattr(self._loop, 'evaluator', None)
@@ -190,7 +190,7 @@ class ValidationSource(LoopListener):
             recording.runner, self._evaluator, recording.runner.world_size
         )
         self._creating: int | None = None
-        """Handle of the timing of an iterator's making; ``None`` while none is made."""
+        """Handle of the timing of making an iterator; ``None`` while none is made."""
         guarded = partial(self._run, VALIDATION_SOURCE)
         probe = guarded(LoaderProbe, self._loader, guarded, listener=self)
         self._probe = probe or LoaderProbe(None)
@@ -207,12 +207,12 @@ class ValidationSource(LoopListener):
         return None if now is None else now.metrics
 
     def read_standing(self) -> Standing | None:
-        """Read which part of a validation runs, and since when; from any thread."""
+        """Read which part of a validation runs, and for how long; from any thread."""
         now = self._now
         return None if now is None else now.parts.read()
 
     def usual_s(self, call: PartCall) -> float | None:
-        """Return the most seconds that a validation's call took; ``None`` if unknown.
+        """Return the most seconds that a validation's call took so far, or ``None``.
 
         The call must have ended once.
         Between two calls it may be any hook that runs: then until a validation ended.
@@ -222,22 +222,22 @@ class ValidationSource(LoopListener):
         return self._longest_s.get(call)
 
     def find_owed(self) -> OwedBatch:
-        """Find the worker that owes the validation loop its next batch, if known."""
+        """Find the worker that must deliver the next validation batch, if known."""
         return self._probe.find_owed()
 
     def list_workers(self) -> Sequence[int]:
-        """Return process ids of the validation's live workers; from any thread."""
+        """Return process ids of validation's live workers; callable from any thread."""
         processes = self._probe.processes
         return () if processes is None else processes.pids
 
     def begin(self) -> None:
-        """Begin to measure a validation."""
+        """Start measuring a validation."""
         # a logged validation resets the allocator's peak, and has one of its own
         self._sources.gpu.begin_validation()
         self._run(VALIDATION_SOURCE, self._begin)
 
     def end(self) -> None:
-        """End the measuring of a validation, and write its record."""
+        """Stop measuring a validation, and write its record."""
         self._run(VALIDATION_SOURCE, self._end)
         self._sources.gpu.end_validation()
 
@@ -266,7 +266,7 @@ class ValidationSource(LoopListener):
             )
 
     def _stop(self) -> None:
-        """End the timing of the running validation, and its progress notes."""
+        """Stop timing the running validation, and writing notes on its progress."""
         self._now = None
         self._timers.close()
         if self._progress is not None:
@@ -285,7 +285,7 @@ class ValidationSource(LoopListener):
             self._run(VALIDATION_SOURCE, self._follow, iterator)
 
     def _follow(self, iterator: Any) -> None:
-        """Time the waits for data of a validation's iterator from now on."""
+        """Start timing the waits for batches of a validation's iterator."""
         next_data, find_iterator = type(iterator)._next_data, weakref.ref(iterator)
         run = self._run
 
@@ -352,7 +352,7 @@ class ValidationSource(LoopListener):
         self._listener.on_validation_record(record)
 
     def close(self) -> None:
-        """Take the timers off the validation's loader; a second call does nothing."""
+        """Restore the methods of validation's loader; a second call does nothing."""
         self._stop()
         progress, self._progress = self._progress, None
         if progress is not None:

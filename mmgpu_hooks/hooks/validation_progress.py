@@ -1,4 +1,4 @@
-"""Notes the progress of a running validation, in case the process is killed."""
+"""Records the progress of a running validation, in case the process is killed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ PROGRESS_THREAD = 'mmgpu-validation'
 
 _LOOK_S = 1.0
 _CALL_S = 3.0
-"""Seconds after which a call in a validation is noted, then after each doubling."""
+"""Seconds after which a validation's call is first recorded, then at each doubling."""
 _PAUSE_S, _PAUSE_SHARE = 30.0, 0.05
-"""Least pause between two notes on a validation: seconds, and share of its time."""
+"""Least pause between two progress records: seconds, and share of the time so far."""
 
 
 class ProgressPace:
@@ -24,12 +24,12 @@ class ProgressPace:
 
     def __init__(self) -> None:
         self._noted_s = 0.0
-        """Seconds of the validation that had passed at the last note."""
+        """Seconds that the validation had lasted at the last progress record."""
         self._call: PartCall | None = None
         self._since_s, self._due_s = -1.0, _CALL_S
 
     def is_due(self, standing: Standing, now_s: float) -> bool:
-        """True if the progress of a validation is to be noted now.
+        """True if the validation's progress is to be recorded now.
 
         Args:
             standing: Where the validation stands.
@@ -50,7 +50,7 @@ class ProgressPace:
 
 
 class ValidationProgress:
-    """Notes in the evidence file which part a running validation is in.
+    """Records in the evidence file which part of a validation runs.
 
     Args:
         recording: The run.
@@ -96,9 +96,9 @@ class ValidationProgress:
         return _LOOK_S
 
     def end(self) -> None:
-        """Ask the thread that notes a validation to end, without waiting."""
+        """Ask the thread that records progress to end, without waiting for its end."""
         self._thread.ask_to_end()
 
     def close(self) -> None:
-        """End the thread that notes a validation, and wait for it."""
+        """End the thread that records a validation's progress, and wait for its end."""
         self._thread.stop()

@@ -1,4 +1,4 @@
-"""Judges a training so far about once an hour, so that a killed one has a verdict.
+"""Judges a running training about once an hour, for the case that it is killed.
 
 Judging takes a second of CPU and the libraries of analysis, so a child starts by
 ``exec``, at nice 19, reads the evidence so far and prints one record. The kernel ends
@@ -21,14 +21,14 @@ from mmgpu_hooks.measure.clock import Clock, monotonic_s
 from mmgpu_hooks.schema.recorded import VerdictRecord
 
 VERDICT_SOURCE = 'hourly verdict'
-"""Name of the hourly verdict, in warnings and in the evidence file."""
+"""Name of the hourly verdict, for warnings and the evidence file."""
 
 VERDICT_PERIOD_S = 3600.0
-"""Seconds from one verdict on a training to the next, and until the first."""
+"""Seconds until the first verdict on a training, and from one to the next."""
 
 
 class VerdictSource:
-    """Asks for verdicts on one training and writes them into its evidence file.
+    """Has a training judged each hour, and writes the verdicts to its evidence file.
 
     A child process judges. It is never waited for: its answer is picked up when an
     interval ends.
@@ -50,7 +50,7 @@ class VerdictSource:
         self._adviser: HourlyAdviser | None = None
 
     def follow(self) -> None:
-        """Start a process that judges the run, if one is due, or write its verdict.
+        """Start a process that judges the run if one is due, or write its verdict.
 
         Raises:
             SourceError: If a child gave no answer: the next one would not, either.
@@ -71,6 +71,6 @@ class VerdictSource:
             )
 
     def close(self) -> None:
-        """End the process that judges: training is over."""
+        """End the process that judges, at the end of training."""
         if self._adviser is not None:
             self._adviser.end()

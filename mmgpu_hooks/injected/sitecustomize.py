@@ -17,7 +17,7 @@ _RUNNERS = ('mmengine.runner.runner', 'mmengine.runner._flexible_runner')
 
 
 class _AtRunner:
-    """Import finder that adds GPUEfficiencyHook to MMEngine's Runner modules.
+    """Import finder that makes MMEngine's Runner modules add GPUEfficiencyHook.
 
     A finder of modules without its base class, whose import is slow.
     """
@@ -40,7 +40,7 @@ class _AtRunner:
         return None
 
     def _follow(self, loader: 'Any') -> None:
-        """Have a Runner's module get GPUEfficiencyHook once it has been executed."""
+        """Have a Runner's module add GPUEfficiencyHook once the module is executed."""
 
         def exec_module(module: 'Any') -> None:
             del loader.exec_module

@@ -20,7 +20,7 @@ _VARYING = 10
 """Fewest distinct padded batch sizes that count as varying, if new ones keep coming."""
 
 _KEEP_COMING = 0.01
-"""Fewest new padded batch sizes per iteration at which new sizes keep coming.
+"""Fewest new padded batch sizes per iteration that count as sizes still varying.
 
 Counted over the second half of the log intervals.
 """
@@ -41,11 +41,11 @@ class BatchSizes:
     is_fixed: bool
     """True if all batches have one padded size, apart from an epoch's last batch."""
     is_varying: bool
-    """True if there are many padded batch sizes, and new ones kept coming."""
+    """True if there are many padded batch sizes and late iterations still add some."""
 
 
 def find_batch_sizes(run: Run) -> BatchSizes | None:
-    """Count a run's distinct padded batch sizes; ``None`` if counting began late."""
+    """Count a run's padded batch sizes; ``None`` if the first interval has no count."""
     new, iterations = run.column('new_batch_sizes'), run.column('iterations')
     if not len(new) or np.isnan(new[0]):
         return None

@@ -1,4 +1,4 @@
-"""Explains GPU memory use, and if a larger batch made its peak grow. Pure.
+"""Splits GPU memory by use, and tells if a larger batch raised its peak. Pure.
 
 ``nvidia-smi`` shows what the driver gave to all processes: tensors in use, what the
 allocator of PyTorch keeps of those that are gone, and the CUDA context with the
@@ -53,7 +53,7 @@ class CardFigures(NamedTuple):
     kept_bytes: int | None
     """Bytes that PyTorch's allocator keeps beyond the peak of the tensors in use."""
     beside_bytes: int | None
-    """Bytes of the CUDA context and other processes; ``None``: driver not asked."""
+    """Bytes of the CUDA context and of other processes; ``None`` if unknown."""
     total_bytes: int | None
     growth: PeakGrowth | None
     is_leak: bool
@@ -117,7 +117,7 @@ class CardFigures(NamedTuple):
         )
 
     def _in_gib(self, name: str) -> dict[str, float]:
-        """Return a part of the GPU memory in GiB, keyed by its name in templates."""
+        """Return one part of the GPU memory in GiB, by the part's name in templates."""
         return {f'{name}_gib': getattr(self, f'{name}_bytes') / _GIB}
 
     def _phrase_growth(self) -> Text:

@@ -47,7 +47,7 @@ class Intervals:
         return len(self._rows)
 
     def column(self, field: str, key: str | None = None) -> Column:
-        """Return a field of all log intervals as an array of floats; NaN is unknown.
+        """Return one field of all log intervals as an array of floats; NaN is unknown.
 
         Args:
             field: Of the record, such as ``workers.cpu_s``.
@@ -63,7 +63,7 @@ class Intervals:
         return column[self._rows]
 
     def values(self, field: str) -> list[Any]:
-        """Return a field of all log intervals as a list; ``None`` is unknown."""
+        """Return one field of all log intervals as a list; ``None`` is unknown."""
         values = self._read(field)
         return [values[row] for row in self._rows.tolist()]
 
@@ -72,7 +72,7 @@ class Intervals:
         return self.where([value is not None for value in self.values(field)])
 
     def where(self, mask: ArrayLike) -> Intervals:
-        """Select the log intervals for which a mask is true."""
+        """Select the log intervals at which a boolean mask is true."""
         return self.take(np.flatnonzero(np.asarray(mask, dtype=bool)))
 
     def take(self, rows: ArrayLike) -> Intervals:
@@ -87,7 +87,7 @@ class Intervals:
         return self.take(np.arange(count, max(len(self), count)))
 
     def calm(self) -> Mask:
-        """Return a mask of the log intervals without a validation or a save."""
+        """Return a boolean mask of the log intervals without a validation or a save."""
         busy_s = filled(self.column('ledger_s', 'validation'))
         busy_s += filled(self.column('ledger_s', 'checkpoint_save'))
         return np.equal(busy_s, 0.0)
@@ -120,7 +120,7 @@ def known(column: Column) -> Column:
 
 
 def filled(column: Column) -> Column:
-    """Copy a column with 0 in place of NaN."""
+    """Return a copy of a column with 0 in place of NaN."""
     return np.where(np.isnan(column), 0.0, column)
 
 

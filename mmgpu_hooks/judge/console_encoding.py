@@ -6,14 +6,14 @@ import codecs
 import contextlib
 
 _MOST_BYTES = 2**18
-"""Most bytes buffered as one line of a UTF-16 or UTF-32 log."""
+"""Most bytes of a UTF-16 or UTF-32 log that are buffered as one line."""
 _MARKS = {
     codecs.BOM_UTF32_LE: 'utf-32-le',
     codecs.BOM_UTF32_BE: 'utf-32-be',
     codecs.BOM_UTF16_LE: 'utf-16-le',
     codecs.BOM_UTF16_BE: 'utf-16-be',
 }
-"""Encodings by byte-order mark, longest mark first: one begins with another."""
+"""Encodings by byte-order mark, longest first, as one mark begins with another."""
 
 
 def make_decoder(start: bytes) -> codecs.IncrementalDecoder | _WideDecoder:
@@ -32,7 +32,7 @@ class _WideDecoder:
         self._rest = b''
 
     def decode(self, data: bytes, final: bool = False) -> str:
-        """Decode bytes of a log to whole lines; ``final`` ends the last line, too."""
+        """Decode bytes of a log to whole lines; ``final`` decodes the unended rest."""
         *lines, rest = (self._rest + data).split(self._end)
         if final or len(rest) > _MOST_BYTES:
             lines, rest = [*lines, rest], b''

@@ -49,22 +49,22 @@ The expressions that search the line may take quadratic time.
 _CUT = ' ... '
 
 _MOST_STRANGE = 0.2
-"""Largest share of undecodable or zero letters in a file that counts as text.
+"""Largest share of undecodable or zero characters at which a file counts as text.
 
 A crash of the host may leave a block of zeros in a log that can be read.
 """
 
 _CONTEXT = 400
-"""Most lines between a traceback's last frame and its exception: ranks interleave."""
+"""Most log lines, by any rank, between a traceback's last frame and its exception."""
 
 _NEAR = 5
-"""Most lines between two log lines that belong together: ranks interleave."""
+"""Most log lines, by any rank, between two lines that belong together."""
 
 _ANSI = re.compile(
     r'\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])'
 )
 _UNSEEN = re.compile('[\0\b]+')
-"""Expression for invisible letters in a console log: zeros and backspaces.
+"""Regex for invisible letters in a console log: zeros and backspaces.
 
 Zeros are left by a crash, or by UTF-16 that was added to UTF-8; backspaces by old
 progress bars.
@@ -74,7 +74,7 @@ _LOSS = re.compile(
     r'(nan|[-+]?inf|[-+.\d]+)'
 )
 _RANK_LABEL = re.compile(r'(?<=\S)(?=\[(?:default|rank)\d{1,4}\]:)')
-"""Label at which the next rank's line begins, when ranks wrote into one line."""
+"""Regex for the rank label of a line that stands behind another rank's line."""
 
 
 class Event(NamedTuple):
@@ -85,16 +85,16 @@ class Event(NamedTuple):
     """Line number in the log file, from 1; 0 for an event of no line."""
     text: str
     order: int
-    """Position of the line among all lines read: shows which event came first."""
+    """Position among all lines that were read, to tell which event came first."""
     progress: int
     """Number of iterations logged before the event."""
     calm: int
-    """Number of console lines before the event that are no part of a traceback."""
+    """Number of console lines before the event that belong to no traceback."""
     rank: int | None = None
     frame: str | None = None
     """Innermost frame of the user's code in the traceback above the event."""
     is_traced: bool = False
-    """True if the event is an exception, and a traceback stands above it."""
+    """True if the event is an exception with a traceback above it."""
 
 
 class _Traceback:
@@ -158,9 +158,9 @@ class ConsoleLog:
         self.progress = 0
         """Number of distinct iterations that the console log shows."""
         self.last_progress = 0
-        """Line number of the last logged iteration; 0 where none was logged."""
+        """Line number of the last logged iteration; 0 if none was logged."""
         self.unread_bytes = 0
-        """Bytes of the log before the first line that was read."""
+        """Number of bytes of the log before the first line that was read."""
         self.is_text = True
         """True unless too much of the console log could not be decoded."""
         self.failed_rank: int | None = None
@@ -174,7 +174,7 @@ class ConsoleLog:
         self._calm = 0
         self._nans: list[Event] = []
         self._has_started = self._has_ended = self._has_ranks = False
-        """True once the log showed a training's start, its exception, several ranks."""
+        """True once a start of training, its exception or several ranks were logged."""
 
     def feed(self, line: int, text: str) -> None:
         """Read one line of a console log, given without its line end."""
@@ -251,7 +251,7 @@ class ConsoleLog:
             self._calm += order - traceback.seen > _CONTEXT
 
     def _note_start(self) -> None:
-        """Note a training's start, which no earlier line of the console log ended."""
+        """Note that a training starts: forget the events of an earlier training."""
         if self._has_started or self._has_ended or self.progress:
             self._forget()
         elif not self._has_ranks:
@@ -261,7 +261,7 @@ class ConsoleLog:
         self._has_started = True
 
     def _forget(self) -> None:
-        """Forget what ended an earlier training in the same console log."""
+        """Forget the events by which an earlier training in the same log ended."""
         self._events.clear()
         self._nans = []
         self._has_ended, self.failed_rank = False, None
@@ -308,7 +308,7 @@ class ConsoleLog:
     def _find_sign(
         self, text: str, read: Reading, traceback: _Traceback, is_open: bool
     ) -> tuple[Sign | None, bool]:
-        """Find the sign of failure in a line, and if the line is an exception."""
+        """Find the sign of failure in a line, and tell if the line is an exception."""
         if is_open and read.glued:
             text = text[read.glued :]
             read = read_shape(shape_of(text))
@@ -384,7 +384,7 @@ class ConsoleLog:
 
     @property
     def done(self) -> int:
-        """Number of the line that says training is complete; 0 without one.
+        """Number of the line that reports the training as complete; 0 without one.
 
         A line after which training went on does not count.
         """
@@ -448,11 +448,11 @@ _UNNAMED = Sign(cause='unknown', order=Order.RAISED)
 _BARE = Sign(cause='unknown', order=Order.WRAPPER, survives=1)
 _NAN = Sign(cause='nan_loss', order=Order.RESOURCE, is_sure=True)
 _CALM = {_UNNAMED: 200, _BARE: 5}
-"""Number of ordinary lines after which an unknown exception counts as caught."""
+"""Number of ordinary lines that show that an exception before them was caught."""
 
 
 def shorten(text: str) -> str:
-    """Cut the middle out of a long line; return any other line as it is."""
+    """Cut the middle out of a line that is too long; return others unchanged."""
     if len(text) <= _HEAD_LETTERS + len(_CUT) + _TAIL_LETTERS:
         return text
     return text[:_HEAD_LETTERS] + _CUT + text[-_TAIL_LETTERS:]

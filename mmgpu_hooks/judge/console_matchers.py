@@ -11,7 +11,7 @@ from typing import NamedTuple
 from mmgpu_hooks.judge.console_patterns import PATTERNS, Pattern
 
 _LEAST_WORD = 2
-"""Fewest letters of a word by which console lines are preselected."""
+"""Fewest letters of a word that is used to preselect console lines."""
 
 
 class Matcher(NamedTuple):
@@ -20,17 +20,17 @@ class Matcher(NamedTuple):
     sign: Pattern
     expression: re.Pattern[str]
     words: frozenset[str]
-    """Lower-case words; each line that the pattern matches contains one of them."""
+    """Lower-case words, of which each line that the pattern matches contains one."""
 
 
 _ATOM = re.compile(r'\[\^?\]?(?:\\.|[^\]\\])*\]|\\[A-Za-z]|[.^$]|\\?(?P<letter>.)')
 _REPEAT = re.compile(r'[*+?]\??|\{[\d,]+\}')
 _OPENING = re.compile(r'\((?:\?(?:i?:|P<\w+>))?(?!\?)')
-"""Start of a regex group that consumes text, unlike a lookahead or lookbehind."""
+"""Start of a regex group that consumes text; no lookahead or lookbehind."""
 
 
 def find_words(pattern: str) -> set[str]:
-    """Return lower-case words; each line that a pattern matches contains one of them.
+    """Return lower-case words, of which each line that a pattern matches contains one.
 
     For each alternative one word that it cannot do without, or the words of a group
     that it cannot do without: the longest. Digits are in none of them.
@@ -82,7 +82,7 @@ def _list_choices(pattern: str) -> Iterator[list[set[str]]]:
 
 
 def _find_words_of_group(group: str) -> set[str]:
-    """Find words of which a match of a regex group has one; none for lookarounds."""
+    """Find words of which each match of a regex group has one; none for lookarounds."""
     opening = _OPENING.match(group)
     if opening is None:
         return set()
@@ -93,7 +93,7 @@ def _find_words_of_group(group: str) -> set[str]:
 
 
 def _end_of_group(pattern: str, place: int) -> int:
-    """Find the end of the regex group that begins at a position of the pattern."""
+    """Find the index at which the regex group that begins at an index ends."""
     depth = 0
     while True:
         if pattern[place] in '[\\':
@@ -113,7 +113,7 @@ def _make_matcher(pattern: Pattern) -> Matcher:
 
 
 def blur(pattern: str) -> str:
-    """Rewrite a pattern so that it matches lines whose digits are replaced by 0.
+    """Rewrite a regex to match lines in which each digit is replaced by 0.
 
     Args:
         pattern: A regular expression that uses what `PATTERNS` do.
@@ -134,7 +134,7 @@ def blur(pattern: str) -> str:
 
 
 def any_word(words: set[str]) -> re.Pattern[str]:
-    """Compile plain words into one expression, grouped by two letters for speed."""
+    """Compile plain words into one regex, grouped by their first two letters."""
     starts = defaultdict[str, dict[str, list[str]]](lambda: defaultdict(list))
     for word in sorted(words):
         starts[word[0]][word[1:2]].append(re.escape(word[2:]))
@@ -153,7 +153,7 @@ MATCHERS = tuple(map(_make_matcher, PATTERNS))
 
 @cache
 def blur_matcher(place: int) -> re.Pattern[str]:
-    """Compile a matcher's expression, by index, for lines with 0 for each digit."""
+    """Compile a matcher's regex for lines in which each digit is replaced by 0."""
     return re.compile(blur(MATCHERS[place].expression.pattern))
 
 

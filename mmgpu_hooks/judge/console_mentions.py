@@ -9,7 +9,7 @@ _WISH = re.compile(
     r'(?i)(?<![\w/.-])(?:may(?! {1,2}\d)|might|can|would|should|must|if|when|whenever'
     r'|unless|could(?! not)|hint|note|tip|news|policy|faq)\b(?![\'/.-])'
 )
-"""Words that make a line a warning of what may happen, not a report of a failure.
+"""Regex for words that make a line a warning of a possible failure, not a report.
 
 In a path, a host's name or a date they do not count.
 """
@@ -21,13 +21,13 @@ _GENERAL = re.compile(
     r'|last|previous|previously|former|resolved|fixed|solved|messages|errors|codes|jobs'
     r'|users|please|search for|look for|we|our|you)\b(?![/-])'
 )
-"""Words that show that a line speaks of failures in general: help, news, manuals."""
+"""Regex for words by which a line speaks of failures in general: help, manuals."""
 _EXPLAINED = re.compile(
     r'(?i)["\'`)\]*]{0,3}\s{1,9}(?:means?|meaning|indicates?|says|is|are|was|were|errors?'
     r'|messages?|lines?|usually|often|happens|appears|stands for)\b'
     r'|["\'`)\]*.,]{0,4}\s{0,9}(?:[→—?]|=>|->)'
 )
-"""Words after an error text that explain the text instead of reporting an error."""
+"""Regex for words by which a line explains an error text instead of reporting it."""
 _LISTED = re.compile(r'\s*(?:[-*•·‣◦>#+]|\d{1,2}[.)]|\(?[a-z][.)]|[QA]:)\s+\S')
 """Start of a line of a list, a quotation, a comment or a shell's trace."""
 _QUOTED = re.compile(

@@ -12,13 +12,13 @@ import enum
 import msgspec
 
 SURVIVED = 3
-"""Number of iterations after an error line that show that training survived it."""
+"""Number of iterations after an error line that prove that training survived it."""
 
 _SHARED_MEMORY = (
     r'(?:/dev/shm|</?torch_|[\'" ]/torch_\d|shared memory|shm\)|shm\.h|shmutils'
     r'|posix_fallocate|/pym-)'
 )
-"""Expression for names of files and segments in shared memory."""
+"""Regex for names of files and segments in shared memory."""
 
 
 _ENDED_WITH = (
@@ -26,22 +26,22 @@ _ENDED_WITH = (
     '(?: with)?:?(?: an?)?(?: non-zero)?(?: exit)?'
     '(?: status| code|_status|_code| exitcode)[ :=]{1,12}'
 )
-"""Expression for words before an exit code in a report on a started program."""
+"""Regex for words before an exit code in a report on a started program."""
 _EXIT_CODE = (
     r'(?:^\W{0,40}(?:[Ee]xit code|[Ee]xit status|Exit Code|Exit Status|exit_code'
     r'|exit_status)|[a-z]Error: ExitCode'
     r'|State: [A-Z_]{1,40} \(exit code)[ :=]{1,12}'
 )
-"""Expression for words before an exit code in a table or an exception."""
+"""Regex for words before an exit code in a table or an exception."""
 _NO_MORE = r"""(?:[.)\]"'}!]{0,4}$| \([^()]{0,80}\)\W{0,4}$)"""
-"""Expression for the end of a line after an exit code.
+"""Regex for the end of a line after an exit code.
 
 A help text goes on and says what the code means.
 """
 
 
 class Order(enum.IntEnum):
-    """Priority of an error line when a log has several: smallest first."""
+    """Priority of an error line in a log with several: the smallest value wins."""
 
     STATED = 0
     """Line in which the kernel or the scheduler states what ended the run."""
@@ -88,34 +88,34 @@ class Sign(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     order: Order
     is_sure: bool = False
     is_raised: bool = False
-    """True if the line counts only as an exception, or within a traceback."""
+    """True if the line counts only as an exception or inside a traceback."""
     victim: str = ''
     """Victim of a SIGKILL: ``worker``, ``rank`` or ``process``."""
     needs: str = ''
-    """Flag that a traceback's frame must set for the line to count; empty: none."""
+    """Flag that a frame of the traceback must set for the line to count, if any."""
     survives: int = SURVIVED
-    """Number of iterations after the line that show that training survived it.
+    """Number of iterations after the line that prove that training survived it.
 
     More where workers go on for a while.
     """
 
 
 class Pattern(Sign, frozen=True, kw_only=True, eq=False):
-    """Expression for a console line, with the cause that the line points to."""
+    """Regex for a console line, with the cause that the line points to."""
 
     pattern: str
     example: str
-    """Example of a matching line, below the lines that must stand above it."""
+    """Example of a matching line, below lines that must stand above it, if any."""
     healthy: str | NoNeighbour
     """Similar line that is printed while nothing is wrong, or why there is none."""
     writer: str | None = None
-    """Program that prints the line, and its source file; None: not known."""
+    """Program that prints the line, with its source file; ``None`` if unknown."""
     since: str | None = None
-    """First version, or year, whose source or log shows the line; None: not known."""
+    """First version, or year, in which the line is known; ``None`` if unknown."""
 
 
 _JOB = r'\[\d{1,4}\]  [-+ ] (?:\d{1,9} )?'
-"""Expression for a job's number as zsh prints it, before its lower-case state."""
+"""Regex for a job's number as zsh prints it, before its lower-case state."""
 
 _BASH_DONE = '[1]+  Done                    python tools/train.py'
 _CUBLAS_TWICE = (

@@ -1,4 +1,4 @@
-"""Classifies console lines by shape (digits replaced by 0), once for each shape.
+"""Classifies console lines after replacing each digit by 0, and caches the results.
 
 Lines that differ in their digits alone have one shape: is it a frame, an exception,
 progress; which patterns may match. Most lines are passed over by it.
@@ -22,11 +22,11 @@ from mmgpu_hooks.judge.console_matchers import (
 )
 
 _MOST_SHAPES = 2**12
-"""Most shapes of console lines (digits as 0) whose classification is cached."""
+"""Most distinct console lines (digits as 0) whose classification is cached."""
 
 
 def _any(patterns: str, form: str = '(?:{})') -> re.Pattern[str]:
-    """Compile expressions, one a line, into one that matches any of them."""
+    """Compile several regexes, one per line of a text, into one that matches any."""
     return re.compile(form.format('|'.join(patterns.strip('\n').splitlines())))
 
 
@@ -70,13 +70,13 @@ _RAISED = re.compile(
     r'|Invalid\w{0,80})(?::|\s*$)'
 )
 _PLAIN_ERROR = re.compile(r'(?:^|[.\]|:])\s{0,40}error(?::|\s*$)')
-"""Quick test for an exception named ``error``, before the full expression."""
+"""Quick regex for exceptions named ``error``, tried before the full one."""
 _NAMED_FREELY = re.compile(
     r'^(?:[A-Za-z_]\w{0,80}\.){0,9}[A-Z]\w{0,80}[a-z]\w{0,80}(?:: |$)'
 )
-"""Expression for an exception of any name, where only an exception can stand."""
+"""Regex for an exception of any name, for places where only exceptions stand."""
 _DECORATION = re.compile(r'^[│╰─ ]*(?:E +)?')
-"""Border or mark that rich and pytest print before an exception."""
+"""Regex for the border or mark that rich and pytest print before an exception."""
 _QUIET = re.compile(
     r'^(?:\w+\.)*(?:Empty|SystemExit|ModuleNotFoundError: No module named .(?:apex'
     r'|tensorboard|flash_attn))'
@@ -102,18 +102,18 @@ _OF_RANKS = re.compile(
     r'(?i:local_rank|torchrun|nccl|\bgloo\b|c10d|torch[./]distributed|mpirun|\bsrun:'
     r'|deepspeed|worker group)'
 )
-"""Words that show that a log is of a training with several ranks."""
+"""Regex for words that occur only in logs of trainings with several ranks."""
 _WARNING = re.compile(r'(?:^|[\s\[])(?:WARN(?:ING)?\b|\w*Warning:)')
 _OWN_LINE = r'\s*Cause: (\w+) \((sure|likely)\); mmgpu explain \1$'
 OWN = re.compile(_OWN_LINE)
-"""Expression for the line in which the watchdog names the cause of a hang."""
+"""Regex for the line in which the watchdog names the cause of a hang."""
 _ROOT = 'Root Cause (first observed failure)'
 ROOT_RANK = re.compile(r'\s*rank\s+: (\d+) \(local_rank: \d+\)')
-"""Expression for the line of torchrun's summary that names the rank that failed."""
+"""Regex for the line of torchrun's summary that names the rank that failed."""
 _GLUED = re.compile(
     r'(?<=[)\]\'"])(?=(?:[a-z_]\w{0,40}\.){0,5}[A-Z]\w{0,60}(?:Error|Exception): )'
 )
-"""Start of an exception that was written behind another rank's line of code."""
+"""Regex for an exception that follows another rank's code on the same line."""
 _FLAGS = {
     'data': r'torch/utils/data/_utils/(?:fetch|worker)\.py',
     'loader': r'torch/utils/data/|multiprocessing/(?:conn|queue|reso|redu)',
@@ -124,7 +124,7 @@ _FLAGS = {
     'pin': r'torch/utils/data/_utils/pin_memory\.py',
     'terminal': r'/logging/__init__\.py|/tqdm/|mmengine/utils/progressbar',
 }
-"""Flags of a traceback, each with the path of a frame that sets the flag."""
+"""Regex for the path of a traceback frame, by the flag that such a frame sets."""
 _LIBRARY = re.compile(
     r'site-packages|dist-packages|/lib/python\d|<frozen|lib/python3|mmgpu_hooks/hooks/'
 )
@@ -152,14 +152,14 @@ _TRIGGER = any_word(
         'exception ignored in',
     }
 )
-"""Expression of words without which a console line can only show progress.
+"""Regex for words, one of which every line has that can be more than progress.
 
 Every sign's pattern, traceback and exception has one of them, in lower case.
 """
 
 
 class Parts(NamedTuple):
-    """Positions of a console line's parts: progress bars, rank label and rest."""
+    """Positions of the parts of a console line: progress bars, rank label and rest."""
 
     bars: tuple[slice, ...]
     """Positions of the progress bars at the start of the line."""
@@ -167,11 +167,11 @@ class Parts(NamedTuple):
     """Position of the digits of the rank that wrote the line; empty without one."""
     rest: slice
     reading: Reading
-    """Classification of a console line without its progress bars and rank label."""
+    """Classification of the console line's rest: without bars and rank label."""
 
 
 class Look(NamedTuple):
-    """Quick classification of a console line: only progress, or parts to be read."""
+    """Quick classification of a console line: mere progress, or parts to be read."""
 
     parts: Parts | None
     """Positions of the line's parts; ``None`` if the line can only be progress."""
@@ -210,14 +210,14 @@ _KINDS: dict[Kind, Callable[[str], object]] = {
 
 
 class Raised(NamedTuple):
-    """Classification of a text by the exception name at its start."""
+    """Classification of a text that may begin with the name of an exception."""
 
     is_exception: bool
     is_quiet: bool
 
 
 class Reading(NamedTuple):
-    """Classification of a console line, without its prefix, by its shape."""
+    """Classification of a console line without progress bars and rank label."""
 
     shape: str
     has_progress: bool
@@ -226,7 +226,7 @@ class Reading(NamedTuple):
     decoration: int
     """Number of letters of rich's or pytest's border before an exception."""
     decorated: Raised
-    """Classification, by exception name, of the text behind rich's or pytest's mark."""
+    """Classification of the text behind rich's or pytest's mark as an exception."""
     is_named: bool
     """True if the line reads as an exception of any name, such as ``Foo: bar``."""
     is_indented: bool
@@ -237,7 +237,7 @@ class Reading(NamedTuple):
     is_own: bool
     is_of_ranks: bool
     matchers: tuple[Matcher, ...]
-    """Matchers whose pattern may match console lines of the shape."""
+    """Matchers whose pattern may match the classified console line."""
 
 
 def shape_of(text: str) -> str:
@@ -250,7 +250,7 @@ def shape_of(text: str) -> str:
 
 @lru_cache(maxsize=_MOST_SHAPES)
 def look_at(shape: str) -> Look:
-    """Classify console lines of a shape quickly: only progress, or parts to read."""
+    """Classify a line, given with 0 for each digit: mere progress, or parts to read."""
     may_count = _TRIGGER.search(shape.lower()) or _RAISED.search(shape)
     if may_count or ('error' in shape and _PLAIN_ERROR.search(shape)):
         return Look(take_apart(shape), False)
@@ -260,7 +260,7 @@ def look_at(shape: str) -> Look:
 
 @lru_cache(maxsize=_MOST_SHAPES)
 def take_apart(shape: str) -> Parts:
-    """Find the progress bars, rank label and rest in console lines of a shape."""
+    """Find progress bars, rank label and rest of a line with 0 for each digit."""
     text, start, bars = shape.rstrip(), 0, list[slice]()
     while '[' in text and '/' in text and (bar := _BAR.match(text)) is not None:
         bars.append(slice(start, start + bar.end()))
@@ -277,7 +277,7 @@ def take_apart(shape: str) -> Parts:
 
 @lru_cache(maxsize=_MOST_SHAPES)
 def read_shape(shape: str) -> Reading:
-    """Classify console lines of one shape (digits as 0), without their prefix."""
+    """Classify a console line, given with 0 for each digit and without its label."""
     lowered = shape.lower()
     decoration = _DECORATION.match(shape)
     assert decoration is not None  # it may be empty

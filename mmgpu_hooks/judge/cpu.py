@@ -30,7 +30,7 @@ To fork is CPU and to join is waiting; 0.5 to 0.8 were seen.
 """
 
 CALM_ITERATIONS = 20
-"""Fewest iterations without saves and validations that suffice for mean CPU use.
+"""Fewest iterations without save or validation that suffice for a mean CPU use.
 
 The others are then left out: a mean of fewer swings by more than what saves and
 validations leave of an error.
@@ -309,7 +309,7 @@ def _read(measured: Sequence[_EventCpu], name: str) -> Column:
 def _use_at_rate(
     events: Sequence[SaveRecord | ValidationRecord], seconds: float
 ) -> CpuUse:
-    """Scale the measured CPU use of saves or validations to ``seconds`` in all."""
+    """Scale the CPU use of the measured saves or validations to all ``seconds``."""
     if seconds <= 0.0:
         return CpuUse()
     measured = [_EventCpu.of(event) for event in events]
@@ -361,7 +361,7 @@ class WorkerThreads:
     ``None`` where the sending threads were not measured.
     """
     opencv: int | None
-    """Number of threads that OpenCV says it uses in a worker."""
+    """Number of threads that OpenCV uses in a worker, as OpenCV reports."""
 
     @property
     def is_crowd(self) -> bool:
@@ -375,7 +375,7 @@ class WorkerThreads:
 
     @property
     def is_thrash(self) -> bool:
-        """True if worker threads contend for cores and burn a notable share of CPU."""
+        """True if worker threads compete for cores and waste a notable share of CPU."""
         if self.share is None or self.share < thresholds.THREADS_NOTICE:
             return False
         return self.is_crowd

@@ -38,7 +38,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     'mmcv': ('mmcv', 'mmcv-lite', 'mmcv-full', 'onedl-mmcv'),
     'mmdet': ('mmdet', 'onedl-mmdetection'),
 }
-"""Distributions on PyPI that install each import package of OpenMMLab.
+"""PyPI distributions that install each import package of OpenMMLab, by package.
 
 OpenMMLab's own come first, those of the maintained fork (``onedl-``) last.
 """
@@ -50,7 +50,7 @@ _OF_MOUNT = phrase('check the mount: mount | grep nfs; dmesg | tail')
 _MOST_LETTERS = 60
 """Most letters of an environment variable's value that are printed."""
 _MOST_NAMES = 2
-"""Most data paths that a line of ``mmgpu doctor`` names; the others are counted."""
+"""Most data paths named in a line of ``mmgpu doctor``; further ones are counted."""
 
 
 def judge_machine(machine: Machine) -> list[Checked]:

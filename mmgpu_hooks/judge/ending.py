@@ -30,7 +30,7 @@ from mmgpu_hooks.schema.recorded import (
 
 _HOUR_S = 3600.0
 _MOST_BINS = 256
-"""Most bins of consecutive iterations that are kept; more are merged in pairs."""
+"""Most bins of consecutive iterations to keep; beyond, bins are merged in pairs."""
 _OUTSIDE = 'validation', 'checkpoint_save', 'startup', 'teardown', 'resume'
 """Parts of the time ledger whose seconds belong to no iteration."""
 _NEWEST = 3
@@ -74,7 +74,7 @@ class _Rate(NamedTuple):
     """Relative standard error of the total time of the iterations ahead."""
 
     def sum_s(self, iterations: float) -> float:
-        """Forecast the total seconds of the next ``iterations`` iterations."""
+        """Forecast the seconds that the next ``iterations`` iterations take in all."""
         return iterations * (self.now_s + self.slope_s * iterations / 2)
 
 
@@ -91,7 +91,7 @@ class EndForecaster:
         self._loader = run.loader
         self._bins: list[_Bin] = []
         self._each = 1
-        """Number of log intervals in one bin of consecutive iterations."""
+        """Number of log intervals that make up one bin of consecutive iterations."""
         self._filled = 0
         self._passed_s = run.build_s
         self._starts_s, self._starts = 0.0, 0

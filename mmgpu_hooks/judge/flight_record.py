@@ -1,4 +1,4 @@
-"""Adds to a diagnosis of waiting ranks what NCCL's flight recorder shows. Pure."""
+"""Adds NCCL's flight recorder data to a diagnosis of waiting ranks. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OF_RANKS = (
     'storage_stalled',
     'unknown',
 )
-"""Causes of a failure or hang that may come with a collective that never ended."""
+"""Causes of a failure or hang in which a collective may never have ended."""
 
 
 def add_flight_record(why: Why, record: FlightRecord) -> Why:

@@ -24,7 +24,7 @@ _LOADERS = {
     # of MMDetection 2.x: the second since 2.18, over the first
     'data': ('workers_per_gpu', 'samples_per_gpu'),
 }
-"""Config variables that set the train loader, with their keys for its settings."""
+"""Config variables of the train loader, each with its keys for the settings."""
 
 
 class _Means(NamedTuple):
@@ -36,10 +36,10 @@ class _Means(NamedTuple):
     data_s: float
     data_share: float
     median_share: float
-    """Median over the lines of the share of ``data_time`` in an iteration."""
+    """Median share of ``data_time`` in an iteration, over the log lines."""
     most_share: float
     start_share: float
-    """Share of time by which data waits at epoch starts exceed the usual wait."""
+    """Share of all time that waits at epoch starts took beyond the usual wait."""
 
 
 def judge_framework_log(
@@ -189,7 +189,7 @@ def _begins_epoch(line: LoggedLine, before: LoggedLine) -> bool:
 
 
 def _count_each(lines: Sequence[LoggedLine], first: LoggedLine) -> Iterator[int]:
-    """Count the iterations between each log line and the line before.
+    """Count the iterations from each log line to the next.
 
     MMCV's numbers begin anew with each epoch. Where numbers go back otherwise, a
     training was resumed: the line then stands for as many as the one before it.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _MOST_CALLS = 8
-"""Number of a stack's innermost calls that are compared with known hanging calls.
+"""Number of innermost calls of a stack compared with known hanging calls.
 
 Those farther out are the DataLoader's own.
 """
@@ -22,7 +22,7 @@ class HangingFrame:
     """Call that never ends, with its cause and what helps."""
 
     pattern: str
-    """Regular expression for a call, as ``file:line in function``."""
+    """Regex for a call, as ``file:line in function``."""
     cause: str
     """Name of the cause of a hanging call, a key of `CAUSES`."""
     reason: str
@@ -34,7 +34,7 @@ class HangingFrame:
     is_pinning: bool = False
     """True if the frame is of the thread that pins batches, and not of a worker."""
     call: str | None = None
-    """System call that the hanging process must wait in; ``None`` for any.
+    """System call that a process must be in to match; ``None`` accepts any.
 
     Where one is named, only the innermost call is compared with the pattern.
     """
@@ -125,7 +125,7 @@ HANGING_FRAMES = (
 )
 
 _WAITS = re.compile(r'multiprocessing/(?:queues|connection|synchronize)|selectors')
-"""Expression for calls of a thread or worker that itself waits for work."""
+"""Regex for calls of a thread or worker that itself waits for work."""
 
 
 def find_hanging_frame(

@@ -31,7 +31,7 @@ _SHOWN_SHARE = 0.005
 _LEAST_READINGS, _LEAST_GAIN, _LEAST_FIT = 5, 0.05, 0.8
 """Readings, relative gain and fit (R squared) that memory growth needs to count."""
 _COPIES = 1.2
-"""Most growth of workers' memory that counts as copying the data set's objects.
+"""Most growth of workers' memory, in sizes of the objects, that counts as copying.
 
 A multiple of the size of the objects.
 """
@@ -58,15 +58,15 @@ class Holder(NamedTuple):
 
 
 class Holding(NamedTuple):
-    """Number of workers with which the host's memory would have lasted."""
+    """Number of workers with which the host's memory would have sufficed."""
 
     workers: int
-    """Number of workers per rank with which the host's memory would have lasted.
+    """Number of workers per rank with which the host's memory would have sufficed.
 
     No more than the run had.
     """
     ends_workers: bool = False
-    """True if memory would have lasted only with workers that end with each epoch."""
+    """True if memory would have sufficed only if workers ended with each epoch."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,12 @@ class MemoryShares:
     holders: tuple[Holder, ...]
     """Holders of the host's memory, largest first, other programs last."""
     holding: Holding | None
-    """Number of workers with which memory would have lasted, if there is one.
+    """Number of workers with which memory would have sufficed, if there is one.
 
     ``None`` where no other number would have helped, or none was needed.
     """
     growth: Text
-    """Name of memory growth that no number of workers withstands; empty without one."""
+    """Name of memory growth that fewer workers would not stop; empty without one."""
 
     @property
     def shares(self) -> Text:
@@ -132,7 +132,7 @@ class MemoryShares:
 
     @property
     def outlook(self) -> Text:
-        """Clause ``with 4 workers it would have held``; empty where that is unknown."""
+        """Clause ``with 4 workers it would have held``, on memory; empty if unknown."""
         if self.holding is None:
             return _NOTHING
         if self.holding.ends_workers:
@@ -376,7 +376,7 @@ def _fit(times_s: Column, sizes: Column) -> _Growth | None:
 
 
 class _Outlook(NamedTuple):
-    """Number of workers that memory would have sufficed for, or what grows instead."""
+    """Number of workers for which memory would have sufficed, or what grows anyway."""
 
     holding: Holding | None = None
     growth: Text = _NOTHING
@@ -388,7 +388,7 @@ class _WorkerCost(NamedTuple):
     each_bytes: float
     """Bytes of memory that one worker holds, without what loaded samples leaked."""
     leaked_bytes: float
-    """Bytes that loaded samples leaked so far, the same with any number of workers."""
+    """Bytes that loaded samples leaked so far; more workers would not leak more."""
     bytes_per_s: float
     """Bytes per second by which ``leaked_bytes`` grows."""
 
@@ -396,7 +396,7 @@ class _WorkerCost(NamedTuple):
 def _find_outlook(
     run: Run, worst: MemoryRecord, ranks: Sequence[MemoryRecord]
 ) -> _Outlook:
-    """Find the number of workers with which memory would have lasted.
+    """Find the number of workers for which memory would have sufficed.
 
     It counts until training ends, or until an epoch does that ends the workers.
     """
@@ -449,7 +449,7 @@ def _find_worker_cost(run: Run, ranks: Sequence[MemoryRecord]) -> _WorkerCost:
 
 
 class _Left(NamedTuple):
-    """Seconds until the training and its epoch end; infinite where unknown."""
+    """Seconds until the training ends and until its epoch ends; infinite if unknown."""
 
     training: float
     epoch: float

@@ -39,7 +39,7 @@ LISTED = ('ExponentialMovingAverage', 'MomentumAnnealingEMA', 'ExpMomentumEMA')
 
 @dataclass(frozen=True)
 class HostCost:
-    """Host CPU work of one kind per iteration, and the part an optimisation spares."""
+    """Host CPU work of one kind per iteration, and the part an optimisation removes."""
 
     name: str
     """Name of the optimisation, as ``optimize`` takes it."""
@@ -57,11 +57,11 @@ class HostCost:
     sent_s: float = 0.0
     """CPU seconds of a worker that are spared per batch."""
     is_covered: bool = False
-    """True if the GPU computes during the host work, so sparing it may gain nothing."""
+    """True if the GPU computes meanwhile, so that less host work may gain nothing."""
 
     @property
     def is_measured(self) -> bool:
-        """True if ``saved_s`` was measured, and is no mere upper bound."""
+        """True if ``saved_s`` was measured, False if it is an upper bound."""
         return self.now_s is not None
 
     @property

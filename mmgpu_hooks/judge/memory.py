@@ -37,7 +37,7 @@ the holes that they left. The second 128 still add a little.
 
 
 def count_ahead(num_workers: int | None, prefetch_factor: int | None) -> int:
-    """Count the batches in flight: by default, PyTorch loads 2 ahead per worker."""
+    """Count the batches that workers load ahead; 2 per worker if no factor is given."""
     return (num_workers or 0) * (prefetch_factor or DEFAULT_PREFETCH)
 
 
@@ -48,7 +48,7 @@ def is_shm_small(total_bytes: int, least_free_bytes: int, ahead_bytes: float) ->
 
 
 def are_files_few(most: float, limit: int) -> bool:
-    """Return True if a number of open files comes near the limit on open files."""
+    """Return True if the open files come near the limit on open files."""
     return most >= thresholds.FULL_SHARE * limit
 
 
@@ -111,7 +111,7 @@ def find_growth_of(
     least_share: float = LEAST_GROWTH_SHARE,
     warm_up: float = 0.0,
 ) -> Estimate | None:
-    """Find steady growth of a memory field over some log intervals, or ``None``."""
+    """Find steady growth of one memory field over log intervals, else ``None``."""
     read = some.having(field)
     return find_growth(
         read.column('iteration'),
@@ -151,7 +151,7 @@ class HostGrowth(NamedTuple):
     workers: Estimate | None
     room: HostRoom | None
     is_lasting: bool
-    """True if host memory growth outlasts an epoch, not ending with the workers."""
+    """True if the memory growth goes on after an epoch's workers have ended."""
     bytes_each: float
     """Bytes of host memory growth per iteration, over all ranks of the host."""
 

@@ -44,12 +44,12 @@ _WAITING_HOOK = 'SyncBuffersHook'
 
 
 class _OwnPart(NamedTuple):
-    """Part of a rank's time ledger that no other rank makes longer."""
+    """Part of a rank's time ledger that other ranks cannot make longer."""
 
     field: str
-    """Name of the field of a `RankRow` that holds the seconds of the ledger's part."""
+    """Field of `RankRow` with the seconds of the time ledger's part."""
     does: Text
-    """Verb phrase for a rank that spends time in the part of the ledger."""
+    """Verb phrase on a rank that spends time in the part, for a sentence."""
 
 
 _OWN_PARTS = {
@@ -213,7 +213,7 @@ def choose_judged(ranks: RanksSummary | None, runs: Sequence[Run]) -> JudgedRank
 
 
 def with_saves_of(judged: Run, first: Run) -> Run:
-    """Give a rank's run the checkpoint saves of rank 0, which saves for all ranks.
+    """Add rank 0's checkpoint saves, which are made for all ranks, to a rank's run.
 
     MMEngine saves on rank 0 alone. The others have no save of their own: they wait for
     it, in their next step, and what is booked there is moved.

@@ -32,7 +32,7 @@ class RecordedRun:
         self.evidence = evidence
         self.other_ranks = other_ranks
         self.every = Intervals(evidence.intervals)
-        """All log intervals of the run, for extremes and sums."""
+        """All log intervals of the run, the warm-up included."""
         self.last_switch = next(reversed(evidence.switches), None)
         """Last change of the train loader during training; ``None`` without one."""
         self.latest = _select_latest(self.every, self.last_switch)
@@ -60,7 +60,7 @@ class RecordedRun:
 
     @property
     def begun_with(self) -> TunedSettings:
-        """Settings of the train loader as the config has them, before any change."""
+        """Settings of the train loader at the start of training, as configured."""
         if self.evidence.switches:
             return self.evidence.switches[0].old
         return read_settings(self.evidence.run)
@@ -72,7 +72,7 @@ class RecordedRun:
 
     @property
     def cores_had(self) -> float | None:
-        """Usable cores that the run had; another start may give it more."""
+        """Number of usable cores that the run had when it was recorded."""
         return self.evidence.cores_had or self.meta.host.cores_had
 
     def column(self, field: str, key: str | None = None) -> Column:
@@ -80,7 +80,7 @@ class RecordedRun:
         return self.every.column(field, key)
 
     def since(self, number: int, until: int | None = None) -> RecordedRun:
-        """Copy the run without its first intervals, as a run that did not end.
+        """Copy the run without its first intervals, as of a run that has not ended.
 
         Args:
             number: Intervals to leave out.

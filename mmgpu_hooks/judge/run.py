@@ -100,7 +100,7 @@ class Run(RecordedRun):
         )
 
     def since(self, number: int, until: int | None = None) -> Run:
-        """Copy the run without its first intervals, with statistics of the rest."""
+        """Copy the run without its first intervals, with statistics of the others."""
         part = super().since(number, until)
         return Run(part.evidence, part.other_ranks)
 
@@ -176,7 +176,7 @@ class Run(RecordedRun):
         return find_host_costs(self)
 
     def is_worth_sparing(self, cost: HostCost) -> bool:
-        """True if iterations wait for the host, and an optimisation spares enough work.
+        """True if iterations wait for host work that an optimisation takes away.
 
         Where the loop waits for data, or the card is busy all the time, nothing that
         the training thread does sets the speed.
@@ -239,12 +239,12 @@ class Run(RecordedRun):
 
     @property
     def is_starved(self) -> bool:
-        """True if the training loop waits because the loader cannot keep up."""
+        """True if the training loop waits because the loader delivers too slowly."""
         return self.wait_cause == 'starved'
 
     @property
     def is_stalled(self) -> bool:
-        """True if rare stalls are all that is known of the waits for data.
+        """True if the waits for data are known only as rare stalls.
 
         Where loading was measured inside the workers, the workload tells more.
         """
@@ -352,7 +352,7 @@ class Run(RecordedRun):
 
     @property
     def free_cores(self) -> float:
-        """Usable cores, less those that other programs claim."""
+        """Number of usable cores, minus those that other programs claim."""
         workload = self.workload
         assert workload is not None
         free = workload.free_cores
@@ -400,6 +400,6 @@ class Run(RecordedRun):
         )
 
     def saves_held_by(self, cause: str | None) -> list[SaveJudgement]:
-        """List the slow saves with a given cause; ``None`` for unproven causes."""
+        """List the slow saves of one cause; ``None`` means unproven causes."""
         judged = self.judged_saves
         return [save for save in judged if save.is_slow and save.cause == cause]

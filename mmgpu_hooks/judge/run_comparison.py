@@ -44,7 +44,7 @@ _SETTINGS = (
     'gpu.driver_version',
 )
 _CHANGING = 'host.ram_available_bytes', 'host.shm_free_bytes'
-"""Limits of the host that differ from run to run: free memory."""
+"""Host limits ignored in comparisons, as they differ from run to run: free memory."""
 
 
 def compare_runs(before: Run, after: Run) -> RunComparison:
@@ -127,7 +127,7 @@ def compare_runs(before: Run, after: Run) -> RunComparison:
 
 
 def _judge_change(change: Estimate | None) -> str | None:
-    """Call a change slower or faster where its confidence interval excludes 0."""
+    """Return slower or faster if the change's confidence interval excludes 0."""
     if change is None:
         return None
     if change.low > 0:

@@ -30,7 +30,7 @@ NATURE: dict[str, str] = {
     phrase('number of CPUs of the host'): 'meta.host.logical_cpus',
     phrase('number of parameters of the model'): 'meta.parameters',
 }
-"""Fields in which runs of the same training agree, by their names in sentences."""
+"""Record fields that identify the same training, by their names in sentences."""
 
 _CONDITIONS: dict[str, str] = {
     phrase('number of usable cores'): 'meta.host.cores_had',
@@ -38,10 +38,10 @@ _CONDITIONS: dict[str, str] = {
     phrase('number of steps whose gradients are added up'): 'meta.accumulative_counts',
     phrase('number of images in the data set'): 'meta.loader.dataset_length',
 }
-"""Further fields of a run that costs depend on, by their names in sentences."""
+"""Further record fields on which costs depend, by their names in sentences."""
 
 _LARGER = 1.5
-"""Smallest ratio of bytes at which images differ in size; crops vary by less."""
+"""Smallest ratio of bytes per image at which images differ in size."""
 
 
 @dataclass(frozen=True)
@@ -122,13 +122,13 @@ def _why_left_out(newest: Run, run: Run) -> Text | None:
 
 
 def _measure_image(run: Run) -> float | None:
-    """Compute the bytes of an image's tensors, from the usual batch."""
+    """Compute the bytes of one image's tensors, from the usual batch."""
     size, batch_bytes = run.meta.loader.batch_size, median(run.column('batch_bytes'))
     return batch_bytes / size if size and batch_bytes else None
 
 
 class Unequal(NamedTuple):
-    """Field whose values are known of two runs, and differ."""
+    """Field of the run record whose known values differ between two runs."""
 
     name: str
     before: Any
@@ -136,7 +136,7 @@ class Unequal(NamedTuple):
 
 
 def find_unequal(old: Run, new: Run, fields: Mapping[str, str]) -> Iterator[Unequal]:
-    """Find the fields whose values are known of both runs, and differ.
+    """Find the record fields whose values are known in both runs and differ.
 
     Args:
         old: The first run.

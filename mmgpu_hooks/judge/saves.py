@@ -43,7 +43,7 @@ What a quiet host of two cores shows.
 """
 
 USUAL_BLOCKING = 0.5
-"""Largest ratio of blocked time to CPU time that is usual in a save, and no delay.
+"""Largest ratio of blocked time to CPU time at which a save counts as not delayed.
 
 Page faults, a write through the page cache, copies from a card.
 """
@@ -58,30 +58,30 @@ One odd save, often the first, is none.
 """
 
 FULL_CORES = 0.75
-"""Smallest used share of the usable cores that explains a save's wait for a core.
+"""Smallest share of the usable cores in use that explains a save's core wait.
 
 The scheduler moves tasks late, and short saves are read coarsely.
 """
 
 EXPLAINED = 0.7
-"""Smallest ratio of others' CPU time to a save's core wait that explains the wait.
+"""Least ratio of a program's CPU time to a save's core wait that proves it the cause.
 
 A task was on that core all the while, but for what a hypervisor takes and the clock's
 grain of 10 ms.
 """
 
 BY_ELIMINATION = 0.25
-"""Ratio of CPU time to a save's core wait below which a suspect program is cleared."""
+"""Ratio of a program's CPU time to a save's core wait below which it is no cause."""
 
 MAJOR_FAULT_S = 1e-4
-"""Least seconds of reading a memory page from storage or swap: those of a fast SSD."""
+"""Least seconds of reading one memory page from storage or swap."""
 
 NAMED_SHARE = 0.2
-"""Smallest share of a save's delay at which a cause beside the main one is named."""
+"""Smallest share of a save's delay at which a second cause is named."""
 
 
 class _ThreadTimes(NamedTuple):
-    """Seconds that a saving thread ran, waited for a core and was blocked."""
+    """Seconds that the saving thread ran, waited for a core and was blocked."""
 
     cpu_s: float
     run_delay_s: float
@@ -273,7 +273,7 @@ def _phrase_delay(
 
 
 def is_reference(save: SaveRecord) -> bool:
-    """Return True if a save hardly waited, so that later saves compare with it."""
+    """Return True if a save hardly waited, so that later saves are compared with it."""
     times = _read_times(save)
     if times is None:
         return False
@@ -305,7 +305,7 @@ def net_delay_s(gross_s: float, won_s: float | None) -> float | None:
 
 
 def _others_here_s(save: SaveRecord, host: HostLimits) -> float | None:
-    """Compute other programs' CPU seconds that must have run on this job's cores.
+    """Compute the least CPU seconds of other programs on the cores of this job.
 
     A container's two cores of 64 are not in the way of what runs on the others.
 
@@ -319,7 +319,7 @@ def _others_here_s(save: SaveRecord, host: HostLimits) -> float | None:
 
 
 class _UsualLength(NamedTuple):
-    """Expected seconds of a save without its waits."""
+    """Expected seconds of a save that does not wait, and how they were estimated."""
 
     wall_s: float
     basis: Text
@@ -405,7 +405,7 @@ def _share_of_workers(
 
 
 def _memory_s(save: SaveRecord, left_s: float) -> float:
-    """Compute the seconds of a save's delay that were a wait for memory.
+    """Compute the part of a save's delay, in seconds, that was waiting for memory.
 
     Pages of ours came from storage or swap, and the kernel says how long tasks waited.
     """
@@ -421,7 +421,7 @@ def _memory_s(save: SaveRecord, left_s: float) -> float:
 def _find_cause(
     held_s: dict[str, float], contention_s: float, usual_s: float
 ) -> str | None:
-    """Find the largest of the causes that make a save slow by themselves.
+    """Find the cause with the largest delay, out of those that suffice for a slow save.
 
     A delay by the CPU counts early, because it is measured best.
     """

@@ -57,13 +57,13 @@ class Schedule:
         return None if self.plan is None else sum(map(len, self._saves(done)))
 
     def count_starts(self, done: int) -> int:
-        """Count the epochs that have not begun yet."""
+        """Count the epochs of the training that have not begun yet."""
         if self.epoch is None:
             return 0
         return max(self.iterations // self.epoch - -(-done // self.epoch), 0)
 
     def list_events(self, done: int) -> list[PlannedEvent] | None:
-        """List the validations and saves that are ahead, in order, saves first.
+        """List the planned validations and saves that are ahead, in order, saves first.
 
         Returns:
             ``None`` where there are too many, or the schedule is unknown.

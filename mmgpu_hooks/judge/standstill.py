@@ -22,16 +22,16 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences, worded
 _NETWORK = re.compile(r'nfs|fuse|ceph|lustre|cifs|smb|9p|gpfs|beegfs|afs', re.I)
 _OPENING = 'open', 'openat', 'read', 'pread64', 'readv'
 _COLLECTIVE = re.compile(r'torch/distributed/(?!elastic/)|mmengine/dist/(?!utils\.py)')
-"""Expression for a frame that waits in a collective of ``torch.distributed``.
+"""Regex for a frame that waits in a collective of ``torch.distributed``.
 
 Not one that wraps a whole script (``record``) or a save (``master_only``).
 """
 _OTHERS_NEEDED = re.compile(r'torch/(?:autograd|cuda|nn/parallel)/|message_hub')
-"""Expression for a frame in which a step waits for the gradients of other ranks."""
+"""Regex for a frame in which a step waits for the gradients of other ranks."""
 _IDLE = re.compile(r'multiprocessing/(?:queues|connection)|selectors')
 _MOST_CALLS = 4
 _SLOW_TIMES, _SLOW_S = 3.0, 1.0
-"""Limits for a sample that is slow and not stuck: a factor, and seconds.
+"""Limits up to which a sample counts as slow, not stuck: a factor, and seconds.
 
 It takes at most this factor of the mean of the samples before it in its batch, which
 took at least so many seconds each.
@@ -67,7 +67,7 @@ _VALIDATING = {
 
 
 class LastSign(NamedTuple):
-    """Position at which a rank's evidence ends; sorts by time."""
+    """Last iteration that a rank recorded, and its alarms since; sorts by progress."""
 
     iteration: int
     """Last iteration that the rank recorded."""
@@ -100,7 +100,7 @@ class Rank(NamedTuple):
 
     @property
     def last_sign(self) -> LastSign:
-        """Position at which the rank's evidence ends."""
+        """Last iteration that the rank recorded, and its alarms since."""
         evidence = self.evidence
         last = evidence.intervals[-1].iteration if evidence.intervals else 0
         alarms = sum(stuck.iteration >= last for stuck in evidence.stuck)
@@ -146,7 +146,7 @@ class Rank(NamedTuple):
 
 
 def find_first_gone(ranks: Sequence[Rank]) -> Rank | None:
-    """Find the rank whose process was gone first, without an end record.
+    """Find the rank whose process ended first, of those without an end record.
 
     Ranks keep step: one whose evidence ends earlier than that of the others did not
     end with them.
@@ -295,7 +295,7 @@ def _is_work_on_one_rank(stuck: StuckRecord, cause: str) -> bool:
 
 
 class _Meeting(NamedTuple):
-    """Reason why ranks that all wait for one another do not meet."""
+    """Reason why ranks that wait for one another never meet, and the rank at fault."""
 
     cause: str
     certainty: str
@@ -308,7 +308,7 @@ _Found = Sequence[tuple[Rank, StuckRecord]]
 
 
 def _name_starter(own: _Found) -> _Meeting | None:
-    """Name the rank that has not begun to train, of those that wait for no other."""
+    """Name the rank that has not begun to train, if all waiting ranks are starting."""
     if not own or any(stuck.part != START_PART for _, stuck in own):
         return None
     return _late(rank for rank, _ in own)
@@ -448,7 +448,7 @@ def describe_batches(batches: Mapping[int, int]) -> list[Text]:
 
 
 def is_late_by_others(words: Sequence[EvidenceLine | None]) -> bool:
-    """Return True if no working rank explains that a rank waits in a collective.
+    """Return True if another rank ended or raised an alarm, or all stand still.
 
     Args:
         words: The last interval, standstill or end of each.
@@ -482,14 +482,14 @@ def _phrase_place(number: int | None, stuck: StuckRecord) -> Text:
 
 
 def phrase_part(stuck: StuckRecord) -> Text:
-    """Phrase the part of training that a rank was in."""
+    """Phrase in which part of training a rank stands still."""
     if stuck.validation_part is not None:
         return phrase_validation_part(stuck.validation_part, stuck.metric)
     return _DOING.get(stuck.part) or phrase('in {part}', part=stuck.part)
 
 
 def phrase_validation_part(part: str, metric: str | None) -> Text:
-    """Phrase what a validation was doing.
+    """Phrase in which part of a validation a rank stands still.
 
     Args:
         part: As in ``parts_s`` of a validation.
@@ -506,7 +506,7 @@ def phrase_validation_part(part: str, metric: str | None) -> Text:
 
 
 def waits_for_data(stuck: StuckRecord) -> bool:
-    """Return True if the loop waited for a batch, of training or of validation."""
+    """Return True if the loop waits for a batch, of training or of validation."""
     is_wait = stuck.part in ('data_wait', 'resume')
     return is_wait or stuck.validation_part == 'data_wait'
 
@@ -628,7 +628,7 @@ def _count_workers(rank: Rank, stuck: StuckRecord) -> int:
 
 
 def find_row(stuck: StuckRecord) -> HangingFrame | None:
-    """Find the known hanging call of a DataLoader worker, or of the pinning thread."""
+    """Find the known hanging call in which a worker or the pinning thread stands."""
     if not waits_for_data(stuck):
         return None
     of_worker = None
@@ -639,7 +639,7 @@ def find_row(stuck: StuckRecord) -> HangingFrame | None:
 
 
 def is_lost(stuck: StuckRecord) -> bool:
-    """Return True if the awaited batch was lost: its worker waits for work."""
+    """Return True if the awaited batch was lost: its worker is idle."""
     is_known = stuck.worker is not None and stuck.sample is None
     return is_known and bool(_IDLE.search(''.join(stuck.stack[:3])))
 

@@ -57,7 +57,7 @@ Each new start has them.
 """
 
 START_LEAST_S = 10.0
-"""Fewest seconds of a run's start that are ever reported.
+"""Fewest seconds of a run's start that are reported, whatever their share.
 
 A user who starts a training waits as long without a thought.
 """
@@ -129,19 +129,19 @@ Below, it is a finding.
 """
 
 EXTERNAL_LOAD = 0.25
-"""Smallest share of the host's CPUs in use by others that affects measurements."""
+"""Smallest share of the host's CPUs in use by others that spoils measurements."""
 
 WORTHWHILE_GAIN = 0.03
-"""Smallest predicted gain for which a setting is changed: machines vary by as much."""
+"""Smallest predicted gain for which a setting is changed, as a share of the time."""
 
 HOST_COST_WORTH = 0.01
-"""Smallest measured share of an iteration that an optimisation must take off.
+"""Smallest share of an iteration, if measured, that an optimisation must save.
 
 It costs a line in the config, and changes nothing that is trained.
 """
 
 HOST_COST_MOST = 0.03
-"""Smallest estimated share of an iteration that an optimisation must take off.
+"""Smallest share of an iteration, if estimated, that an optimisation must save.
 
 The estimate is an upper bound.
 """
@@ -234,7 +234,7 @@ OWN_THREADS = 3
 """Number of a worker's threads that PyTorch starts: loading, sending, pinning."""
 
 THREADS_NOTICE = 0.1
-"""Smallest share of the workers' CPU outside their main threads that is notable.
+"""Smallest share of workers' CPU outside their main threads that is a notice.
 
 Sending takes less where the loading is worth a word.
 """

@@ -36,7 +36,7 @@ LEAST_LOSS = 0.03
 """Smallest slow-down that counts, as a share of an iteration: machines vary so much."""
 
 NO_LOSS = 0.01
-"""Largest share of an iteration that a kept loader change of unclear effect costs."""
+"""Largest loss, as a share of an iteration, at which an unclear change is kept."""
 
 LEAST_SPREAD = 0.01
 """Least relative spread of iteration times assumed for a short series of intervals."""
@@ -62,7 +62,7 @@ class ChangeVerdict:
     after_s: float
     """Seconds per iteration after the change of DataLoader settings."""
     gain: Estimate | None
-    """Share of an iteration that the loader change saves; negative for a loss.
+    """Share of an iteration's time that the loader change saves; negative for a loss.
 
     ``None`` where the intervals are too few for an estimate.
     """

@@ -1,4 +1,4 @@
-"""Treats the validation loops of a run as a run, to judge their loader. Pure.
+"""Builds a `Run` of a training's validation loops, to judge their loader. Pure.
 
 A validation is to its loader what an interval is to the train loader: workers make
 batches, and batch follows batch.
@@ -74,7 +74,7 @@ class ValidationLoops(Run):
         )
 
     def since(self, number: int, until: int | None = None) -> ValidationLoops:
-        """Copy the validation loops without the first validations.
+        """Copy the validation loops without the first ``count`` validations.
 
         Args:
             number: Validations to leave out.
@@ -148,7 +148,7 @@ def _is_possible(record: ValidationRecord) -> bool:
 
 
 def count_validations(run: Run) -> int:
-    """Count the validations of the whole training: as planned, or at their rate."""
+    """Count the validations of a whole training: as planned, or at the rate so far."""
     record, seen = run.meta, len(run.validations)
     schedule = Schedule.of(record)
     planned = None if schedule is None else schedule.count_validations(0)

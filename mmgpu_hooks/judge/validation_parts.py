@@ -40,7 +40,7 @@ class ValidationCosts:
     """Number of batches in all validations together."""
 
     def share(self, part: str) -> float:
-        """Return the share of the validations' time that a part took."""
+        """Return the share of the validations' time that one part took."""
         return self.parts_s.get(part, 0.0) / self.wall_s
 
 

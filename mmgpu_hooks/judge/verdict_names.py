@@ -1,4 +1,4 @@
-"""The closed list of verdicts, for code that names them without judging."""
+"""Names and titles of all verdicts, for code that does not judge."""
 
 from __future__ import annotations
 

@@ -31,10 +31,10 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 _SCARCE = 0.03
 """Share of free host memory below which the kernel is about to kill processes."""
 _AMPLE = 0.15
-"""Share of free host memory above which a kill had another cause than memory."""
+"""Share of free host memory above which memory was not the cause of a kill."""
 _MOST_PROOF = 4
 _GIVEN_UP = {Order.ENDED, Order.KILLED, Order.KILLED_TOO, Order.AFTER}
-"""Priorities of log lines that say that somebody ended a run, such as a hanging one."""
+"""Priorities of log lines on a run that was ended on purpose, perhaps for hanging."""
 _OWN_REASONS = {order for order in Order if order < Order.CRASHED}
 _OWN_REASONS -= {Order.AFTER, Order.ENDED}
 """Priorities of log lines that say why a run failed before somebody ended it."""
@@ -76,7 +76,7 @@ _WITHOUT_MEMORY = {
     'rank': 'rank_lost',
     'terminated': 'unknown',
 }
-"""Cause of a kill, by its victim, where memory was not short."""
+"""Cause of a kill when memory was not short, by the victim of the kill."""
 _CARD_LOST = re.compile(r'GPU is lost|fallen off the bus', re.I)
 _PYTHON_ERROR = re.compile(r'(?:\w+\.)*\w*Error\b')
 """Start of a Python exception, which programs other than the training do not print."""
@@ -88,16 +88,16 @@ _BROKEN = re.compile(
 _OF_A_CARD = re.compile(r'CUDA|NCCL|cuDNN|cuBLAS|NVML|GPU|HIP', re.I)
 _NCCL_ERROR = re.compile(r'(?:\w+\.)*(?:DistBackendError|nccl\w+Error)\b')
 _NAMED_RANK = re.compile(r'\bprocess rank (\d+) with PID')
-"""Expression for the name of a rank as mpirun prints it."""
+"""Regex for the name of a rank as mpirun prints it."""
 _TIMED_OUT = 'worker_stuck', 'rank_waits', 'rank_never_came'
 """Causes by time-out, which a disk quota met by another program does not explain."""
 
 _OF_A_STANDSTILL = None, 'unknown', 'interrupted', 'rank_waits', 'rank_lost'
-"""Causes that logs name when a start hangs, or was ended for that."""
+"""Causes that logs name for a start that hung, or was ended because it hung."""
 _OF_OTHER_RANKS = 'rank_waits', 'rank_never_came', 'rank_lost'
-"""Causes named by a log line about other ranks, whose own records say more."""
+"""Causes in a log line that only reports on other ranks: their records decide."""
 _OF_NO_END = ('uneven_inputs',)
-"""Causes for which the completed end of one rank says nothing about the others."""
+"""Causes that hold even though one rank completed its training."""
 _JOINED = (
     'uneven_inputs',
     'work_on_one_rank',
@@ -443,7 +443,7 @@ def _went_on(event: Event, later: Event) -> bool:
 
 
 def _outlived(event: Event, later: Event, failed: float) -> bool:
-    """Return True if a later death does not follow from a NaN in the losses."""
+    """Return True if a later failure does not follow from a NaN in the losses."""
     if event.sign.cause != 'nan_loss' or event.sign.is_raised:
         return False
     is_full = later.is_traced and later.sign.cause in _NEVER_BY_NAN
@@ -511,7 +511,7 @@ def _name(lead: _Lead, state: str, is_waited_for: bool) -> Why:
 
 
 def _find_failed(event: Event, log: ConsoleLog) -> int | None:
-    """Find the rank that failed, which is not always the rank that says so."""
+    """Find the rank that failed; the rank that logged the failure may be another."""
     named = _NAMED_RANK.search(event.text)
     if named is not None:
         return int(named[1])

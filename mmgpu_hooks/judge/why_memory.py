@@ -66,7 +66,7 @@ def _advise(shares: MemoryShares) -> list[Text]:
 
 
 def add_start(why: Why, ranks: Sequence[Sequence[MemoryRecord]]) -> Why:
-    """Add to a diagnosis what held host memory in a start that never came to train.
+    """Add to a diagnosis what held host memory in a start that never trained.
 
     Args:
         why: What is known by its logs.

@@ -1,4 +1,4 @@
-"""Adds to a diagnosis what a start was doing that never came to its train loop."""
+"""Adds to a diagnosis the last part that began of a start that never trained."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 
 def describe_part(record: StartPartRecord) -> Text:
-    """Describe a part of a training's start that has begun.
+    """Describe one part of a training's start, from the record of its beginning.
 
     For example: ``CocoDataset began to load data/train.json, 448 MiB, 2.1 s after the
     hook was built (training data)``.
@@ -31,7 +31,7 @@ def describe_part(record: StartPartRecord) -> Text:
 
 
 def add_start_parts(why: Why, ranks: Sequence[RunEvidence]) -> Why:
-    """Add to a diagnosis what a start was doing that never came to its train loop.
+    """Add to a diagnosis the last part that began of a start that never trained.
 
     Args:
         why: What is known by its logs, and by the ranks.

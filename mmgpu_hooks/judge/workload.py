@@ -55,7 +55,7 @@ _LEAST_COUNT = 8
 """Fewest batches or steps of an interval whose percentiles are used."""
 
 _USUAL_VARIATION = 0.3
-"""Relative spread assumed for a batch's loading time where it was not measured."""
+"""Relative spread assumed for a batch's loading time that was not measured."""
 
 
 class _Bounded(NamedTuple):
@@ -407,7 +407,7 @@ class _Loading(NamedTuple):
 
     cost: Cost | None
     is_measured: bool
-    """True if the loading cost was measured; False if only bounded, or unknown."""
+    """True if the loading cost was measured, False if it is a bound or unknown."""
 
 
 def _loading_cost(part: _Part) -> _Loading:
@@ -441,14 +441,14 @@ def _loading_cost(part: _Part) -> _Loading:
 
 
 _RARE_FROM = 0.02
-"""Smallest share of the mean loading time that rare slow batches must make up."""
+"""Smallest share of the loading time in rare slow batches to be modelled."""
 _RARE_AT_MOST = 0.05
 """Largest share of slow batches that counts as rare.
 
 The 95th percentile does not see these.
 """
 _RARE_TIMES = 1.5
-"""Least time of rare slow batches, as a multiple of the 95th percentile."""
+"""Least loading time of a rare slow batch, in 95th percentiles of all batches."""
 
 
 def _with_rare(loading: Cost, intervals: Intervals) -> Cost:
@@ -495,7 +495,7 @@ def _log_normal(intervals: Intervals, field: str) -> _LogNormal | None:
 
 
 def _run_delay_s(part: _Part) -> float | None:
-    """Compute the seconds per batch that a worker waits for a core, after the start.
+    """Compute the seconds per batch that workers waited for a core after the start.
 
     The start, when all workers make their first batches side by side, is left out if
     the intervals allow it.
@@ -534,7 +534,7 @@ def _batch_cpu_cost(part: _Part, loading: Cost) -> Cost | None:
 
 
 def _of_intervals(part: _Part, mean_s: float, field: str) -> Cost:
-    """Make a cost of a mean, with spread and error from the log intervals."""
+    """Make a `Cost` of a mean whose spread and error come from the log intervals."""
     intervals, count = part.recorded.latest.after(1), part.figures.steady_iterations
     # too few to show how they vary: their means below still do
     variation = _variation(intervals, field) or 0.0

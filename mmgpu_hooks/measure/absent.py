@@ -1,4 +1,4 @@
-"""Exceptions of a source of measured values: the source is absent, or it fails."""
+"""Exceptions for a source of measured values that is absent or fails."""
 
 from __future__ import annotations
 

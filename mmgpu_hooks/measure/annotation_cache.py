@@ -54,7 +54,7 @@ _HEAD = struct.Struct('<20sQI')
 """Layout of a cache file's first bytes: magic; length and CRC-32 of the header."""
 _PAGE = 4096
 _MOST_DIGITS = 64
-"""Spare bytes in a cache file's header for the digits of its sections' offsets."""
+"""Spare bytes of a cache file's header for digits of its sections' offsets."""
 _OPEN = getattr(os, 'O_NOFOLLOW', 0) | getattr(os, 'O_CLOEXEC', 0)
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -64,7 +64,7 @@ class CacheError(Exception):
 
 
 class FileStamp(NamedTuple):
-    """Size, times and inode of a file that was read, to see later if it has changed."""
+    """Size, times and inode of a file when it was read, to notice later changes."""
 
     path: str
     """Absolute path of the file that was read."""
@@ -103,7 +103,7 @@ class _Header(msgspec.Struct, frozen=True):
     state: _Section
     addresses: _Section
     data: _Section
-    """Section of the samples in a cache file; its CRC is 0, as it is never checked."""
+    """Section of a cache file with the samples; its CRC is 0, as it is not checked."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class ParsedAnnotations:
 
 
 def locate_folder(environ: Mapping[str, str]) -> Path:
-    """Name the folder of this user's annotation cache, which may not be there yet.
+    """Return the path of this user's annotation cache; the folder may not exist yet.
 
     Raises:
         CacheError: If nothing says where the user's files are.
@@ -167,11 +167,11 @@ class CacheFolder:
         self._is_network = mount is not None and mount.is_network
 
     def close(self) -> None:
-        """Close the annotation cache; what was mapped stays mapped."""
+        """Close the annotation cache's folder; arrays already mapped stay mapped."""
         os.close(self._fd)
 
     def read(self, key: str) -> ParsedAnnotations | None:
-        """Map annotations kept under a key, if no file they were parsed from changed.
+        """Map the annotations cached under a key, unless a file they came from changed.
 
         Args:
             key: All that it depends on beside those files.
@@ -231,7 +231,7 @@ class CacheFolder:
         data: npt.NDArray[np.uint8],
         addresses: npt.NDArray[np.int64],
     ) -> bool:
-        """Write parsed annotations to the cache; where that fails, nothing is left.
+        """Write parsed annotations to the cache; a failure leaves no file behind.
 
         Args:
             key: As :meth:`read` is given.
@@ -309,7 +309,7 @@ class CacheFolder:
         return True
 
     def _is_abandoned(self, name: str) -> bool:
-        """True if no process writes a cache file any more: a writer holds its lock."""
+        """True if no process holds the lock of a cache file that was being written."""
         try:
             descriptor = os.open(name, os.O_RDONLY | _OPEN, dir_fd=self._fd)
         except OSError:
@@ -356,7 +356,7 @@ def _list_files(folder: int | str) -> Iterator[_KeptFile]:
 
 
 def read_use(environ: Mapping[str, str]) -> CacheUse:
-    """Count the files and bytes of the annotation cache; nothing is made or opened."""
+    """Count the files and bytes of the annotation cache, without opening any file."""
     try:
         path = locate_folder(environ)
     except CacheError as error:
@@ -391,7 +391,7 @@ def _describe_error(path: Path, error: OSError) -> str:
 
 
 def _check_own(info: os.stat_result, path: Path, *, is_folder: bool = True) -> None:
-    """Check that a file or folder is this user's and nobody else may change it.
+    """Check that a file or folder belongs to this user and nobody else may change it.
 
     Raises:
         CacheError: If not.

@@ -1,4 +1,4 @@
-"""Limits of control groups on this process, and the time they throttled it.
+"""Reads this process's control groups: limits, and time for which it was throttled.
 
 Version 1, version 2 and both at once, where systemd and containers mount them; the
 limit that counts is the smallest over the process's own group and all its ancestors.
@@ -16,7 +16,7 @@ The kernel writes the largest page-aligned number.
 """
 
 _THROTTLED = {'throttled_time': 1e9, 'throttled_usec': 1e6}
-"""Field of the throttled time in ``cpu.stat`` (version 1, 2), and units per second."""
+"""Field of ``cpu.stat`` with the throttled time, and its units per second."""
 
 
 class CpuGroup(NamedTuple):
@@ -100,7 +100,7 @@ def read_cgroup_folders(controller: str, proc: Path, sys: Path) -> list[GroupFol
 
 
 def _own_folder(top: Path, path: str) -> Path:
-    """Find the folder of a control group, though a container may hide part of its path.
+    """Find the folder of a control group, even if a container hides part of the path.
 
     It may show the end only, or nothing.
 
@@ -145,7 +145,7 @@ def _read(path: Path) -> str:
 
 
 def read_throttled_s(folder: Path) -> float:
-    """Seconds that a control group's CPU quota held tasks back, summed over the CPUs.
+    """Seconds for which a control group's CPU quota held tasks back, over all CPUs.
 
     ``cpu.stat`` counts them since the group was made::
 

@@ -1,4 +1,4 @@
-"""Clocks that return seconds. Code takes a :data:`Clock`; tests turn one by hand."""
+"""Clocks that return seconds, and their type :data:`Clock`, which tests can fake."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from datetime import datetime
 from typing import Callable
 
 Clock = Callable[[], float]
-"""Type of a clock: returns seconds, of which only differences mean anything."""
+"""Type of a clock: a function that returns seconds; only differences have a meaning."""
 
 monotonic_s: Clock = time.perf_counter
-"""Clock for durations: never set back, runs on while the process sleeps."""
+"""Seconds of a clock for durations: never set back, runs on in ``sleep``."""
 
 thread_cpu_s: Clock = time.thread_time
 """CPU seconds of the calling thread."""
@@ -19,11 +19,11 @@ process_cpu_s: Clock = time.process_time
 """CPU seconds of this process, all threads, children excluded."""
 
 wall_unix_s: Clock = time.time
-"""Seconds since 1970; a label, never used for durations."""
+"""Seconds since 1970 by the wall clock; used as a label, never for durations."""
 
 
 def local_time(ahead_s: float = 0.0) -> datetime:
-    """Date and time by this host's clock, ``ahead_s`` seconds from now."""
+    """Date and time by this host's clock in ``ahead_s`` seconds."""
     return datetime.fromtimestamp(wall_unix_s() + ahead_s)
 
 
@@ -33,5 +33,5 @@ def seconds_until(unix_s: float) -> float:
 
 
 def grown(before: float | None, now: float | None) -> float | None:
-    """Growth of a counter, never below 0; ``None`` where either reading is unknown."""
+    """Growth from one counter reading to the next, 0 at least; ``None`` if unknown."""
     return None if before is None or now is None else max(now - before, 0.0)

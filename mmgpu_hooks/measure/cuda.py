@@ -45,7 +45,7 @@ class CudaDevice(TypedDict):
     """UUID and PCI address of a CUDA device; ``None`` where nothing gives it."""
 
     uuid: str | None
-    """UUID of the GPU without NVML's prefix; torch has it from 2.4 on."""
+    """UUID of the GPU without NVML's prefix ``GPU-``; torch has it from 2.4 on."""
     pci_bus_id: str | None
 
 
@@ -77,7 +77,7 @@ def read_cudnn_benchmark() -> bool:
 
 
 def find_lacking(backend: str | None, settings: str) -> dict[str, str]:
-    """Find the statistics that a CUDA allocator leaves at zero, each with the reason.
+    """Find the statistics that a CUDA allocator never counts, with the reasons.
 
     Args:
         backend: As ``torch.cuda.get_allocator_backend()`` says; ``None`` where it
@@ -116,7 +116,7 @@ class CudaMemoryFigures(TypedDict):
     """Statistics of the CUDA allocator between two reads; ``None`` is unknown."""
 
     peak_bytes: int | None
-    """Largest number of CUDA bytes allocated; unknown where validation hides it."""
+    """Most CUDA bytes allocated; unknown if a validation's higher peak hides it."""
     reserved_bytes: int | None
     """Largest number of bytes that the CUDA allocator was seen to reserve."""
     allocated_bytes: int | None
@@ -165,9 +165,9 @@ class CudaMemory:
         self._in_validation = False
         self._before_validation: int | None = None
         self._left: int | None = None
-        """Peak of the CUDA allocator as validation, or what came before, left it."""
+        """CUDA memory peak, in bytes, set before training or in a validation."""
         self._hidden = 0
-        """Peak of CUDA memory in bytes that training may have reached unseen."""
+        """Highest old peak, in bytes, below which training's own peak is invisible."""
         self._retries: int | None = None
         """Retried CUDA allocations of the whole process at the last :meth:`drain`."""
         self._stats: Mapping[str, Any] = {}
@@ -221,7 +221,7 @@ class CudaMemory:
         return int(found)
 
     def begin_validation(self) -> None:
-        """Note training's CUDA memory peak, before a validation sets its own.
+        """Note training's CUDA memory peak before a validation raises it.
 
         Raises:
             SourceError: If the allocator does not keep these statistics.
@@ -232,7 +232,7 @@ class CudaMemory:
             self._in_validation = True
 
     def end_validation(self) -> None:
-        """Count the CUDA memory peak as training's again, if in a validation.
+        """Attribute the CUDA memory peak to training again, after a validation.
 
         Raises:
             SourceError: If the allocator does not keep these statistics.
@@ -247,7 +247,7 @@ class CudaMemory:
                 self._left = peak
 
     def drain(self) -> CudaMemoryFigures:
-        """Return the CUDA memory statistics since the last call, and begin anew."""
+        """Return the CUDA memory statistics since the last call, and restart them."""
         before, retries = self._retries, None
         count = self._retries = self._find('retries')
         # somebody may have reset it
@@ -358,7 +358,7 @@ def _torch_with_cuda() -> Any:
 
 
 _MOST_STEPS = 1024
-"""Most train steps whose CUDA events are kept until read; more are not timed."""
+"""Most train steps whose CUDA events wait to be read; further ones are not timed."""
 
 
 @dataclass
@@ -421,7 +421,7 @@ class CudaEvents:
         """The train step that began last."""
 
     def begin_step(self) -> None:
-        """Record a CUDA event; to be called right before the work of a train step.
+        """Record a CUDA event for the start of a train step, right before its work.
 
         It raises what CUDA does, after any error of its own.
         """
@@ -436,7 +436,7 @@ class CudaEvents:
         self._step = step
 
     def end_step(self) -> None:
-        """Record a CUDA event after a train step or its hooks: the last call counts."""
+        """Record a CUDA event for the end of a train step; a later call replaces it."""
         step = self._step
         if step is not None and not self._is_capturing():
             step.end.record(step.stream)
@@ -452,7 +452,7 @@ class CudaEvents:
         self._step = None
 
     def drain(self) -> IdleShare:
-        """Return the GPU's idle share since the last call, and begin anew.
+        """Return the GPU's idle share since the last call, and restart its count.
 
         What the GPU has not passed yet belongs to the next drain.
         """

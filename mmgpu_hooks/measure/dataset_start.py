@@ -24,7 +24,7 @@ PHASES: Mapping[str, str] = {
     'filter_data': 'filter_s',
     '_serialize_data': 'serialise_s',
 }
-"""Methods of MMEngine's data sets, and the field that their seconds go to."""
+"""Methods of MMEngine's data sets that are timed, and the record field for each."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ _STARTS = (
     (multiprocessing.process.BaseProcess, 'start'),
     (subprocess.Popen, '__init__'),
 )
-"""Methods by which Python starts a thread or a process, whose files are not seen."""
+"""Methods by which Python starts threads or processes, whose files go unseen."""
 
 
 class OpenedFiles:
@@ -78,11 +78,11 @@ class OpenedFiles:
         self.stamps: dict[str, FileStamp] = {}
         """Size, times and inode of each file when first opened, by absolute path."""
         self.lists_folders = False
-        """True if a folder was listed; False unless file states are wanted."""
+        """True if a folder was listed; always False if no stamps are taken."""
         self.misses_files = False
-        """True if a missing file was to be opened; False unless states are wanted."""
+        """True if a missing file was opened; always False without stamps."""
         self.starts_others = False
-        """True if a thread or process was started; False unless states are wanted."""
+        """True if a thread or process began; always False without stamps."""
         self._with_state = with_state
         self._thread = threading.get_ident()
         self._patches = Patches()
@@ -101,7 +101,7 @@ class OpenedFiles:
             self._patches.set(owner, name, self._watch_call(getattr(owner, name), note))
 
     def close(self) -> None:
-        """Note no more opened files; a second call does nothing."""
+        """Stop noting opened files; a second call does nothing."""
         self._patches.close()
 
     def _watch_open(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -154,7 +154,7 @@ Parse = Callable[[], OpenedFiles]
 
 @dataclass(frozen=True)
 class _Pending:
-    """A data set that was built and is not initialised yet."""
+    """Data set that was built but is not initialised yet."""
 
     dataset: Any
     """Data set that is kept alive, so that no other object gets the same ``id()``."""
@@ -220,7 +220,7 @@ class DatasetWatch:
         self._provide = provide
 
     def leave_lazy(self) -> None:
-        """Stop watching data sets not initialised yet, since workers are to start."""
+        """Stop watching data sets that workers will initialise when they start."""
         for pending in list(self._pending.values()):
             self._release(pending.dataset)
 
@@ -241,7 +241,7 @@ class DatasetWatch:
             pending.patches.close()
 
     def _begin(self, dataset: Any) -> None:
-        """Initialise a data set, timed: the function in place of its ``full_init``."""
+        """Initialise a data set and time that, in place of its ``full_init``."""
         self._release(dataset)
         if getattr(dataset, '_fully_initialized', False):
             type(dataset).full_init(dataset)
@@ -317,7 +317,7 @@ def _weigh(dataset: Any, found: Initialisation) -> None:
 
 
 def is_settled(stamps: Mapping[str, FileStamp], grain_s: float) -> bool:
-    """True if files changed long enough ago for a next change to alter their times.
+    """True if files are old enough for any further change to alter their time stamps.
 
     Args:
         stamps: Read now.

@@ -33,7 +33,7 @@ _DIFFERENT = (
     'SIZE_OR_SYNTAX_MISMATCH',
     'COLLECTIVE_DTYPE_MISMATCH',
 )
-"""States that torch gives a collective that differs from that of other ranks."""
+"""States that torch gives a collective whose ranks disagree."""
 
 
 def list_dump_prefixes(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -95,7 +95,7 @@ def read_flight_record(runs: Sequence[RunRecord]) -> FlightRecord | None:
 
 
 def _find_dumps(runs: Sequence[RunRecord]) -> dict[int, Path]:
-    """Find a training run's flight recorder dumps, of ranks without evidence, too."""
+    """Find the flight recorder dumps of all ranks, even of ranks without evidence."""
     found: dict[int, Path] = {}
     prefixes = dict.fromkeys(prefix for run in runs for prefix in run.flight_recorder)
     began_s = min((run.started_unix_s for run in runs), default=0.0)
@@ -178,7 +178,7 @@ def _compare(dumps: Mapping[int, dict[str, Any]]) -> Sequence[Any]:
 def _describe(
     collective: Any, dumps: Mapping[int, dict[str, Any]]
 ) -> FlightRecord | None:
-    """Describe the ranks that are behind in a collective; ``None`` where none is."""
+    """Describe the ranks that are behind in a collective; ``None`` if none is."""
     expected = set(collective.expected_ranks)
     behind = set(collective.missing_ranks or ()) & set(dumps)
     others = {
@@ -209,5 +209,5 @@ def _describe(
 
 
 def _name(profiled: str) -> str:
-    """Return ``all_reduce`` for a collective named ``nccl:all_reduce``."""
+    """Return the bare name of a collective: ``all_reduce`` for ``nccl:all_reduce``."""
     return profiled.partition(':')[2] or profiled

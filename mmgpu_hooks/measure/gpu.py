@@ -1,4 +1,4 @@
-"""Samples one GPU through NVML in the background, and finds out which card it is.
+"""Samples one GPU through NVML in the background, and identifies the GPU.
 
 The one importer of pynvml. A card is found by what names it for certain, and never
 guessed: NVML ignores ``CUDA_VISIBLE_DEVICES`` and numbers cards in its own order. What
@@ -36,7 +36,7 @@ _NOT_NOW = (10, 11, 19, 20, 21, 23, 27)
 _LOST = (1, 9, 15, 16, 18)
 
 _PATIENCE = 3
-"""Refusals and odd answers of NVML in a row after which a value is given up."""
+"""Failed or implausible answers in a row after which NVML is not asked for a value."""
 
 _ESSENTIAL = {
     'name',
@@ -46,20 +46,20 @@ _ESSENTIAL = {
     'util_pct',
     'mem_used_bytes',
 }
-"""Facts and values that every GPU gives, so that a missing one is reported."""
+"""Facts and values that every GPU has, so that a missing one is reported."""
 
 _SM = 'sm_active_pct'
 _HELD_BY = 'throttled_pct'
 
 _CPU_WORDS = 64
-"""Number of 64-bit words in the CPU mask that NVML is asked for: 4096 CPUs."""
+"""Number of 64-bit words of the CPU mask that NVML is asked for: 4096 CPUs."""
 
 _SLOW_S = 1.0
 """Seconds between two samples of GPU values that change slowly or cost more."""
 
 
 class CardFacts(TypedDict, total=False):
-    """Facts about a GPU that do not change while training; unknown ones left out."""
+    """Facts about a GPU that never change during training; unknown ones left out."""
 
     name: str
     uuid: str
@@ -81,7 +81,7 @@ class Sample(TypedDict, total=False):
     util_pct: float
     """Percent of the driver's last period (1/6 to 1 s) in which a kernel ran."""
     mem_used_bytes: int
-    """GPU memory that anyone uses, the driver's own reserve included, in bytes."""
+    """GPU memory in use by any process, the driver's own reserve included, in bytes."""
     sm_clock_mhz: float
     """Clock of the GPU's multiprocessors in MHz.
 
@@ -120,7 +120,7 @@ class SampleSummary(TypedDict, total=False):
 
 
 def describe(error: Exception) -> str:
-    """Describe an error of pynvml, even where the driver cannot give its text."""
+    """Return the text of a pynvml error, even if the driver cannot give one."""
     with contextlib.suppress(Exception):  # bytes that are no text, a missing symbol
         if text := ' '.join(str(error).split()):
             return text
@@ -128,7 +128,7 @@ def describe(error: Exception) -> str:
 
 
 def _within(value: float, most: float, what: str) -> float:
-    """Return an answer of the NVIDIA driver as a float, if it is a plausible one.
+    """Return the NVIDIA driver's answer as a float; ``None`` if it is implausible.
 
     Raises:
         ValueError: If the driver cannot mean it: some answer with all bits set.
@@ -139,7 +139,7 @@ def _within(value: float, most: float, what: str) -> float:
 
 
 class Gpu:
-    """One GPU with an open NVML handle, to be sampled; made by :func:`open_gpu`.
+    """GPU with an open NVML handle, to be sampled; made by :func:`open_gpu`.
 
     One thread reads, and closes. A figure that is refused ends alone; only a lost card
     or driver ends them all.
@@ -155,9 +155,9 @@ class Gpu:
         self._handle = handle
         self._clock = clock
         self._missing: dict[str, str] = {}
-        """Reason why a value of the GPU was not given at its newest sample, by name."""
+        """Reason why the newest sample of the GPU lacks a value, by the value."""
         self._refused: set[str] = set()
-        """Measured values of the GPU that NVML is asked for no more, by name."""
+        """Names of the measured values that NVML is no longer asked for."""
         self._odd: Counter[str] = Counter()
         self.is_sliced = is_slice = False
         """True if the GPU is a whole card that is cut into MIG slices."""
@@ -189,11 +189,11 @@ class Gpu:
 
     @property
     def unsupported(self) -> dict[str, str]:
-        """Reasons why GPU values that every card should give were given up, by name."""
+        """Reasons why values that every GPU should have were given up, by name."""
         return {figure: self._missing[figure] for figure in self._refused & _ESSENTIAL}
 
     def reasons(self) -> dict[str, str]:
-        """Reasons why GPU values are missing now, by name; from any thread."""
+        """Reasons why GPU values are missing now, by name; callable from any thread."""
         return self._missing.copy()
 
     def _get(self, what: str, *which: int) -> Any:
@@ -210,7 +210,7 @@ class Gpu:
         return {name: value for name, value in answers.items() if value is not None}
 
     def _ask(self, figure: str, query: Callable[[], Any]) -> Any:
-        """Ask NVML for one value; where it has none, return ``None`` and keep why.
+        """Ask NVML for one value; ``None`` if there is none, with the reason noted.
 
         Raises:
             SourceError: If the card or the driver was lost.
@@ -287,7 +287,7 @@ class Gpu:
         return cast(Sample, sample)
 
     def close(self) -> None:
-        """Let go of the GPU and its driver. May be called twice; never raises."""
+        """Release the GPU and its driver; may be called twice, and never raises."""
         nvml, self._nvml = self._nvml, None
         if nvml is None:
             return
@@ -347,7 +347,7 @@ _HARMLESS = 0x003
 
 
 def parse_reasons(bits: int) -> frozenset[str]:
-    """Names of the throttle reasons in NVML's bit mask; empty when nothing throttles.
+    """Names of the throttle reasons in NVML's bit mask; empty if nothing throttles.
 
     Raises:
         ValueError: If it cannot be such a mask: some drivers answer with all ones.
@@ -365,7 +365,7 @@ def parse_reasons(bits: int) -> frozenset[str]:
 
 
 def start_nvml() -> Any:
-    """Start NVML, the driver's library; each start needs a :func:`stop_nvml`.
+    """Start NVML, the driver's library; each start needs one :func:`stop_nvml`.
 
     Returns:
         The pynvml module.
@@ -389,13 +389,13 @@ def start_nvml() -> Any:
 
 
 def stop_nvml(nvml: Any) -> None:
-    """Shut NVML down; never raises, since the driver may have gone first."""
+    """Shut NVML down; never raises, as the driver may be gone already."""
     with contextlib.suppress(Exception):
         nvml.nvmlShutdown()
 
 
 class Driver(NamedTuple):
-    """GPU count and versions of the NVIDIA driver and its CUDA; ``None`` is unknown."""
+    """GPU count and versions of NVIDIA's driver and its CUDA; ``None`` is unknown."""
 
     cards: int
     """Number of GPUs that the driver lists."""
@@ -591,7 +591,7 @@ class GpuSampler:
         self._thread.join(timeout_s)
 
     def drain(self) -> SampleSummary:
-        """Summarise the GPU samples since the last drain, and forget them.
+        """Summarise the GPU samples since the last call, and forget them.
 
         Time between the last sample and now belongs to the next window.
         """

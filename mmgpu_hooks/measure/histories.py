@@ -1,4 +1,4 @@
-"""Times copies of MMEngine's scalar histories, each time they have doubled."""
+"""Times copying MMEngine's scalar histories, whenever their length has doubled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CopiedHistories(NamedTuple):
 
 
 class HistoryMeter:
-    """Times, rarely, the copy that MMEngine's ``HistoryBuffer.update`` makes.
+    """Times now and then the copying that MMEngine's ``HistoryBuffer.update`` does.
 
     Args:
         histories: The message hub's, by name: anything with ``data``, two arrays.
@@ -38,7 +38,7 @@ class HistoryMeter:
         self._due = LEAST_VALUES
 
     def read(self, iterations: int) -> CopiedHistories | None:
-        """Time a copy of the scalar histories, if they have doubled since the last one.
+        """Time copying the scalar histories, if they doubled since the last timing.
 
         Args:
             iterations: Of the whole training: no history is longer.

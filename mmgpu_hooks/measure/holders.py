@@ -1,4 +1,4 @@
-"""Measures what holds the host's memory: processes (PSS) and shared memory."""
+"""Measures how much of the host's memory processes (PSS) and shared memory hold."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MemoryRoom(NamedTuple):
     bound: MemoryBound
     total_bytes: int
     used_bytes: int
-    """Memory that anyone uses, in bytes; page cache can be given back and is free."""
+    """Memory in use by any process, in bytes; reclaimable page cache counts as free."""
     shm_bytes: int | None
     """Bytes of the files in shared memory that count against the memory limit."""
 
@@ -37,10 +37,10 @@ class MemoryRoom(NamedTuple):
 
 
 class HeldBytes(NamedTuple):
-    """Memory that one process, or several together, hold."""
+    """Memory that one process, or several processes together, hold."""
 
     bytes: int
-    """Bytes of the processes without pages of files and of shared memory."""
+    """Bytes of the processes' own memory, without pages of files and shared memory."""
     is_pss: bool
     """True if the bytes are PSS: pages that processes share count in part."""
 
@@ -66,7 +66,7 @@ class HoldersMeter:
         self._groups = find_memory_groups(proc, sys)
 
     def read_room(self) -> MemoryRoom | None:
-        """Read the memory limit, of host or control group, with the least free; 60 us.
+        """Read the memory limit (host, control group) with least free; takes 60 us.
 
         Returns:
             ``None`` where neither host nor control group says so.
@@ -92,7 +92,7 @@ class HoldersMeter:
         return max(found.total_bytes - found.free_bytes, 0)
 
     def read_processes(self, pids: Iterable[int | str]) -> HeldBytes | None:
-        """Add up the memory of processes, those that are gone left out.
+        """Sum up the memory of some processes; processes that are gone are left out.
 
         The kernel walks all pages for it, with its own lock on the process's list of
         mappings and none of Python's: 1 ms, and a few for each GiB.
@@ -118,7 +118,7 @@ class HoldersMeter:
         return HeldBytes(own, False) if own else None
 
     def read_own_bytes(self, pid: int | str = 'self') -> int | None:
-        """Resident memory of a process without file and shared pages; 10 us."""
+        """Resident memory of a process without file and shared pages; takes 10 us."""
         return read_resident(self._proc, pid).own_bytes
 
 

@@ -50,14 +50,14 @@ def list_binding_variables(environ: Mapping[str, str]) -> list[str]:
 
 @dataclass(frozen=True)
 class CpuBinding:
-    """Result of finding out if a process was bound to fewer CPUs after its start."""
+    """Number of CPUs before a process was bound to fewer, and what bound it."""
 
     unbound_cpus: int | None = None
     """Number of CPUs before the process was bound; ``None`` where nothing bound it."""
     bound_by: str | None = None
     """Environment variables that asked to bind the process's threads."""
     wider_thread_cpus: int | None = None
-    """Number of CPUs of the process's widest thread, which may have widened itself."""
+    """Number of CPUs of the process's thread that may use most CPUs."""
 
 
 def find_binding(
@@ -67,7 +67,7 @@ def find_binding(
     thread: int | None = None,
     ancestor: int | None = None,
 ) -> CpuBinding:
-    """Decide if a process was bound to fewer CPUs after its start. Pure.
+    """Decide if a process was bound to fewer CPUs after it started. Pure.
 
     Args:
         own: CPUs that the calling thread may run on.
@@ -102,7 +102,7 @@ def find_binding(
 def read_binding(
     own: int, environ: Mapping[str, str], proc: Path = Path('/proc')
 ) -> CpuBinding:
-    """Find out if this process was bound to fewer CPUs after its start; 1 ms.
+    """Find out if this process was bound to fewer CPUs after it started; takes 1 ms.
 
     Args:
         own: CPUs that the calling thread may run on.
@@ -165,7 +165,7 @@ class ProbedBinding(NamedTuple):
 def run_binding_probe(
     library: Path, environ: Mapping[str, str]
 ) -> ProbedBinding | None:
-    """Load an OpenMP library in a process of its own, to see if it binds the thread.
+    """Load an OpenMP library in a child process, to see if it binds the main thread.
 
     Args:
         library: GNU's, which binds the thread that loads it; 50 ms.
@@ -195,7 +195,7 @@ def read_host_limits(
     affinity: Callable[[], frozenset[int] | None] = read_affinity,
     cpu_count: Callable[[], int | None] = os.cpu_count,
 ) -> HostLimits:
-    """Read the host's limits on CPUs, memory and open files; ``None`` where hidden.
+    """Read the host's limits on CPUs, memory and open files; ``None`` if hidden.
 
     Args:
         ranks_on_host: Training processes that share this host, at least 1.
@@ -245,7 +245,7 @@ def read_host_limits(
 
 
 def _add_mended(found: HostLimits, task: SlurmTask) -> HostLimits:
-    """Add the CPU limits that would hold if srun did not narrow this task."""
+    """Add the CPU limits of a start in which srun does not narrow this task."""
     if not task.is_narrow(found.unbound_cpus or found.affinity_cpus):
         return found
     given = task.given_cpus
@@ -259,7 +259,7 @@ def _add_mended(found: HostLimits, task: SlurmTask) -> HostLimits:
 
 
 def compute_usable_cores(found: HostLimits, task: SlurmTask) -> float | None:
-    """Cores that one rank may count on: the smallest limit, shared fairly.
+    """Cores that one rank may use: the smallest limit, shared equally among ranks.
 
     Limits of the whole host are divided by the ranks on it. SLURM's figures are per
     task and are divided only when one task holds all ranks (``torchrun`` under
@@ -299,7 +299,7 @@ class FileSystem(NamedTuple):
 
 
 def read_file_system(folder: str | Path) -> FileSystem:
-    """Read the size of the file system that holds a folder; 2 us."""
+    """Read the size of the file system that holds a folder; takes 2 us."""
     try:
         usage = psutil.disk_usage(str(folder))
     except OSError:
@@ -321,14 +321,14 @@ def read_open_files() -> OpenFiles:
 
 
 _NO_WORK = {'idle', 'iowait', 'guest', 'guest_nice'}
-"""Kinds of CPU time that are no work, or that are counted in other kinds already.
+"""Fields of ``/proc/stat`` that are idle time, or counted in another field already.
 
 Linux has guest time inside ``user`` and ``nice``.
 """
 
 
 def read_busy_s() -> float:
-    """Seconds since boot that all CPUs of the host worked, added up.
+    """Seconds since boot in which CPUs of the host worked, summed over the CPUs.
 
     What a hypervisor took from this host (``steal``) is work, though not its own.
     """
@@ -347,7 +347,7 @@ def read_run_delay_s(proc: Path = Path('/proc')) -> float | None:
 
 
 def read_pressure_s(path: Path) -> float:
-    """Read the seconds that tasks waited from a file of ``/proc/pressure``.
+    """Read from a file of ``/proc/pressure`` the seconds in which tasks waited.
 
     Linux has it from 4.20 on.
 
@@ -375,14 +375,14 @@ def read_pressure_s(path: Path) -> float:
 
 
 SELDOM_S = 5.0
-"""Fewest seconds between two readings of the host, once training is 10 s old.
+"""Most seconds that :func:`pause_s` leaves between two readings of the host.
 
 Intervals between them lack its figures.
 """
 
 
 def pause_s(elapsed_s: float) -> float:
-    """Seconds between two readings of the host; fewer when training is young."""
+    """Seconds until the host is read again; shorter at the start of training."""
     return min(SELDOM_S, elapsed_s / 2)
 
 
@@ -400,7 +400,7 @@ class HostFigures(NamedTuple):
 
 
 class HostMeter:
-    """Reads CPU and memory use of process and host over periods without gaps.
+    """Reads CPU and memory use of process and host over periods that adjoin.
 
     Windows of the host span 5 seconds, less at first (`pause_s`). Its CPU is the host's
     even inside a container, as ``/proc/stat`` is. A figure whose file is missing,

@@ -57,7 +57,7 @@ def read_constants(path: Path) -> Mapping[str, Any]:
 
 
 def has_text(path: Path, text: str) -> bool | None:
-    """True if a file holds a text; ``None`` where it cannot be read."""
+    """True if a file contains a text; ``None`` where the file cannot be read."""
     try:
         return text in path.read_text(encoding='utf-8', errors='replace')
     except OSError:

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from mmgpu_hooks.measure.clock import seconds_until
 
 _LIMIT_S = 5.0
-"""Seconds to wait for SLURM's controller, which takes long when it is busy."""
+"""Longest wait for an answer of SLURM's controller, in seconds."""
 _FARTHEST_S = 300 * 86400.0
-"""Most seconds to a job's end that are believed: without a limit SLURM says a year."""
+"""Largest number of seconds until a job's end that is taken as a real time limit."""
 
 
 def parse_end_unix_s(text: str) -> float | None:
@@ -28,7 +28,7 @@ def parse_end_unix_s(text: str) -> float | None:
 
 
 def ask_end_unix_s(job: int) -> float | None:
-    """Ask SLURM's controller when a job ends; 10 ms, and 5 s where it is busy.
+    """Ask SLURM's controller when a job ends; takes 10 ms, at most 5 s.
 
     Returns:
         ``None`` without a limit, and where SLURM is not there or does not answer.

@@ -26,10 +26,10 @@ import numpy.typing as npt
 from mmgpu_hooks.schema.recorded import PARTS, DurationStats
 
 FIRST_WAIT = 'first_wait'
-"""Label of an epoch's first wait for data; what exceeds the median is `startup`."""
+"""Label of an epoch's first wait for data; time above the median is `startup`."""
 
 WORKER_START = 'worker_start'
-"""Label of the making of a DataLoader's iterator, which counts as `startup`."""
+"""Label of the creation of a DataLoader's iterator, which counts as `startup`."""
 
 LAP = 'lap'
 """Label of the end of an iteration in the time ledger.
@@ -52,7 +52,7 @@ _COLUMNS = {
     'loop': _INSIDE,
     LAP: _INSIDE,
 }
-"""Column of an iteration's times in which a part of training is booked.
+"""Column of an iteration's times for each part of the training.
 
 Every other part is outside.
 """
@@ -79,7 +79,7 @@ class LedgerWindow:
     hooks_s: dict[str, float] = field(default_factory=dict)
     """Seconds of MMEngine's hooks, by class of hook."""
     waits_s: Seconds = field(default_factory=_no_seconds)
-    """Seconds that each iteration waited for data, first waits of epochs included."""
+    """Seconds that each iteration waited for data, an epoch's first wait included."""
     steps_s: Seconds = field(default_factory=_no_seconds)
     iters_s: Seconds = field(default_factory=_no_seconds)
     """Seconds of each iteration: data wait, train step, hooks and loop."""
@@ -122,7 +122,7 @@ class TimeLedger:
         self.totals = LedgerWindow()
         """Seconds by part and by hook, summed over all windows taken."""
         self.elapsed_s = 0.0
-        """Seconds from the ledger's start to the newest stamp that was summed up."""
+        """Seconds from the time ledger's start to the last stamp summed up so far."""
         self._until = clock()
         self._step_hooks = step_hooks
         self._codes: dict[int, int] = {
@@ -133,7 +133,7 @@ class TimeLedger:
         Hooks need not be hashable, and may be of one class.
         """
         self._labels: list[Any] = [*_LABELS]
-        """Parts and hooks by integer code; kept, lest others get their ``id()``."""
+        """Parts and hooks by integer code, kept alive so that ``id()`` stays unique."""
         self._columns = [_COLUMNS.get(name, _OUTSIDE) for name in _LABELS]
         self._step_codes: list[int] = []
         self._sums = np.zeros(_FIRST_HOOK)
@@ -153,13 +153,13 @@ class TimeLedger:
 
     @property
     def stamped_s(self) -> float:
-        """Clock time of the time ledger's last stamp; readable from any thread."""
+        """Clock time, s, of the time ledger's last stamp; readable from any thread."""
         newest = self.stamps[-2:]
         return newest[0] if newest else self._until
 
     @property
     def mean_lap_s(self) -> float | None:
-        """Mean seconds of an iteration since :meth:`sum_up`; from any thread."""
+        """Mean seconds of an iteration since the last sum; readable from any thread."""
         stamps = self.stamps[:]
         laps = sum(ended is LAP for ended in stamps[1::2])
         return (stamps[-2] - stamps[0]) / laps if laps else None
@@ -183,12 +183,12 @@ class TimeLedger:
         self.stamps.extend((self.clock(), what))
 
     def push(self, part: Any) -> None:
-        """Begin a part of the training, or a hook's call, inside what is running."""
+        """Begin a part of the training, or a hook's call, nested in the running one."""
         self.note(self.running[-1])
         self.running.append(part)
 
     def pop(self, part: Any) -> None:
-        """End a part, or a hook's call, with all nested in it; ignored if not running.
+        """End a part, or a hook's call, with all nested ones; ignored if not running.
 
         So an error between two stamps cannot unbalance the ledger for good.
         """
@@ -198,7 +198,7 @@ class TimeLedger:
                 pass
 
     def add_wait_cpu(self, cpu_s: float) -> None:
-        """Note the CPU seconds of one wait for data; the mean of some stands for all.
+        """Note the CPU seconds of one measured wait for data, as a sample of all waits.
 
         It takes as much to take a batch that had to be waited for as one that stood
         ready.
@@ -212,14 +212,14 @@ class TimeLedger:
 
     @property
     def iterations_now(self) -> int:
-        """Iterations ended since :meth:`take`, those not yet summed up included.
+        """Number of iterations since :meth:`take`, those not yet summed up included.
 
         From any thread at rest.
         """
         return self.iterations + sum(ended is LAP for ended in self.stamps[1::2])
 
     def sum_up(self) -> None:
-        """Sum the ledger's stamps up into seconds by part, hook and iteration.
+        """Sum up the stamps to seconds by part, by hook and by iteration.
 
         There are some 15 an iteration.
         """
@@ -278,7 +278,7 @@ class TimeLedger:
         return parts
 
     def take(self) -> LedgerWindow:
-        """Return the seconds of the ledger since the last call, and begin anew."""
+        """Return the seconds of the time ledger since the last call, and start anew."""
         self.sum_up()
         sums, self._sums = self._sums.tolist(), np.zeros(len(self._sums))
         laps, self._laps = np.concatenate([np.zeros((0, _LAP_WIDTH)), *self._laps]), []
@@ -352,7 +352,7 @@ def summarize_durations(seconds: Sequence[float] | Seconds) -> DurationStats:
 def summarize_some(
     seconds: Sequence[float] | Seconds, count: int, total_s: float
 ) -> DurationStats:
-    """Summarise durations whose count and sum are known, and some of them singly.
+    """Summarise durations of known count and sum, of which some are known singly.
 
     Args:
         seconds: Those that are known, at least one, in any order.
@@ -370,7 +370,7 @@ def summarize_some(
 
 
 def _read_between(ordered: Sequence[float], share: float) -> float:
-    """Interpolate a percentile of sorted values.
+    """Interpolate a percentile linearly between sorted values.
 
     For 50 values it takes a quarter of np.interp's time.
     """

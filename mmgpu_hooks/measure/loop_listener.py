@@ -23,7 +23,7 @@ from mmgpu_hooks.schema.recorded import SaveRecord, ValidationRecord
 
 
 class LoopListener:
-    """Hears a training loop's events; each method does nothing unless overridden.
+    """Base class of listeners to a training loop; its methods do nothing.
 
     No method may raise, but for the two that say so.
     """
@@ -39,7 +39,7 @@ class LoopListener:
         """
 
     def on_iterator_failure(self, error: Exception) -> bool:
-        """Called when a loader could not make an iterator.
+        """Called when a loader failed to make an iterator.
 
         Args:
             error: What it raised.
@@ -66,7 +66,7 @@ class LoopListener:
         """
 
     def on_iteration_end(self, batch_idx: int, batch: Any, outputs: Any) -> None:
-        """Called after a training iteration at which something is due (a log line).
+        """Called after an iteration at which something is due, such as a log line.
 
         Args:
             batch_idx: Number of the iteration in its epoch.

@@ -1,4 +1,4 @@
-"""Finds who set a process's limits: Kubernetes, Docker, Podman, SLURM, systemd."""
+"""Names what limits a process: Kubernetes, Docker, Podman, SLURM or systemd."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _BY_GROUP = {
     'podman': re.compile(r'libpod'),
     'systemd': re.compile(r'\.(?:slice|scope|service)\b'),
 }
-"""Pattern of control group names for each manager (Docker, SLURM), likelier first."""
+"""Regex for names of control groups, by the manager that makes them (Docker, SLURM)."""
 _BY_FILE = {'docker': '.dockerenv', 'podman': 'run/.containerenv'}
 
 
 def find_manager(environ: Mapping[str, str], root: Path = Path('/')) -> str | None:
-    """Name what manages this process's limits, such as ``docker`` or ``slurm``.
+    """Name the system that limits this process's resources, such as ``docker``.
 
     Args:
         environ: Of the process.

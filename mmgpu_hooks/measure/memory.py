@@ -1,4 +1,4 @@
-"""Measures a training's memory: its workers, control group and dataset's objects."""
+"""Measures memory: training process, workers, control group, data set objects."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Intervals between them lack it.
 """
 
 COUNT_EVERY = 5
-"""Number of memory readings for each count of threads and open files.
+"""Number of memory readings per count of threads and open files.
 
 A count takes as long as a reading.
 """
@@ -45,7 +45,7 @@ class MemoryFigures(NamedTuple):
     group_free_bytes: int | None
     worker_own_bytes: int | None
     worker_threads: int | None = None
-    """Threads of the worker that has most; ``None`` where they were not counted.
+    """Number of threads of the worker that has most; ``None`` if not counted.
 
     ``open_files`` is ``None`` then, too.
     """
@@ -61,7 +61,7 @@ class ResidentMemory(NamedTuple):
 
 
 def read_resident(proc: Path, pid: int | str = 'self') -> ResidentMemory:
-    """Read the resident memory of a process; 10 us, whatever its size.
+    """Read the resident memory of a process; takes 10 us, whatever its size.
 
     Args:
         proc: Root of the proc file system.
@@ -130,7 +130,7 @@ class MemoryMeter:
         return figures
 
     def _count(self, pid: int | str, what: str) -> int:
-        """Count the threads, or the open files, of a process; 1 us each."""
+        """Count the threads, or the open files, of a process; takes 1 us for each."""
         try:
             return len(os.listdir(f'{self._proc}/{pid}/{what}'))
         except OSError:
@@ -146,7 +146,7 @@ class GroupUsage(NamedTuple):
     """Bytes of the control group by kind of memory, as named in ``memory.stat``."""
 
     def part(self, name: str) -> int | None:
-        """Bytes of one kind of memory, by its name in ``memory.stat``.
+        """Bytes of one kind of the control group's memory, by its ``memory.stat`` name.
 
         Version 1 has those of the whole under a name of their own::
 
@@ -160,7 +160,7 @@ class GroupUsage(NamedTuple):
 
 
 def read_group_usage(folder: Path) -> GroupUsage | None:
-    """Read the memory that a control group uses; ``None`` where it does not say.
+    """Read the memory that a control group uses; ``None`` if it is not reported.
 
     Args:
         folder: Of the group, of either version.
@@ -178,7 +178,7 @@ def read_group_usage(folder: Path) -> GroupUsage | None:
 
 
 def read_group_bytes(folder: Path) -> int | None:
-    """Memory that a control group cannot give back at once: without the page cache.
+    """Bytes that a control group cannot free at once: its use without page cache.
 
     Args:
         folder: Of the group, of either version.
@@ -193,7 +193,7 @@ def read_group_bytes(folder: Path) -> int | None:
 
 
 def read_groups_free_bytes(groups: Iterable[MemoryGroup]) -> int | None:
-    """Memory in bytes that the fullest of some control groups still has.
+    """Bytes of memory left in the fullest of some control groups.
 
     Args:
         groups: Of :func:`~mmgpu_hooks.measure.cgroup.find_memory_groups`.
@@ -210,7 +210,7 @@ def read_groups_free_bytes(groups: Iterable[MemoryGroup]) -> int | None:
 
 
 def read_free_bytes(proc: Path = _PROC, sys: Path = Path('/sys')) -> int | None:
-    """Memory in bytes that a new process could have on this host.
+    """Bytes of memory that a new process on this host could use.
 
     It is the least of the host's and that of every control group.
 
@@ -236,9 +236,9 @@ class Objects(NamedTuple):
     bytes: int
     """Bytes of the Python objects, estimated from a sample of them."""
     entries: int
-    """Number of entries in the dataset's or metric's attribute with the most bytes."""
+    """Number of entries of the attribute that has the most bytes."""
     name: str
-    """Name of the attribute with the most bytes, such as ``CocoDataset.data_list``."""
+    """Name of the attribute that has the most bytes: ``CocoDataset.data_list``."""
 
 
 _MOST_VISITS = 20_000
@@ -260,7 +260,7 @@ _LEAST_BYTES = 2**20
 
 
 def weigh_objects(dataset: Any) -> Objects | None:
-    """Estimate the bytes of Python objects in a dataset's attributes; some 20 ms.
+    """Estimate the bytes of Python objects in a data set's attributes; takes 20 ms.
 
     A forked worker shares them until it reads them: reading changes their reference
     counts, and so every page that holds some is copied
@@ -286,7 +286,7 @@ def weigh_objects(dataset: Any) -> Objects | None:
 
 
 def weigh_results(metrics: Iterable[Any]) -> Objects | None:
-    """Estimate the bytes that MMEngine's metrics keep in ``results``; up to some 20 ms.
+    """Estimate the bytes of MMEngine's metrics in ``results``; takes up to 20 ms.
 
     Arrays and tensors count here, in the memory of the host.
 
@@ -337,7 +337,7 @@ def _attributes(holder: Any) -> dict[str, Any]:
 
 
 def _is_one_of(kind: type, kinds: tuple[type, ...]) -> bool:
-    """True if a class is one of some classes, by identity.
+    """True if a class is one of the given classes themselves, no subclass.
 
     ``in`` would call a metaclass's equality.
     """
@@ -345,7 +345,7 @@ def _is_one_of(kind: type, kinds: tuple[type, ...]) -> bool:
 
 
 class _Scale:
-    """Estimates the bytes of Python objects, each once, with a limit of visits."""
+    """Estimates the bytes of Python objects, each once, within a limit of visits."""
 
     def __init__(self, *, has_arrays: bool = False) -> None:
         self._left = _MOST_VISITS
@@ -354,7 +354,7 @@ class _Scale:
         self._seen: set[int] = set()
 
     def weigh(self, value: Any, depth: int = 0) -> int:
-        """Estimate the bytes of an object with all that it holds."""
+        """Estimate the bytes of an object and of all objects that it holds."""
         if id(value) in self._seen:  # keys are shared by all dicts of a list
             return 0
         self._seen.add(id(value))

@@ -1,4 +1,4 @@
-"""Finds the file system that holds a path, and if it is on another host."""
+"""Finds the file system that holds a path, and if its files are on another host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NETWORK = re.compile(
     r'wekafs|glusterfs|fuse\.(?!fuse-overlayfs|overlayfs|lxcfs|portal|'
     r'gvfsd-fuse|ntfs|exfat|mergerfs|unionfs).+'
 )
-"""Pattern of the types of file system whose files are on another host.
+"""Regex for the types of file system whose files are on another host.
 
 Of those in user space (FUSE) only a few are known to be local."""
 
@@ -30,7 +30,7 @@ class Mount(NamedTuple):
 
 
 def read_mount(path: str, proc: Path = Path('/proc')) -> Mount | None:
-    """Find the file system that holds a path, without touching the path itself.
+    """Find the file system that holds a path, without access to the path itself.
 
     Args:
         path: Absolute, without links; need not exist.

@@ -63,14 +63,14 @@ def read_oom_kills(folder: str | None, root: Path = _CGROUPS) -> int | None:
 
 
 class ProcessIdentity(NamedTuple):
-    """Host, id, start and memory control group by which a process is found later."""
+    """Host, id, start and memory control group that identify a process later."""
 
     hostname: str
     pid: int
     start_ticks: int | None
     """Start of the process in clock ticks after boot; ``None`` where it is hidden."""
     memory_cgroup: str | None
-    """Folder of the memory control group; ``None`` where none is in sight."""
+    """Folder of the process's memory control group; ``None`` if it is not visible."""
     oom_kills: int | None
     """Processes killed for memory in the control group; ``None`` if not counted."""
 
@@ -90,7 +90,7 @@ def read_process_identity() -> ProcessIdentity:
 
 
 def read_start(pid: int) -> ProcessStart | None:
-    """Read the state of a process, and when it started; ``None`` where it is gone."""
+    """Read the state and the start of a process; ``None`` if the process is gone."""
     try:
         return parse_process_start((_PROC / str(pid) / 'stat').read_text())
     except (OSError, ValueError, IndexError):
@@ -98,7 +98,7 @@ def read_start(pid: int) -> ProcessStart | None:
 
 
 def read_own_stack(stack_file: Path) -> tuple[str, ...]:
-    """Read the training thread's stack, written while C code held Python's lock."""
+    """Read the stack file of a training thread that C code blocked for long."""
     with contextlib.suppress(OSError):
         text = read_end(stack_file, _MOST_BYTES).decode('utf-8', 'replace')
         # it is the last one
@@ -107,7 +107,7 @@ def read_own_stack(stack_file: Path) -> tuple[str, ...]:
 
 
 def read_kernel_log(since_ticks: int, kmsg: Path = _KMSG) -> tuple[str, ...]:
-    """Read the kernel's lines about kills for memory and lost GPUs, if it may be read.
+    """Read the kernel's lines about kills for memory and lost GPUs, if allowed.
 
     A record has the time in microseconds after boot::
 

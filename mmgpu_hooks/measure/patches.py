@@ -1,4 +1,4 @@
-"""Replaces attributes of other libraries' objects: what, where and why in one table.
+"""Replaces attributes of other libraries' objects, listed in one table with reasons.
 
 Replaced attributes are set and taken back here alone. Inside worker processes PyTorch's
 ``fetch`` is replaced, too, for as long as they live. ``injected/sitecustomize.py`` must

@@ -1,4 +1,4 @@
-"""A thread that calls a function again and again, beside the training."""
+"""Thread that calls a function periodically while training runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _AFTER_FAILURE_S = 2.0
 
 
 class PeriodicThread:
-    """Calls a function again and again until it is stopped.
+    """Calls a function periodically in a thread until it is stopped.
 
     Args:
         name: Of the thread.
@@ -30,14 +30,14 @@ class PeriodicThread:
             wait_s = self._call() or _AFTER_FAILURE_S
 
     def ask_to_end(self) -> None:
-        """Ask the thread to end soon, without waiting for that.
+        """Ask the thread to end soon, without waiting for its end.
 
         On a busy host the wait takes ms.
         """
         self._ended.set()
 
     def stop(self) -> None:
-        """End the periodic thread; a call that lasts is left alone after a second."""
+        """End the periodic thread; waits at most a second for a running call."""
         self._ended.set()
         # a call that fails may end its own thread
         if threading.current_thread() is not self._thread:

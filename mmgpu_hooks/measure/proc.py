@@ -1,4 +1,4 @@
-"""Files of ``/proc`` about processes: read and parsed."""
+"""Reads and parses files of ``/proc`` about processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FLAGS = os.O_RDONLY | getattr(os, 'O_CLOEXEC', 0)
 
 
 def read_begin(path: str, most_bytes: int) -> bytes:
-    """Open a file and read its first bytes.
+    """Read the first bytes of a file, in one call.
 
     A third of what Python's own file object takes.
 
@@ -32,15 +32,15 @@ def read_begin(path: str, most_bytes: int) -> bytes:
 
 
 class SchedStat(NamedTuple):
-    """Times of a process or thread by the kernel's scheduler, since it began."""
+    """CPU time and run delay of a task since it began, from the kernel's scheduler."""
 
     on_core_s: float
     run_delay_s: float
-    """Seconds in which a task was ready to run and waited for a core."""
+    """Seconds in which the task was ready to run but waited for a core."""
 
 
 def read_schedstat_s(path: str) -> SchedStat | None:
-    """Read one ``schedstat`` file of ``/proc``.
+    """Read a ``schedstat`` file of ``/proc``: CPU time and run delay, in seconds.
 
     The file holds nanoseconds on a core, nanoseconds runnable but waiting for
     a core, and the number of time slices::
@@ -59,7 +59,7 @@ def read_schedstat_s(path: str) -> SchedStat | None:
 
 
 def read_process_cpu_s(pid: int) -> float | None:
-    """Read the CPU time of another process, without any file.
+    """Read the CPU seconds of another process by its clock, without opening a file.
 
     The clock counts all threads, those that ended included, in nanoseconds. It
     costs 0.3 us, measured on a 2-core VM.
@@ -80,7 +80,7 @@ def read_process_cpu_s(pid: int) -> float | None:
 
 
 def read_thread_cpu_s(thread: threading.Thread | None) -> float | None:
-    """Read the CPU time of a thread of this process.
+    """Read the CPU seconds of one thread of this process.
 
     It costs 0.3 us. A thread that has not started, or has ended, took none.
 
@@ -103,14 +103,14 @@ class ThreadUse(NamedTuple):
 
     cpu_s: float
     io_bytes: int
-    """Bytes that a thread read and wrote, by files, pipes and sockets alike."""
+    """Bytes that the thread read and wrote, by files, pipes and sockets alike."""
 
 
 _IO = re.compile(rb'^[rw]char: (\d+)$', re.MULTILINE)
 
 
 def read_thread_use(native_id: int) -> ThreadUse | None:
-    """Read CPU seconds and bytes of I/O of a thread of this process; some 20 us.
+    """Read CPU seconds and bytes of I/O of one thread of this process; takes 20 us.
 
     Returns:
         ``None`` where the kernel does not show it.
@@ -125,7 +125,7 @@ def read_thread_use(native_id: int) -> ThreadUse | None:
 
 
 def read_pss_bytes(pid: int) -> int | None:
-    """Read how much memory a process holds, shared pages counted in part.
+    """Read the memory of a process in bytes, shared pages counted in part (PSS).
 
     It costs 0.3 to 1.2 ms of the kernel's time: now and then, off the main thread.
 
@@ -139,7 +139,7 @@ def read_pss_bytes(pid: int) -> int | None:
 
 
 def read_affinity(pid: int = 0) -> frozenset[int] | None:
-    """Read the CPUs a process may run on.
+    """Read the set of CPUs on which a process may run.
 
     Args:
         pid: Process to read; 0 is the calling thread.
@@ -155,7 +155,7 @@ def read_affinity(pid: int = 0) -> frozenset[int] | None:
 
 
 def read_major_faults() -> int | None:
-    """Count page faults of this process that waited for storage or swap; 1 us.
+    """Count page faults of this process that waited for storage or swap; takes 1 us.
 
     Returns:
         How many since it started, or ``None`` where the platform does not count them.

@@ -1,4 +1,4 @@
-"""State and start of a process, which tell it from a later one of the same id."""
+"""Reads a process's state and start, which identify it when its id is reused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class ProcessStart(NamedTuple):
-    """State of a process, and when it started."""
+    """State of a process, and the time at which it started."""
 
     state: str
     """State of the process as in ``ps``: R, S, D, T or Z."""
@@ -29,7 +29,7 @@ def parse_process_start(text: str) -> ProcessStart:
 
 
 def read_process_age_s(proc: Path = Path('/proc')) -> float | None:
-    """Seconds since this process began, to 10 ms; ``None`` where that is unknown.
+    """Seconds since this process started, to 10 ms; ``None`` if unknown.
 
     Time in which the host slept counts.
     """

@@ -1,4 +1,4 @@
-"""Clocks and counters around a checkpoint save: of its thread, of the host.
+"""Reads clocks and counters of thread and host around a checkpoint save.
 
 A save's CPU is the thread's clock, its run delay the scheduler's: ``schedstat`` adds
 running time only at the next tick, and has waits that are over exactly. Blocked is what
@@ -23,12 +23,12 @@ _PROC = Path('/proc')
 
 
 class ThreadTimes(NamedTuple):
-    """Readings of a thread's clocks, taken together, in seconds."""
+    """Wall clock, CPU time and run delay of a thread, read together, in seconds."""
 
     wall_s: float
     cpu_s: float
     run_delay_s: float | None
-    """Seconds that the thread waited for a core; ``None`` where it is not counted."""
+    """Seconds that the thread waited for a core; ``None`` if the kernel counts none."""
 
 
 def read_thread_times(proc: Path = _PROC) -> ThreadTimes:
@@ -81,7 +81,7 @@ class SaveSplit(NamedTuple):
 
     whole: SavePhase
     phases: dict[str, SavePhase]
-    """Times of each phase of a save, ordered as in :data:`SAVE_PHASES`; they add up."""
+    """Times of each phase of the save, ordered as in :data:`SAVE_PHASES`."""
 
 
 def split_phases(stamps: Sequence[PhaseStamp], end: ThreadTimes) -> SaveSplit:
@@ -113,7 +113,7 @@ def split_phases(stamps: Sequence[PhaseStamp], end: ThreadTimes) -> SaveSplit:
 
 
 def _add(parts: Sequence[SavePhase]) -> SavePhase:
-    """Add up the times of a save's phases; an unknown one makes the sum unknown."""
+    """Sum up the times of a save's phases; the sum is unknown if one of them is."""
     sums: dict[str, Any] = {}
     for name in SavePhase.__struct_fields__:
         seconds = [getattr(part, name) for part in parts]
@@ -140,12 +140,12 @@ class Surroundings(NamedTuple):
     """CPU seconds of this process."""
     memory_waited_s: float | None
     busy_s: float | None
-    """Busy seconds of all CPUs of the host."""
+    """Busy seconds of the host, summed over its CPUs."""
     major_faults: int | None
 
     @classmethod
     def read(cls, proc: Path = _PROC) -> Surroundings:
-        """Read the CPU and memory counters of process and host: 0.1 ms on 2 CPUs."""
+        """Read the CPU and memory counters of process and host; takes 0.1 ms."""
         waited_s = busy_s = None
         # a kernel may keep no pressure: page faults alone then prove a lack of memory
         with contextlib.suppress(OSError, RuntimeError, ValueError):
@@ -155,7 +155,7 @@ class Surroundings(NamedTuple):
         return cls(monotonic_s(), process_cpu_s(), waited_s, busy_s, faults)
 
     def since(self, before: Surroundings, workers_cpu_s: float | None) -> Meanwhile:
-        """Compare the host's load and memory pressure with an earlier reading.
+        """Return the host's load and memory pressure since an earlier reading.
 
         Args:
             before: An earlier reading.

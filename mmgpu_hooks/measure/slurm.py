@@ -1,4 +1,4 @@
-"""SLURM's variables: the CPUs that a task was given, and those srun bound it to. Pure.
+"""Parses SLURM's variables: CPUs given to a task, and CPUs in srun's mask. Pure.
 
 ``SLURM_CPUS_PER_TASK`` is a request, no limit: what a process may use is its affinity.
 ``srun`` sets that from a mask, and the mask can be smaller than the request. Whether it
@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class SlurmTask:
-    """One process as SLURM started it; ``None`` where SLURM does not say."""
+    """SLURM's data on one process that it started; ``None`` is not stated."""
 
     requested_cpus: int | None = None
     """Number of CPUs requested for the task: ``SLURM_CPUS_PER_TASK``."""
@@ -47,7 +47,7 @@ class SlurmTask:
         return self.node_cpus and max(self.node_cpus // self.node_tasks, 1)
 
     def has_own_mask(self, affinity: int | None, ranks: int) -> bool:
-        """True if nobody but this SLURM task, or batch script, runs on its CPUs.
+        """True if no other SLURM task runs on the CPUs of this task or batch script.
 
         Args:
             affinity: CPUs that the process may run on.
@@ -71,7 +71,7 @@ class SlurmTask:
         return (self.given_cpus or 0) > affinity
 
     def count_ranks(self, ranks: int) -> int:
-        """Number of ranks that share the CPUs of this SLURM task.
+        """Number of training ranks that share the CPUs of this SLURM task.
 
         Args:
             ranks: On the host.
@@ -88,7 +88,7 @@ class SlurmTask:
 
 
 def parse_slurm_task(environ: Mapping[str, str]) -> SlurmTask:
-    """Read what SLURM says of this process in its environment."""
+    """Parse SLURM's environment variables for this process."""
     return SlurmTask(
         requested_cpus=_parse_count(environ, 'SLURM_CPUS_PER_TASK'),
         bound_cpus=parse_bound_cpus(environ),
@@ -107,7 +107,7 @@ def parse_job_id(environ: Mapping[str, str]) -> int | None:
 
 
 def _parse_memory_bytes(environ: Mapping[str, str]) -> int | None:
-    """Memory of the SLURM job on this node in bytes, from variables in MiB."""
+    """Bytes of memory of the SLURM job on this node, from variables in MiB."""
     mib = _parse_count(environ, 'SLURM_MEM_PER_NODE')
     each = _parse_count(environ, 'SLURM_MEM_PER_CPU')
     cpus = _parse_count(environ, 'SLURM_CPUS_ON_NODE')
@@ -133,13 +133,13 @@ def parse_bound_cpus(environ: Mapping[str, str]) -> int | None:
 
 
 def parse_most_tasks(text: str) -> int | None:
-    """Largest number of tasks of any node in a list of SLURM, such as ``8(x3),4``."""
+    """Largest number of tasks on a node, in a SLURM list such as ``8(x3),4``."""
     tasks = re.findall(r'(?<![x\d])\d{1,9}', text, re.ASCII)
     return max(map(int, tasks), default=0) or None
 
 
 def parse_rank_is_task(environ: Mapping[str, str]) -> bool:
-    """True if SLURM started each rank itself, so that a task's limits are a rank's.
+    """True if SLURM itself started each rank, so that each rank is a task.
 
     A launcher under ``srun`` starts more ranks than there are tasks; ``torchrun``
     says so by its own variable, too.
@@ -151,7 +151,7 @@ def parse_rank_is_task(environ: Mapping[str, str]) -> bool:
 
 
 def _parse_count(environ: Mapping[str, str], name: str) -> int | None:
-    """Parse an environment variable as a positive whole number; else ``None``."""
+    """Parse an environment variable as a positive whole number; ``None`` otherwise."""
     text = environ.get(name, '')
     is_count = re.fullmatch(r'\d{1,9}', text, re.ASCII)
     return int(text) or None if is_count else None

@@ -1,4 +1,4 @@
-"""Books each second of a training's start to exactly one part of the start.
+"""Books each second of a training's start to exactly one of its parts.
 
 A hook is built after the model, so what came before is one number, of the process's
 age. The time ledger has all from the train loop on, and the record is written once,
@@ -13,7 +13,7 @@ from mmgpu_hooks.measure.clock import Clock
 
 
 class StartAccount:
-    """Seconds of a training's start by part; nested parts do not count in outer parts.
+    """Seconds of a training's start by part; time in a nested part counts there only.
 
     Args:
         clock: Monotonic seconds.

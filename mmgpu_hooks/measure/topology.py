@@ -1,4 +1,4 @@
-"""The place of a PCI device in the host: its NUMA node and the CPUs near it."""
+"""Locates a PCI device in the host: its NUMA node and the CPUs near it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times the parts of a validation while it runs, by a stack of nested calls.
+"""Times the parts of a running validation, by a stack of nested calls.
 
 It knows no trainer. What runs is the innermost call; the seconds until the next call
 begins or ends belong to it, so the parts add up to the wall clock by construction.
@@ -31,7 +31,7 @@ RANK_WAIT, SAVE_CALL, REST = PartCall('rank_wait'), PartCall('save'), PartCall('
 
 
 class Standing(NamedTuple):
-    """State of a validation at one time: running call and seconds so far."""
+    """Progress of a validation at one time: its running call, and seconds so far."""
 
     call: PartCall
     """Timed call that is running in the validation."""
@@ -44,7 +44,7 @@ class Standing(NamedTuple):
 
 
 class ValidationParts:
-    """Seconds of one validation by part: each goes to the innermost running call.
+    """Seconds of one validation by part, each booked to the innermost running call.
 
     Only the thread that makes it is timed. A call costs half a microsecond.
 
@@ -132,7 +132,7 @@ def _keep(function: Any) -> Any:
 
 
 class TimedCall:
-    """Replaces a method or function while a validation lasts, and times its calls.
+    """Replaces a method or function during a validation, and times its calls.
 
     A copy or a pickle has what it stands for in its place: a metric may send itself to
     processes of its own.

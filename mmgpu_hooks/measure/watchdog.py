@@ -1,4 +1,4 @@
-"""Notices that a training has stood still for a long time; ends nothing itself.
+"""Notices that a training stands still for long; never ends the training.
 
 A thread checks now and then what is running and when that last went on. Time in which
 the thread itself did not run (the process was stopped, the host asleep) does not count,
@@ -29,25 +29,25 @@ WATCHDOG_THREAD = 'mmgpu-watchdog'
 USUAL_TIMES = 20
 """Smallest multiple of its usual duration at which a part of training is late."""
 UNKNOWN_TIMES = 10
-"""Patience with a part of training not ended once, in units of ``stuck_after_s``."""
+"""Patience, in units of ``stuck_after_s``, with a part that has never ended before."""
 AGAIN_S = (0.0, 600.0, 3600.0, math.inf)
-"""Seconds after a first alarm of a stuck training at which the alarm is repeated.
+"""Seconds from the first alarm of a stuck training to a second one.
 
 After these there is none.
 """
 
 _MOST_GAP = 3.0
-"""Largest gap between watchdog checks, in periods; beyond, the thread did not run."""
+"""Longest gap between checks, in periods, that counts as time standing still."""
 _DEBUGGERS = re.compile(r'(?:pdb|bdb|pydevd)\.py:')
 
 
 _arming = threading.Lock()
 _armed: list[Any] = []
-"""The watchdog whose timer (``faulthandler``) runs: a process has one."""
+"""Watchdog whose ``faulthandler`` timer runs; a process has only one timer."""
 
 
 def _disarm() -> None:
-    """Cancel ``faulthandler``'s timer; nobody starts it until `_arming` is released."""
+    """Cancel ``faulthandler``'s timer, which stays off until `_arming` is released."""
     _arming.acquire()
     if _armed:
         faulthandler.cancel_dump_traceback_later()
@@ -63,12 +63,12 @@ def _watch_forks() -> None:
 
 
 class Running(NamedTuple):
-    """Part of training, or hook, that is running, and its usual duration."""
+    """Part of training, or hook, that runs now, with its usual duration."""
 
     part: str
     """Part of the time ledger, or class of the hook, that is running."""
     beat: float
-    """Value that changes whenever training goes on."""
+    """Value that changes whenever training makes progress."""
     usual_s: float | None
     """Usual seconds of the running part; ``None`` until it has ended once."""
     inside: PartCall | None = None
@@ -115,7 +115,7 @@ class Watchdog:
         self._running: Running | None = None
         self._stands_s, self._alarms = 0.0, 0
         self._proof: bool | None = None
-        """Answer of ``is_proven``, if training is stuck; ``None`` until asked."""
+        """Result of ``is_proven`` for a stuck training; ``None`` until called."""
         self._alarmed_s = 0.0
         """Seconds that the training had stood still at the first alarm."""
         self._checked_s = self.clock()

@@ -31,7 +31,7 @@ from mmgpu_hooks.schema.memory import ActivationPoint, ImageSize
 
 _PROBE_HEIGHTS = (256, 384, 512)
 _STRIDE = 128
-"""Stride of a detector's coarsest features: multiples of it scale without rounding."""
+"""Stride of a detector's coarsest features; image sides are multiples of it."""
 _MOST_PROBE_PIXELS = 640 * 640
 """Most pixels of an image with which a model is run on the CPU."""
 
@@ -50,7 +50,7 @@ class Gradient(NamedTuple):
 
 
 class ModelProbe(NamedTuple):
-    """Activation bytes of a model at small batches and image sizes, and gradients."""
+    """Measured activation bytes of a model for small images, and gradient sizes."""
 
     points: list[ActivationPoint]
     gradients: list[Gradient]
@@ -66,11 +66,11 @@ class StepCount(NamedTuple):
     Shared storage counts once.
     """
     gradients: list[Gradient]
-    """Sizes of the gradients that the train step gave, which are dropped again."""
+    """Sizes of the gradients that the train step computed and dropped."""
 
 
 class _Plan(NamedTuple):
-    """Image sizes to run a model with, at one batch size."""
+    """Image sizes at which to run a model, with the batch size."""
 
     sizes: list[ImageSize]
     batch: int
@@ -128,7 +128,7 @@ def _run_plan(built: ConfigModel, mixed: bool, plan: _Plan) -> ModelProbe:
 
 
 class _Holder:
-    """Holds a saved tensor in the autograd graph."""
+    """Object in the autograd graph that holds a tensor saved for backward."""
 
     __slots__ = ('__weakref__', 'tensor')
 
@@ -296,7 +296,7 @@ class _StandIn(NamedTuple):
     module: str
     function: str
     replace: Callable[[Any, Callable[..., Any]], Any]
-    """Function that makes one operation of the chain, from its module and function."""
+    """Function that makes one operation of the chain from its module and function."""
 
 
 _STAND_INS = (
@@ -312,7 +312,7 @@ _STAND_INS = (
 
 
 def choose_probe_sizes(target: ImageSize | None) -> list[ImageSize]:
-    """Chooses image sizes to run: small ones of the target's shape, and a small target.
+    """Chooses small image sizes of the target's shape at which to run the model.
 
     Examples:
         >>> choose_probe_sizes(ImageSize(320, 320))

@@ -28,7 +28,7 @@ class ConfigModel:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Context to run the model in, as in the last epoch and without output.
+        """Context in which to run the model: as in the last epoch, and without output.
 
         It sets the registry's scope and the message hub's values of that epoch.
         """
@@ -41,7 +41,7 @@ class ConfigModel:
             yield
 
     def make_batch(self, images: int, height: int, width: int) -> dict[str, list[Any]]:
-        """Makes an artificial batch as the data loader would, while `running`.
+        """Makes an artificial batch as the data loader would, inside `running`.
 
         Args:
             images: In the batch.
@@ -175,7 +175,7 @@ def shorten_error(error: BaseException) -> str:
 
 
 def find_progress(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values that ``RuntimeInfoHook`` of MMEngine sets in the last epoch.
+    """Returns the progress values that ``RuntimeInfoHook`` sets in the last epoch.
 
     What a config leaves open is as in a training of one epoch, of one iteration.
 
@@ -203,7 +203,7 @@ class CannotRunError(Exception):
 
 
 def _raw(number: int, height: int, width: int) -> dict[str, Any]:
-    """Makes an artificial sample, as it is after its image was loaded."""
+    """Makes an artificial sample in the state just after its image was loaded."""
     import numpy as np
 
     pixels = np.random.default_rng(number).integers(0, 256, (height, width, 3))

@@ -36,7 +36,7 @@ PEAK_FACTORS = {
     False: PeakFactors(least=1.01, most=1.5),
     True: PeakFactors(least=1.06, most=6.7),
 }
-"""Least and most ratio of published peaks to their estimates, by ``cudnn_benchmark``.
+"""Range of published memory peaks over their estimates, by ``cudnn_benchmark``.
 
 MMDetection published the peaks: benchmarks/results/memory.md.
 """
@@ -119,7 +119,7 @@ def estimate_memory(
 def fit_card(
     estimate: MemoryEstimate, card_bytes: int, measured: MeasuredPeak | None = None
 ) -> MemoryEstimate:
-    """Adds the largest batch sizes that fit a GPU to a memory estimate.
+    """Adds to a memory estimate the largest batch sizes that fit a GPU.
 
     Args:
         estimate: Of the training.
@@ -147,12 +147,12 @@ def fit_card(
 
 
 class _SafeEstimate(NamedTuple):
-    """Memory estimate whose real peak would just fill a GPU."""
+    """Largest memory estimate at which the real peak still fits a GPU."""
 
     factor: float
     """Ratio of the memory peak to its estimate."""
     room_bytes: float
-    """Bytes that an estimate may reach for its real peak to fit the GPU."""
+    """Bytes up to which the memory estimate may grow on the GPU."""
 
 
 def _correct(
@@ -248,7 +248,7 @@ def count_static(
 
 
 _GOOD_PCT = 0.5
-"""Largest error in per cent at which a simpler growth law is preferred."""
+"""Largest error, per cent, at which a simpler growth law of memory is preferred."""
 
 _MEGAPIXEL = 1e6
 
@@ -321,7 +321,7 @@ def fit_activations(points: Sequence[ActivationPoint]) -> ActivationFit:
 
 
 def predict_activations(fit: ActivationFit, batch_size: int, pixels: float) -> int:
-    """Predicts the bytes saved for the backward pass.
+    """Predicts the bytes saved for the backward pass, by batch and image size.
 
     Args:
         fit: Of :func:`fit_activations`.

@@ -64,7 +64,7 @@ def locate_padded_size(config: Mapping[str, Any]) -> PaddedSize:
 
 
 def each_transform(config: Mapping[str, Any]) -> Iterator[_Transform]:
-    """Yields the train data set's transforms in order, those of wrapped sets first."""
+    """Yields the train data set's transforms in order, a wrapped data set's first."""
     loader = config.get('train_dataloader') or {}
     yield from _of_dataset(loader.get('dataset') or {})
 
@@ -140,7 +140,7 @@ def _join(transform: _Transform, size: ImageSize | None) -> ImageSize | None:
 def _transform_affine(
     transform: _Transform, size: ImageSize | None
 ) -> ImageSize | None:
-    """Returns the size after RandomAffine, whose border cuts a mosaic to one image.
+    """Returns the image size after RandomAffine, whose border crops a mosaic.
 
     A mosaic of four images, that is.
     """
@@ -208,7 +208,7 @@ _RULES: dict[str, Callable[[_Transform, ImageSize | None], ImageSize | None]] = 
 }
 """Functions that give the image size after a known transform, by its name."""
 _RESIZES = re.compile('Resize|Crop|Pad|Mosaic|Scale|Expand')
-"""Pattern of transform names after which the image size is unknown."""
+"""Regex for names of transforms that change the image size in an unknown way."""
 
 
 def _scale(scale: Any, transform: _Transform | None = None) -> ImageSize:

@@ -118,7 +118,7 @@ class PeakPrediction(NamedTuple):
 
 
 class _PeakBand(NamedTuple):
-    """Peak memory in bytes with its interval, for a batch size or an array of them."""
+    """Predicted memory peaks, bytes, with their interval: numbers or arrays."""
 
     peak: Any
     low: Any
@@ -151,7 +151,7 @@ class MemoryFit:
 
 
 def fit_batch_memory(points: Sequence[MeasuredPeak]) -> MemoryFit:
-    """Fit a line of memory against batch size to peaks, each weighed by its own size.
+    """Fit a line of GPU memory against batch size, each peak weighted by its size.
 
     Args:
         points: With two batch sizes at least.
@@ -204,18 +204,18 @@ class CardMemory(NamedTuple):
 
 
 def predict_peak(fit: MemoryFit, batch_size: int) -> PeakPrediction:
-    """Predict the memory peak of a training with another batch size."""
+    """Predict the GPU memory peak of a training with another batch size."""
     band = fit.band(batch_size)
     return PeakPrediction(int(band.peak), int(band.low), int(band.high))
 
 
 def find_largest_batch(fit: MemoryFit, free_bytes: float) -> int:
-    """Find the largest batch size whose memory peak fits at its upper bound; or 0."""
+    """Find the largest batch size whose upper memory bound fits; 0 if none does."""
     return int((fit.band(_BATCHES).high <= free_bytes).sum())
 
 
 def find_oom_batch(fit: MemoryFit, free_bytes: float) -> int | None:
-    """Find the smallest batch size expected to run out of memory.
+    """Find the smallest batch size that is expected to run out of GPU memory.
 
     Returns:
         ``None`` when none up to `MOST_BATCH` does.

@@ -1,4 +1,4 @@
-"""Takes the waiting for CPU cores out of the costs that one run measured.
+"""Takes waits for CPU cores out of the costs that one run measured.
 
 A run on few cores measures its step and its batches longer than they are, because the
 workers, the step and other processes share the cores. A prediction simulates that
@@ -32,12 +32,12 @@ is a third.
 
 _POWERS = 1.0, 4.0
 _SEEN_FROM = 0.02
-"""Smallest simulated share of a step lost to workers to fit a slow-down exponent.
+"""Smallest share of a simulated step lost to workers from which its exponent is fitted.
 
 The exponent is `Workload.step_power`.
 """
 _LEAST_SHARE = 0.25
-"""Least share of a measured train step that is left when delays are taken out.
+"""Smallest share of the measured train step that stays when delays are taken out.
 
 However delayed its threads were.
 """
@@ -47,10 +47,10 @@ _DELAY_ERROR = 0.1
 _ROUNDS, _DRAWS = 12, 512
 
 _LEAST_FETCHING, _MOST_FETCHING = 0.25, 4.0
-"""Range of the cost of fetching a ready batch, relative to the usual cost."""
+"""Range of the factor by which a run's cost of fetching may differ from the usual."""
 
 _TURNS_ERROR = 0.4
-"""Relative standard error of measured extra seconds of loading without workers.
+"""Relative standard error of the measured extra time of loading without workers.
 
 They are `Workload.turns_s`.
 """
@@ -63,7 +63,7 @@ _THREAD_BYTES = 4 * 32768
 """Bytes of 32-bit numbers for which PyTorch uses one thread more: ``GRAIN_SIZE``."""
 
 _BUSY_FROM, _BUSY_ALL = 0.6, 0.9
-"""Shares of the cores in use from which waits for cores lengthen a worker's loading.
+"""Shares of the cores in use at which waits for cores begin, and fully, to count.
 
 From the first on some of the waits do, from the second on all of them. Other waits are
 between two batches, or the scheduler's although a core is free.
@@ -132,7 +132,7 @@ def _step_waits_s(measured: Workload, main_delay_s: float) -> float:
 def _correct_step(
     measured: Workload, workload: Workload, simulated_s: float
 ) -> Workload:
-    """Correct the step's time or exponent so that simulating gives the measured step.
+    """Correct the step's time or exponent so that the simulation reproduces the step.
 
     The exponent (`Workload.step_power`) shows only where simulated cores are crowded.
     """
@@ -151,7 +151,7 @@ def _correct_step(
 
 
 def _without_delay(measured: Workload, workload: Workload, delay_s: float) -> Workload:
-    """Take out of the loading time what the real scheduler added to the simulated time.
+    """Take delays by the real scheduler out of a batch's loading time.
 
     A loop that does not starve does not show how long loading takes, nor does one whose
     workers take up all cores: a wrong figure would not show at the run's own setting.
@@ -179,7 +179,7 @@ def _fetch_correction(measured: Workload, trace: Trace) -> float:
 
 
 def _correct_other_tasks(workload: Workload, other_cores: float, trace: Trace) -> float:
-    """Correct the number of other processes' tasks to use the CPU that was measured."""
+    """Correct the number of other programs' tasks to match the CPU that they used."""
     used = trace.others_cpu_s / trace.seconds
     if used <= 0.0:
         return other_cores
@@ -233,7 +233,7 @@ def _calibrate_alone(
 
 
 def _take_out_delays(workload: Workload, main_delay_s: float) -> Workload:
-    """Take waits for cores out of the time of a train step on several threads.
+    """Take waits for cores out of the time of a multi-threaded train step.
 
     Only the main thread's waiting is measured; that of the others is taken to be alike.
     As many threads wait at a time as there are tasks beyond the cores, so that the step

@@ -17,20 +17,20 @@ from mmgpu_hooks.model.workload import DEFAULT_PREFETCH, Workload
 from mmgpu_hooks.schema.judged import Prediction
 
 LIMITS = ('step', 'workers', 'cores')
-"""Limits that can keep an iteration from being faster."""
+"""Names of the limits that can keep an iteration from being faster."""
 
 COVERAGE = 1.9
-"""Standard errors on either side of a prediction in its interval.
+"""Half width of a prediction's interval, in standard errors.
 
 9 in 10 and a little more, as tails are heavy.
 """
 
 _MANY_DRAWS = 1024
 _FEW_DRAWS = 256
-"""Number of simulated batches that show how a cost's error changes the iteration."""
+"""Number of simulated batches to tell how a cost's error changes the prediction."""
 _NEAR = 0.03
 _FULL = 0.9
-"""Smallest share of the cores in use from which more workers give next to nothing."""
+"""Smallest share of the cores in use at which further workers gain next to nothing."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def rate_of(workload: Workload, num_workers: int, prefetch: int, draws: int) -> 
 
 
 def _rate_alone(workload: Workload) -> Rate:
-    """Compute the rate of training without workers, which only other load slows."""
+    """Compute the rate of a training that loads without workers."""
     cpu_s, loading_s = workload.local_loading
     wait_s = cpu_s / workload.core_share(1) + loading_s - cpu_s + workload.turns_s
     whole_s = wait_s + workload.local_step_s
@@ -138,7 +138,7 @@ def _relative_error(
 
 
 _SAME = 0.025
-"""Relative error of an iteration time from run to run on a quiet machine.
+"""Relative error of an iteration time from run to run on an otherwise idle machine.
 
 0.015 on a virtual machine of one maker's processors, 0.03 (70 settings, each trained
 twice) on one of another's.
@@ -184,7 +184,7 @@ That is `Workload.turns_s`: the number of operations is not known.
 """
 
 _POWER = 0.5
-"""Relative error assumed for the train step's slow-down exponent, its part above 1.
+"""Relative error assumed for the part above 1 of the step's slow-down exponent.
 
 That is `Workload.step_power`, where no run showed it.
 """
@@ -193,7 +193,7 @@ That is `Workload.step_power`, where no run showed it.
 def model_error(
     workload: Workload, num_workers: int, run_cpu_share: float, cpu_share: float
 ) -> float:
-    """Estimate the relative standard error of effects that are not simulated.
+    """Estimate the relative standard error by effects that the simulation leaves out.
 
     Args:
         workload: What the run says.
@@ -218,7 +218,7 @@ def model_error(
 
 
 def perturb(workload: Workload, *, alone: bool) -> Iterator[Workload]:
-    """Yield copies of a run's costs, each with one cost a standard error off.
+    """Yield copies of a run's costs, each with one cost off by its standard error.
 
     Args:
         workload: What the run says.
@@ -274,7 +274,7 @@ START_ERROR = 0.3
 _FEWEST, _SHIFTS = 64, 8
 
 _LONG = 20
-"""Multiple of the iterations simulated at its start beyond which an epoch is long.
+"""Length of a long epoch, as a multiple of the iterations simulated at its start.
 
 In an epoch so long, which batches come first makes 0.4 % at most, with costs that vary
 by twice their mean.
@@ -339,7 +339,7 @@ def estimate_job_s(workload: Workload, setting: LoaderSetting, plan: JobPlan) ->
 
 
 def _epoch_s(epoch: Loop, count: int, turns: int) -> float:
-    """Compute the mean length of an epoch over the batches that may come first."""
+    """Compute the mean seconds of an epoch, over the batches that it may begin with."""
     whole_s = 0.0
     for first in (turn * count // turns for turn in range(turns)):
         shifted = replace(
@@ -352,7 +352,7 @@ def _epoch_s(epoch: Loop, count: int, turns: int) -> float:
 
 
 def first_batch_s(workload: Workload) -> float:
-    """Compute the excess of an epoch's first wait over a usual wait, in the run itself.
+    """Compute how many seconds longer an epoch's first wait is than a usual wait.
 
     Without the start of workers.
     """

@@ -80,12 +80,12 @@ class Prospect:
 
     @property
     def without_other_load(self) -> Prospect:
-        """Copy of the prediction's input for a host that other programs leave alone."""
+        """Copy of the costs, settings and length, for a host without other programs."""
         alone = replace(self.workload, other_tasks=0.0, turns_s=0.0)
         return replace(self, workload=alone)
 
     def is_steady_alike(self, other: Prospect) -> bool:
-        """Return True if two predictions' inputs differ only in starts of epochs."""
+        """Return True if two trainings differ only in how their epochs start."""
         persistent = other.loader.persistent_workers
         kept = replace(self.loader, persistent_workers=persistent)
         return replace(self, loader=kept) == other

@@ -31,7 +31,7 @@ from mmgpu_hooks.model.workload import Cost, Workload
 
 @dataclass(frozen=True)
 class Loop:
-    """Input of a loader simulation, in seconds; sequences are repeated without end."""
+    """Input of a loader simulation, in seconds; sequences are repeated endlessly."""
 
     workers: int
     """Number of workers, at least one."""
@@ -39,15 +39,15 @@ class Loop:
     cores: float
     """Cores that the training loop and its workers may use together."""
     host_cores: float
-    """Cores that the loop, its workers and other processes share."""
+    """Number of cores shared by the training loop, its workers and other processes."""
     other_tasks: float
     batch_cpu_s: Sequence[float]
     batch_wait_s: Sequence[float]
-    """Seconds that a worker waits for each batch, beside its CPU.
+    """Seconds that a worker waits for each batch without using CPU, as for storage.
 
     As many as ``batch_cpu_s``."""
     fetch_s: float
-    """CPU of fetching a ready batch, of the loop and of the worker in turn, s."""
+    """CPU seconds of fetching a ready batch: of the training loop and of the worker."""
     fetch_busy_s: float
     """Extra seconds of fetching a ready batch when no core is free."""
     step_cpu_s: float
@@ -72,15 +72,15 @@ class Loop:
 
 @dataclass(frozen=True)
 class Trace:
-    """Result of a loader simulation; sums are over the iterations asked for."""
+    """Result of a loader simulation, with sums over the requested iterations."""
 
     ends_s: Sequence[float]
-    """End of each simulated iteration, s, the first iterations included."""
+    """Time at which each simulated iteration ends, s, the first iterations included."""
     iterations: int
-    """Number of simulated iterations that the sums of seconds are over."""
+    """Number of simulated iterations that the result's sums are over."""
     seconds: float
     wait_s: float
-    """Seconds in which the training loop had no batch."""
+    """Seconds in which the training loop waited for a batch."""
     step_s: float
     fetch_s: float
     busy_s: float
@@ -95,7 +95,7 @@ _NORMAL = NormalDist()
 # settings are compared under the same costs
 @functools.lru_cache(maxsize=64)
 def draw_costs(cost: Cost, count: int, stream: int) -> tuple[float, ...]:
-    """Draw a stratified sample of a duration, s, whose mean is exactly the cost's.
+    """Draw a stratified sample of a cost's durations, s, with exactly its mean.
 
     Log-normal, and the rare ones of the cost on top, each as long as their mean.
 
@@ -125,7 +125,7 @@ def draw_costs(cost: Cost, count: int, stream: int) -> tuple[float, ...]:
 
 _MAIN = -1
 _SUMS = ('start_s', 'wait_s', 'fetch_s', 'step_s', 'busy_s', 'others_cpu_s')
-"""Names of the sums of seconds that a simulation keeps.
+"""Names of the sums of seconds that a simulation returns.
 
 All but the first are in a `Trace`; the first four are of the training process.
 """
@@ -218,7 +218,7 @@ class _Simulation:
         yield
 
     def _want(self, tasks: int) -> None:
-        """Add tasks that want a core, or take them away, and update the rate of all."""
+        """Add or remove tasks that want a core, and update the speed of all."""
         loop = self._loop
         self._wanting = wanting = self._wanting + tasks
         rate = 1.0
@@ -232,7 +232,7 @@ class _Simulation:
             self._rate = rate
 
     def _stretch_step(self, change: float) -> None:
-        """Rescale the rest of the train step when cores get more or less crowded."""
+        """Rescale the rest of the train step as cores get more or less crowded."""
         running, served_s = self._running, self._served_s
         for index, (end_s, task) in enumerate(running):
             if task == _MAIN:
@@ -331,7 +331,7 @@ _LOADING, _STEPS = 0, 1  # streams of random numbers
 def make_loop(
     workload: Workload, num_workers: int, prefetch_factor: int, draws: int
 ) -> Loop:
-    """Make the input of a simulation for a number of workers and of batches ahead.
+    """Make the simulation's input for a number of workers and of batches ahead.
 
     Args:
         workload: Costs without waiting for cores.

@@ -62,11 +62,11 @@ def paired_gain(before_s: Sequence[float], after_s: Sequence[float]) -> Estimate
 
 
 LEAST_VALUES = 6
-"""Least number of values that show how neighbouring values resemble each other."""
+"""Fewest values of a series from which the correlation of neighbours is estimated."""
 
 _EDGES = np.array([*np.linspace(0.0, 0.96, 25), 0.98, 0.99, 0.995, 0.998, 1.0])
 _CORRELATIONS: FloatArray = (_EDGES[:-1] + _EDGES[1:]) / 2
-"""Correlations of neighbouring values that are considered possible.
+"""Grid of correlations between neighbouring values that are considered possible.
 
 A negative one counts as none: nothing in a training causes it, and it would shorten
 intervals.
@@ -74,7 +74,7 @@ intervals.
 
 _TAPER = 0.08
 _TAPER_PER_VALUE = 0.0025
-"""Width of the taper of the correlation's prior, per value of the series.
+"""Width near 1 in which the correlation's prior falls to 0, per value of the series.
 
 The prior of the correlation is uniform, but falls linearly to 0 over the last part
 before 1, which is a drift without end. That part is the smaller one of :data:`_TAPER`
@@ -84,10 +84,10 @@ where it is high (``make bench-drift``).
 """
 
 _NEGLIGIBLE = 1e-6
-"""Relative probability below which a correlation changes no result."""
+"""Relative probability below which a correlation is left out of the mixture."""
 
 _MOST_LAGS = 10_000
-"""Most lags of a series over which correlations are summed up.
+"""Most lags of a series over which autocorrelations are summed.
 
 Values further apart are independent at every correlation.
 """
@@ -95,7 +95,7 @@ Values further apart are independent at every correlation.
 
 @dataclass(frozen=True, eq=False)
 class SeriesMean:
-    """The mean of a series, and how well it is known: a mixture of Student's t.
+    """Mean of a series with its error distribution: a mixture of Student's t.
 
     Each component belongs to one correlation of neighbouring values.
     """
@@ -113,7 +113,7 @@ class SeriesMean:
 def summarize_series(
     values: Sequence[float], weights: Sequence[float], least: int = LEAST_VALUES
 ) -> SeriesMean | None:
-    """Weighted mean of a series, with an error that allows for its autocorrelation.
+    """Compute the weighted mean of a series, with an error that allows for correlation.
 
     The series is taken for an autoregressive one of first order. A short series does
     not show its correlation: intervals that rest on one estimate of it are too short,
@@ -161,7 +161,7 @@ class _Residuals(NamedTuple):
     squares: FloatArray
     """Sum of squares of the residuals, for each correlation."""
     information: FloatArray
-    """Information on the fitted constant, for each correlation."""
+    """Fisher information on the fitted constant, for each correlation."""
 
 
 def _fit_correlations(away: FloatArray, correlation: FloatArray) -> _Residuals:
@@ -289,11 +289,11 @@ def rank_sum_chance(low: Sequence[float], high: Sequence[float]) -> float:
 
 
 _LEAST = 3
-"""Least number of a series' values on either side of a change of level."""
+"""Fewest values of a series on either side of a change point."""
 
 
 def find_last_change(values: Sequence[float], least_change: float = 0.1) -> int | None:
-    """Find the last change point of a series: where its last level begins.
+    """Find the last change point of a series: the index where its last level begins.
 
     The series is cut in two where the halves' medians differ most against their
     scatter, and its last part again, until no cut stands out.
@@ -329,14 +329,14 @@ def _find_cut(values: FloatArray, least_change: float) -> int | None:
 
 
 WARM_UP = 1 / 3
-"""Share of the first iterations that a search for memory growth leaves out.
+"""Share of a run's first iterations left out when searching for memory growth.
 
 Caches fill, the allocator's pools grow.
 """
 
 BLOCKS = 8
 READINGS = 2 * BLOCKS
-"""Least number of memory readings after the warm-up that can show steady growth."""
+"""Fewest memory readings after the warm-up that can show steady growth."""
 
 LEAST_GROWTH_BYTES = 2**24
 LEAST_GROWTH_SHARE = 0.01
@@ -353,7 +353,7 @@ between them.
 """
 
 _GOES_ON = 0.7
-"""Least ratio of memory growth in the second half to growth in the first half.
+"""Least ratio of memory growth in the second half of the readings to the first.
 
 A cache that fills slows down.
 """
@@ -412,7 +412,7 @@ def find_growth(
 
 
 def count_missing_readings(iterations: npt.ArrayLike) -> int:
-    """Count the memory readings still needed to distinguish growth from warm-up."""
+    """Count the memory readings that are still needed to tell growth from warm-up."""
     behind = len(_behind_warm_up(iterations, iterations).iterations)
     return max(READINGS - behind, 0)
 

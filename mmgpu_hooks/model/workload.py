@@ -1,4 +1,4 @@
-"""Costs of a run's loader and loop, and bounds that follow without a simulation."""
+"""Costs of a run's loader and loop, and time bounds that need no simulation."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ DEFAULT_PREFETCH = 2
 """PyTorch's default ``prefetch_factor``."""
 
 _LEAST_CORES = 0.5
-"""Least cores that a run gets, however many tasks other processes have."""
+"""Fewest cores that a run is assumed to get beside other processes' tasks."""
 
 
 _MOST_RARE = 0.25
-"""Largest share of slow occurrences that still count as rare.
+"""Largest share of slow occurrences at which they count as rare.
 
 With more of them, one spread says it all.
 """
@@ -25,7 +25,7 @@ With more of them, one spread says it all.
 
 @dataclass(frozen=True)
 class Cost:
-    """A duration: its mean, its spread, and how well the mean is known."""
+    """Duration of one kind of work: its mean, its spread, and the error of the mean."""
 
     mean_s: float
     std_s: float = 0.0
@@ -69,7 +69,7 @@ class Cost:
         return math.sqrt(max(square - self.mean_s**2, 0.0))
 
     def with_mean(self, mean_s: float) -> Cost:
-        """Copy of the cost with another mean: more or fewer rare occurrences.
+        """Copy of the cost with another mean, by more or fewer rare occurrences.
 
         How many there are in a run is known far less well than the usual ones.
         """
@@ -80,7 +80,7 @@ class Cost:
         return replace(self, mean_s=mean_s)
 
     def times(self, factor: float) -> Cost:
-        """Copy of the cost with all of its durations times a factor."""
+        """Copy of the cost with all of its durations multiplied by a factor."""
         return replace(
             self,
             mean_s=self.mean_s * factor,
@@ -90,7 +90,7 @@ class Cost:
         )
 
     def of_images(self, factor: float) -> Cost:
-        """Copy of the cost for a batch with that many times the images.
+        """Copy of the cost for a batch with ``times`` as many images.
 
         Their times add up: the spread grows with the root, and a rare image makes rare
         batches more frequent and no longer.
@@ -129,7 +129,7 @@ class LocalLoading(NamedTuple):
 
 @dataclass(frozen=True)
 class Workload:
-    """Costs of one run's loader and loop, each on a core of its own.
+    """Costs of one run's loader and loop, as if each task had a core of its own.
 
     Seconds per iteration or batch. Waiting for a core is left out everywhere: a
     prediction adds what its own setting causes.
@@ -217,19 +217,19 @@ class Workload:
     PyTorch has a thread for each core there, and all wait for the one that shares its
     core. Not what the share of a core explains."""
     step_waits_s: float = 0.0
-    """Wait of the main thread for a core in the measured train step, s.
+    """Seconds that the main thread waited for a core in the measured train step.
 
     0 once ``step`` is freed from it."""
     held_up_s: float = 0.0
-    """Seconds that workers added to the measured step by taking cores from it."""
+    """Seconds by which workers made the measured step longer, by taking its cores."""
     is_step_power_known: bool = True
-    """True if workers were seen to delay the step, where it has several threads."""
+    """True if the run shows how workers delay a step on several threads."""
     notes: tuple[Text, ...] = ()
-    """Sentences on what the costs leave out or assume, for the user."""
+    """Sentences for the user on costs that were left out or assumed."""
 
     @property
     def step_threads(self) -> int:
-        """Least number of threads that can use the train step's CPU in its time."""
+        """Fewest threads that can use the train step's CPU time within its duration."""
         # a thread that waits for a core uses none meanwhile
         running_s = self.step.mean_s - self.step_waits_s
         if running_s <= 0.0:
@@ -241,7 +241,7 @@ class Workload:
 
     @property
     def threads_power(self) -> float:
-        """Exponent of the train step's slow-down, less where few threads are busy.
+        """Exponent of the train step's slow-down, smaller if few threads are busy.
 
         ``step_power`` for the part of the step that has many threads.
 
@@ -265,7 +265,7 @@ class Workload:
 
     @property
     def free_cores(self) -> float:
-        """Number of cores that the run can have beside the tasks of other processes."""
+        """Number of cores that other processes' tasks leave to the run."""
         left = self.host_cores - self.other_tasks
         return min(self.usable_cores, max(left, _LEAST_CORES))
 
@@ -279,12 +279,12 @@ class Workload:
 
     @property
     def ready_s(self) -> float:
-        """Length of an iteration if a batch always stood ready, on cores of its own."""
+        """Seconds of an iteration if a batch were always ready, and cores free."""
         return self.step.mean_s + self.fetch_s
 
     @property
     def local_loading(self) -> LocalLoading:
-        """Cost of loading a batch in the training loop, where none is transferred.
+        """Cost of loading a batch in the training process, which transfers none.
 
         Without ``turns_s``.
         """
@@ -307,13 +307,13 @@ class Workload:
 
     @property
     def step_delay_s(self) -> float:
-        """Delay of the train step by other processes when no worker runs beside, s."""
+        """Seconds by which other processes delay the train step when no worker runs."""
         threads = self.step_threads
         rate = self.core_share(threads) ** self.threads_power
         return float(self.compute_s / threads * (1 / rate - 1.0))
 
     def bound_iter_s(self, num_workers: int) -> float:
-        """Return a lower bound on the iteration, s, with a number of workers.
+        """Return a lower bound on an iteration's seconds with a number of workers.
 
         No loader with these costs is faster: ``max(G + f, S / W, (P + m + f) / C)``;
         G + S without workers.
@@ -365,7 +365,7 @@ def at_batch_size(workload: Workload, batch_size: int | None) -> Workload:
 
 
 THREADS_WASTE, THREADS_ERROR = 0.025, 0.025
-"""Share of a worker's CPU that OpenCV's threads burn on waiting, and its error.
+"""Share of a worker's CPU that OpenCV's threads waste by waiting, and its error.
 
 For each doubling of their number over the cores; the error is a standard error. With 4
 to 64 threads in each of 2 and 4 workers on two cores, decoding, resizing, warping,
@@ -373,7 +373,7 @@ blurring and changing colours took 0.96 to 1.31 times the CPU of one thread each
 """
 
 MOST_DOUBLINGS = 5
-"""Most doublings of the number of OpenCV threads over that of cores, as measured."""
+"""Most doublings from the number of cores to that of OpenCV threads, as measured."""
 
 
 def with_one_thread(workload: Workload, saved: float) -> Workload:
@@ -417,10 +417,10 @@ def with_spared_host(
 
 
 GAP_S = 0.0005
-"""Seconds between two batches of a worker that has enough to do."""
+"""Seconds between two batches of a worker that always has work to do."""
 
 TRANSFER_CPU_S, TRANSFER_TENSOR_S, _TRANSFER_BYTE_S = 0.0008, 0.00025, 1e-9
-"""CPU of a worker beyond loading, s: per batch, per tensor and per byte of a batch."""
+"""CPU seconds of a worker to send a batch: per batch, per tensor and per byte."""
 
 _MEASURED_ERROR, _ASSUMED_ERROR = 0.25, 0.5
 """Relative standard error of a worker's CPU to send a batch, measured and assumed.

@@ -1,1 +1,1 @@
-"""Optimisations that make a training cheaper, each a module imported on demand."""
+"""Optimisations that make a training cheaper, one module each, imported on demand."""

@@ -1,4 +1,4 @@
-"""Caches parsed annotations between the starts of a training.
+"""Caches a data set's parsed annotations from one start of a training to the next.
 
 What a data set makes of its annotation files is the same at each start and on each
 rank, and takes minutes where the files are large. It is kept in a folder of the user's
@@ -48,19 +48,19 @@ _KNOWN_INITS = (
     ('mmengine.dataset.base_dataset', 'BaseDataset.full_init'),
     ('mmdet.datasets.base_det_dataset', 'BaseDetDataset.full_init'),
 )
-"""``full_init`` methods of data sets that only load, filter, cut and serialise."""
+"""``full_init`` methods known to only load, filter, cut and serialise samples."""
 _PLAIN_METHODS = 'get_data_info', '_serialize_data', '__len__'
-"""Methods of `BaseDataset` that read samples; a data set with its own is refused."""
+"""Methods of `BaseDataset` that read samples; classes that override one are refused."""
 _NOT_IN_KEY = {'pipeline', 'data_list', 'max_refetch', 'full_init'}
 _NOT_KEPT = _NOT_IN_KEY | {'data_bytes', 'data_address', '_fully_initialized'}
 _LIBRARIES = 'mmengine', 'mmdet', 'mmcv', 'numpy', 'pycocotools', 'lvis'
 _GRAIN_S, _NETWORK_GRAIN_S = 0.1, 2.0
-"""Resolution of file times in seconds, on local and on network file systems."""
+"""Resolution of file times in seconds: on a local and on a network file system."""
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """Cache key of a data set, with its attributes before initialisation."""
+    """Cache key of a data set, and its attributes before it was initialised."""
 
     key: str
     before: Mapping[str, str] = field(repr=False)
@@ -68,7 +68,7 @@ class _Plan:
 
 
 class AnnotationCache:
-    """Makes data sets that are built from now on cache their parsed annotations.
+    """Has data sets built from now on cache their parsed annotations.
 
     Args:
         watch: Sees them; it is open.
@@ -94,7 +94,7 @@ class AnnotationCache:
         )
 
     def close(self) -> None:
-        """Ends annotation caching; what is mapped stays, a second call does nothing."""
+        """Ends annotation caching; mapped files stay mapped. May be called twice."""
         folder, self._folder = self._folder, None
         if folder is not None:
             self._watch.initialise_by(None)
@@ -103,7 +103,7 @@ class AnnotationCache:
     def _provide(
         self, dataset: Any, found: Initialisation, parse: Callable[[], OpenedFiles]
     ) -> None:
-        """Initialises a data set from the cache, or caches what it parses."""
+        """Initialises a data set from the cache, or parses and caches annotations."""
         plan = self._try(found, functools.partial(self._plan, dataset))
         if plan is not None:
             entry = self._try(found, functools.partial(self._read, plan))
@@ -119,7 +119,7 @@ class AnnotationCache:
             )
 
     def _try(self, found: Initialisation, function: Callable[[], Any]) -> Any:
-        """Calls caching code; a failure is logged, and the data set parses as usual."""
+        """Calls caching code; after a failure, which is logged, the data set parses."""
         try:
             return function()
         except (RefusalError, CacheError) as reason:
@@ -136,7 +136,7 @@ class AnnotationCache:
         return None
 
     def _plan(self, dataset: Any) -> _Plan:
-        """Describes everything that a data set's parsing depends on.
+        """Describes all that the parsing of a data set depends on.
 
         Raises:
             RefusalError: If that is not known.
@@ -171,7 +171,7 @@ class AnnotationCache:
     def _keep(
         self, dataset: Any, plan: _Plan, found: Initialisation, opened: OpenedFiles
     ) -> None:
-        """Stores parsed annotations; the data set maps them as later starts do."""
+        """Stores parsed annotations, and maps them into the data set from the cache."""
         assert self._folder is not None
         if opened.lists_folders:
             raise RefusalError('it reads what is in a folder, which may change')
@@ -242,7 +242,7 @@ def check_dataset(dataset: Any) -> None:
 
 
 def list_attributes(dataset: Any) -> dict[str, str]:
-    """Attributes of a data set as text, without the pipeline.
+    """Returns a data set's attributes as text, without its pipeline.
 
     Raises:
         RefusalError: If one is of a kind of which it is unknown what it depends on.
@@ -259,7 +259,7 @@ def list_attributes(dataset: Any) -> dict[str, str]:
 
 
 def describe(value: Any) -> str:
-    """Writes a value as text that is equal only for equal values.
+    """Returns a value as text, which is equal only for equal values.
 
     Raises:
         RefusalError: If it is no plain data.
@@ -316,7 +316,7 @@ def _list_versions() -> dict[str, Any]:
 
 
 def take_state(dataset: Any, before: Mapping[str, str]) -> bytes:
-    """Pickles the attributes that the initialisation of a data set has set.
+    """Pickles the attributes that a data set's initialisation has set.
 
     Args:
         dataset: Which is initialised.
@@ -349,7 +349,7 @@ def _is_changed(value: Any, text: str) -> bool:
 
 
 def _restore(dataset: Any, entry: ParsedAnnotations) -> bool:
-    """Gives a data set the cached state of an initialised one."""
+    """Gives a data set the cached attributes of an initialised one."""
     changed, removed = _StateUnpickler(io.BytesIO(entry.state)).load()
     own = vars(dataset)
     for name in removed:
@@ -365,14 +365,14 @@ def _restore(dataset: Any, entry: ParsedAnnotations) -> bool:
 
 
 _PLAIN = (list, dict, set, frozenset, tuple, int, float, str, bytes, bool, complex)
-"""Plain types that the annotation cache takes, as values and as types themselves."""
+"""Plain types that the annotation cache accepts, as values and as types."""
 _TYPES: tuple[type, ...] = (OrderedDict, defaultdict, np.ndarray, np.dtype)
 _NUMPY_MODULES = ('numpy', 'numpy.core.multiarray', 'numpy._core.multiarray')
 _NUMPY_NAMES = ('_reconstruct', 'scalar', 'ndarray', 'dtype')
 
 
 class _StatePickler(pickle.Pickler):
-    """Pickler of data sets' attributes that refuses all but plain data."""
+    """Pickler for a data set's attributes, which refuses all but plain data."""
 
     def reducer_override(self, value: Any) -> Any:
         kind = value if isinstance(value, type) else type(value)
@@ -384,7 +384,7 @@ class _StatePickler(pickle.Pickler):
 
 
 class _StateUnpickler(pickle.Unpickler):
-    """Unpickler of data sets' attributes that refuses all but plain data."""
+    """Unpickler for a data set's attributes, which refuses all but plain data."""
 
     def find_class(self, module: str, name: str) -> Any:
         plain = {kind.__name__ for kind in _PLAIN}

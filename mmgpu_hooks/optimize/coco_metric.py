@@ -35,45 +35,45 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _LARGEST_ID = 2**53
-"""Bound of COCO ids: up to here float64 holds every whole number exactly."""
+"""Largest COCO id, up to which float64 represents whole numbers exactly."""
 _CHUNK_BYTES = 2**26
-"""Most bytes of masks copied at a time, on the device that holds them."""
+"""Most bytes of masks that are copied at a time on the device that holds them."""
 ARRAYS = ('precision', 'recall', 'scores')
-"""Result arrays of COCOeval, by threshold, category, area and number of results."""
+"""Names of COCOeval's result arrays, which hold values by threshold and category."""
 
 
 @dataclass(frozen=True)
 class Backend:
-    """A package with COCO and COCOeval classes like those of pycocotools."""
+    """Package whose COCO and COCOeval classes can replace those of pycocotools."""
 
     module: str
     distribution: str
     lowest: str
-    """Lowest package version whose results were compared with pycocotools."""
+    """Lowest version of the package whose results were compared with pycocotools."""
 
 
 BACKENDS = (
     Backend('ultrafast_pycocotools', 'ultrafast-pycocotools', '0.1.14'),
     Backend('hotcoco', 'hotcoco', '1.3.0'),
 )
-"""Supported packages for COCO evaluation, in order of preference."""
+"""Supported replacements of pycocotools, in order of preference."""
 
 
 @dataclass(frozen=True)
 class OpenBackend:
-    """An imported package for COCO evaluation, with its name and version."""
+    """Imported replacement of pycocotools, with its name and version."""
 
     module: types.ModuleType
     title: str
-    """Name and version of the package for COCO evaluation."""
+    """Name and version of the package that replaces pycocotools."""
 
 
 class NoBackendError(Exception):
-    """Raised when no package for COCO evaluation can be used; the message says why."""
+    """Raised if no replacement of pycocotools can be used; the message says why."""
 
 
 def open_backend(backends: Sequence[Backend]) -> OpenBackend:
-    """Imports the first package for COCO evaluation that is installed.
+    """Imports the first installed replacement of pycocotools.
 
     Raises:
         NoBackendError: If none is installed, new enough and can be imported.
@@ -117,7 +117,7 @@ _CocoMetric: Any = find_coco_metric()
 
 
 class FastCocoMetric(_CocoMetric):
-    """MMDetection's CocoMetric with the same figures, for a fraction of the CPU.
+    """MMDetection's CocoMetric with the same values, for a fraction of the CPU time.
 
     ``val_evaluator.type='mmgpu_hooks.FastCocoMetric'`` switches it on. It takes every
     argument of CocoMetric. Results go to ultrafast-pycocotools or hotcoco as a table
@@ -137,7 +137,7 @@ class FastCocoMetric(_CocoMetric):
         self._is_off = is_disabled(os.environ)
         self._has_told = False
         self.plain_reason: str | None = None
-        """Reason why CocoMetric made the last evaluation; ``None`` if it did not."""
+        """Reason why the last evaluation fell back to CocoMetric; ``None`` if not."""
         self._backend: Any = None
         self._truth: Any = None
         try:
@@ -215,7 +215,7 @@ class FastCocoMetric(_CocoMetric):
         return figures
 
     def _compute_with_backend(self, results: list[Any]) -> dict[str, float]:
-        """Computes the metric with MMDetection's own code on a fast backend's classes.
+        """Computes the metric by MMDetection's code on the backend's classes.
 
         It runs on a copy of the metric, so nothing has to be put back.
         """
@@ -244,7 +244,7 @@ class FastCocoMetric(_CocoMetric):
         return self._truth.loadRes(rows)
 
     def open_evaluation(self, truth: Any, results: Any, kind: str) -> Any:
-        """Makes a COCOeval of pycocotools that the backend evaluates.
+        """Makes a COCOeval object of pycocotools whose arrays the backend computes.
 
         Its parameters and its summary are those of pycocotools, which backends have in
         ways of their own: hotcoco does not sort ``maxDets``, and its means are others
@@ -270,10 +270,10 @@ functools.update_wrapper(FastCocoMetric.__init__, _CocoMetric.__init__)
 
 @dataclass(frozen=True)
 class Results:
-    """Results of a validation in memory, where CocoMetric writes a JSON file."""
+    """Results of a validation kept in memory, in place of CocoMetric's JSON file."""
 
     rows: NDArray[np.float64] | list[dict[str, Any]]
-    """Boxes as image, x, y, width, height, score and category; masks as dicts."""
+    """Results: boxes as image, x, y, width, height, score, category; masks as dicts."""
 
     def __iter__(self) -> Iterator[Any]:
         """Yields nothing: MMDetection iterates masks only to drop their boxes."""
@@ -281,12 +281,12 @@ class Results:
 
 
 def _pass_on(results: Results) -> Results:
-    """Replaces MMEngine's ``load``: results in memory need no reading."""
+    """Stands in for MMEngine's ``load``: returns results that are in memory already."""
     return results
 
 
 def _evaluate(evaluation: Any, backend: Any) -> None:
-    """Replaces ``COCOeval.evaluate``: passes pycocotools' parameters to the backend."""
+    """Stands in for ``COCOeval.evaluate``: passes the parameters to the backend."""
     asked, given = evaluation.params, backend.params
     given.imgIds = asked.imgIds = np.unique(asked.imgIds).tolist()
     if asked.useCats:
@@ -298,13 +298,13 @@ def _evaluate(evaluation: Any, backend: Any) -> None:
 
 
 def _accumulate(evaluation: Any, backend: Any) -> None:
-    """Replaces ``COCOeval.accumulate``: takes over the backend's arrays."""
+    """Stands in for ``COCOeval.accumulate``: takes the arrays from the backend."""
     backend.accumulate()
     evaluation.eval = {name: np.asarray(backend.eval[name]) for name in ARRAYS}
 
 
 def _can_rebind(function: Any) -> bool:
-    """True if a function looks ``load`` and ``COCOeval`` up in its module."""
+    """True if a function finds ``load`` and ``COCOeval`` in its module's globals."""
     names = {'load', 'COCOeval', 'loadRes', 'results2json'}
     return isinstance(function, types.FunctionType) and (
         names <= {*function.__code__.co_names}
@@ -312,7 +312,7 @@ def _can_rebind(function: Any) -> bool:
 
 
 def rebind(function: Any, names: Mapping[str, Any]) -> Any:
-    """Copies a function with other objects for some of its module's names.
+    """Copies a function with other objects for some of its module's globals.
 
     The module itself stays as it is, for all threads.
     """
@@ -331,7 +331,7 @@ def _phrase(error: BaseException) -> str:
 
 
 def expect_regular(dataset: Mapping[str, Any]) -> None:
-    """Raises for ground truth that backends may read differently than pycocotools.
+    """Raises if the ground truth is such that backends may differ from pycocotools.
 
     Raises:
         ValueError: If ids are no whole numbers above 0 (0 will do for images and
@@ -362,7 +362,7 @@ def index_truth(backend: Any, dataset: dict[str, Any]) -> Any:
 
 
 def _tabulate(metric: Any, results: Sequence[Any], _: str) -> dict[str, Results]:
-    """Replaces ``results2json``: keeps the results in memory."""
+    """Stands in for ``results2json``: keeps the results in memory."""
     found = [
         ImageResults(result.get('img_id', index), result)
         for index, result in enumerate(results)
@@ -446,7 +446,7 @@ def list_masks(
 
 
 def _with_encoded_masks(sample: Any) -> Any:
-    """Returns a sample with encoded masks, or the sample itself if nothing is to do."""
+    """Returns a sample with its masks encoded, or the same sample if it has none."""
     found = sample.get('pred_instances') if isinstance(sample, dict) else None
     if not isinstance(found, dict) or 'masks' not in found:
         return sample
@@ -461,7 +461,7 @@ def _with_encoded_masks(sample: Any) -> Any:
 
 
 def encode_masks(masks: Any) -> list[dict[str, Any]] | None:
-    """Encodes masks in COCO's run lengths, to the same bytes as MMDetection.
+    """Encodes masks as COCO's run lengths, byte for byte as MMDetection does.
 
     Run lengths go by column and masks lie by row. MMDetection copies each into the
     other order by numpy, which takes four fifths of the time. Here the card does it, if
@@ -490,7 +490,7 @@ def encode_masks(masks: Any) -> list[dict[str, Any]] | None:
 
 
 def _transpose(masks: Any) -> NDArray[np.uint8]:
-    """Copies masks into host memory in column order."""
+    """Copies masks to host memory in column order, as COCO's encoder reads them."""
     import cv2
 
     if masks.device.type != 'cpu':

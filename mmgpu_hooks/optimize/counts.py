@@ -60,11 +60,11 @@ def count_overhead(runner: Any) -> StepOverhead:
 
 
 _FIRST_WITH_TF32 = (8, 0)
-"""Compute capability of Ampere, the first with TF32."""
+"""CUDA compute capability of the first GPUs with TF32 (Ampere)."""
 
 
 def _read_settings(optimizer: Any, group: Any) -> str:
-    """Settings of a parameter group as text, without its tensors."""
+    """Returns the settings of a parameter group as text, without its tensors."""
     return repr([group.get(name) for name in optimizer.defaults])
 
 

@@ -48,7 +48,7 @@ FORMULAS: dict[str, Formula] = {
     'mmengine.model.averaged_model.MomentumAnnealingEMA': _anneal,
     'mmdet.models.layers.ema.ExpMomentumEMA': _warm_up,
 }
-"""Update formula over lists of tensors, by the class of the averaged model."""
+"""Formula that updates lists of tensors, by the class of the averaged model."""
 
 
 class ListedAverages(Several):
@@ -73,18 +73,18 @@ class ListedAverages(Several):
 
 
 class _Lists(NamedTuple):
-    """Tensor lists to update an averaged model, valid until a tensor is replaced."""
+    """Lists of tensors to update an averaged model, valid until one is replaced."""
 
     model: Any
     """Model whose tensors are averaged."""
     dicts: list[dict[str, Any]]
-    """Dicts of tensors and submodules in all modules of the model and its average."""
+    """Dicts that hold the tensors and submodules of the model and of its average."""
     held: list[Any]
-    """Tensors and submodules of model and average when the lists were made."""
+    """Tensors and submodules that the dicts held when the lists were made."""
     averaged: list[tuple[list[Any], list[Any]]]
     """Averaged tensors with their sources; no two of a list share a storage."""
     copied: list[tuple[list[Any], list[Any]]]
-    """Buffers of the average with the model's buffers that they are copied from."""
+    """Buffers of the average, each with the model's buffer to copy from."""
 
     def is_current(self, model: Any) -> bool:
         """True if no tensor or submodule was replaced since the lists were made."""
@@ -94,7 +94,7 @@ class _Lists(NamedTuple):
 
 
 class ListedAverage:
-    """Replaces ``update_parameters`` of one averaged model.
+    """Replaces the method ``update_parameters`` of one averaged model.
 
     A copy or a pickle of the model has its own method in the place of this.
 
@@ -183,11 +183,11 @@ class ListedAverage:
 
     @property
     def spared(self) -> SparedTime | None:
-        """CPU time of a plain and a multi-tensor update; ``None`` if unknown."""
+        """CPU seconds of a plain and of a multi-tensor update; ``None`` if unknown."""
         return self._turns.spared
 
     def close(self) -> None:
-        """Restores ``update_parameters``; if it was wrapped, calls are passed on."""
+        """Restores ``update_parameters``; if others wrapped it, calls are passed on."""
         self._is_open = False
         self._lists = None
         self._patches.close()
@@ -198,7 +198,7 @@ def _list_held(dicts: Iterable[dict[str, Any]]) -> list[Any]:
 
 
 def _make_lists(ema: Any, model: Any) -> _Lists:
-    """Pairs the tensors of an averaged model with the model's, in lists.
+    """Pairs the averaged model's tensors with the model's tensors, in lists.
 
     Raises:
         RefusalError: If a tensor must be averaged by itself.
@@ -238,7 +238,7 @@ def _make_lists(ema: Any, model: Any) -> _Lists:
 
 
 class _Sorted:
-    """Pairs of averaged and source tensors, in lists that one kernel can take."""
+    """Sorts averaged and source tensors into lists that one kernel can take."""
 
     def __init__(self) -> None:
         self._lists: dict[Any, tuple[list[Any], list[Any]]] = {}
@@ -270,5 +270,5 @@ class _Sorted:
         sources.append(source)
 
     def in_turns(self) -> list[tuple[list[Any], list[Any]]]:
-        """Lists of averaged tensors and their sources, those of lower turns first."""
+        """Returns the lists of averaged and source tensors, in order of updates."""
         return [self._lists[key] for key in sorted(self._lists, key=lambda key: key[0])]

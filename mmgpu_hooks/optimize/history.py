@@ -1,4 +1,4 @@
-"""Scalar histories for MMEngine's message hub whose arrays grow by doubling.
+"""Makes the arrays of MMEngine's scalar histories grow by doubling.
 
 MMEngine's ``HistoryBuffer`` copies its whole history for each value that is added, so
 that an iteration takes longer the older the training is.
@@ -18,14 +18,14 @@ from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema.recorded import SparedTime
 
 _LEAST_SPARE, _MOST_SPARE = 1024, 131_072
-"""Fewest and most spare places that a full scalar history gets.
+"""Fewest and most values of spare capacity added to a scalar history that is full.
 
 Between them, as many as there are values.
 """
 
 
 class GrowingHistories:
-    """Makes all scalar histories of a Runner's message hub grow by doubling.
+    """Makes the arrays of all scalar histories of a Runner grow by doubling.
 
     Args:
         runner: About to enter its train loop.
@@ -58,7 +58,7 @@ class GrowingHistories:
 
     @property
     def spared(self) -> SparedTime | None:
-        """CPU time of copying all scalar histories, and of adding a value to each."""
+        """CPU seconds to copy all scalar histories, and to add one value to each."""
         buffers = list(self._hub.log_scalars.values())
         copied = HistoryMeter(self._hub.log_scalars).read(
             max((len(buffer.data[0]) for buffer in buffers), default=0)
@@ -70,7 +70,7 @@ class GrowingHistories:
         )
 
     def close(self) -> None:
-        """Makes the scalar histories MMEngine's plain ``HistoryBuffer`` again."""
+        """Turns the scalar histories back into MMEngine's plain ``HistoryBuffer``."""
         self._is_open = False
         self._patches.close()
         for buffer in self._hub.log_scalars.values():
@@ -79,7 +79,7 @@ class GrowingHistories:
 
 
 class GrowingHistory(HistoryBuffer):
-    """A ``HistoryBuffer`` with spare places; its copies and pickles are plain ones."""
+    """A ``HistoryBuffer`` with spare capacity, whose copies and pickles have none."""
 
     _log: _Grown
     _counts: _Grown
@@ -122,7 +122,7 @@ class GrowingHistory(HistoryBuffer):
         self._counts = _Grown(values)
 
     def update(self, log_val: int | float, count: int | float = 1) -> None:
-        """Adds a value to the history, and drops the oldest beyond ``max_length``."""
+        """Adds a value to the history, and drops old values beyond ``max_length``."""
         log, counts = self._log, self._counts
         is_even = log.size == counts.size and self.max_length > 0
         if is_even and log.takes(log_val) and counts.takes(count):
@@ -145,7 +145,7 @@ class GrowingHistory(HistoryBuffer):
 
 
 class _Grown:
-    """A growing array: a NumPy array with spare places at its end.
+    """NumPy array with spare capacity at its end, so that values are added cheaply.
 
     Args:
         values: What it begins with; it is not changed by what is added.
@@ -159,7 +159,7 @@ class _Grown:
 
     @property
     def values(self) -> Any:
-        """The values of the growing array now; later ones do not change them."""
+        """Values of the growing array now; values added later do not change them."""
         return self._store[self._first : self._end]
 
     @property
@@ -168,7 +168,7 @@ class _Grown:
         return self._end - self._first
 
     def takes(self, value: Any) -> bool:
-        """True if ``numpy.append`` of the value would keep the array's type."""
+        """True if appending the value with NumPy would keep the array's type."""
         kind, store = type(value), self._store
         if store.ndim != 1:
             return False
@@ -178,7 +178,7 @@ class _Grown:
         return is_number and -(2**63) <= value < 2**63
 
     def append(self, value: float, most: int) -> None:
-        """Adds a value to the growing array, and keeps the newest ``most`` values.
+        """Appends a value to the growing array, and keeps the newest ``most`` values.
 
         Args:
             value: One that it :meth:`takes`.

@@ -28,7 +28,7 @@ from mmgpu_hooks.schema.judged import MetricCheck
 
 
 class _Kept(FastCocoMetric):
-    """A FastCocoMetric that keeps each COCOeval it makes."""
+    """FastCocoMetric that keeps every COCOeval object it makes."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -40,7 +40,7 @@ class _Kept(FastCocoMetric):
 
 
 def check_metric(annotations: Path, results: Path, kind: str) -> MetricCheck:
-    """Evaluates results with CocoMetric and FastCocoMetric, and compares the two.
+    """Evaluates results by CocoMetric and by FastCocoMetric, and compares both.
 
     Each takes as long as in a validation.
 
@@ -80,7 +80,7 @@ def check_metric(annotations: Path, results: Path, kind: str) -> MetricCheck:
 
 
 def _keep_evaluations(function: Any, made: list[Any]) -> Any:
-    """Copies ``compute_metrics`` so that each COCOeval is added to a list."""
+    """Copies ``compute_metrics`` so that its COCOeval objects are kept in a list."""
     make = function.__globals__['COCOeval']
 
     def keep(*args: Any) -> Any:
@@ -93,7 +93,7 @@ def _keep_evaluations(function: Any, made: list[Any]) -> Any:
 def _list_results(
     rows: list[dict[str, Any]], categories: list[int], kind: str
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Converts COCO results to what ``CocoMetric.process`` stores, by image."""
+    """Converts COCO results to those that ``CocoMetric.process`` stores, by image."""
     by_image: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         by_image[row['image_id']].append(row)
@@ -130,7 +130,7 @@ def _list_differing(
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Context without the prints of pycocotools and the log of MMDetection."""
+    """Context that hides the prints of pycocotools and the log of MMDetection."""
     logger = MMLogger.get_current_instance()
     level = logger.level
     logger.setLevel(logging.CRITICAL)

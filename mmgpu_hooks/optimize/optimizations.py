@@ -1,4 +1,4 @@
-"""Switches the optimisations of ``optimize=...`` on, and off again."""
+"""Switches on, and off again, the optimisations that ``optimize=...`` names."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _CLASSES = {
     'annotations': 'AnnotationCache',
     'resume': 'SampledResume',
 }
-"""Class of each optimisation, by the optimisation's (and its module's) name."""
+"""Name of the class of each optimisation, by the name of optimisation and module."""
 
 
 class Optimization(Protocol):
     """Interface of an active optimisation of a training."""
 
     changed: str
-    """Log text on what the optimisation changes in the training."""
+    """Text for the log on what the optimisation changes in the training."""
 
     def close(self) -> None:
         """Ends the optimisation and restores everything; a second call does nothing."""
 
 
 class Optimizations:
-    """Optimisations of one training: each is on, refused or switched off.
+    """Optimisations of one training, each of them on, refused or switched off.
 
     Nothing in here raises, and what fails is taken back with one warning.
 
@@ -59,7 +59,7 @@ class Optimizations:
 
     @property
     def spared(self) -> dict[str, SparedTime]:
-        """CPU time that each active optimisation saved, if it was timed."""
+        """CPU time that each active optimisation has spared, if it was measured."""
         # one whose work is not in this thread's calls has none
         known = {
             name: getattr(active, 'spared', None) for name, active in self._on.items()
@@ -96,7 +96,7 @@ class Optimizations:
                 self._begin_late(runner.train_loop)
 
     def begin_epoch(self, book: Callable[[Callable[[], int]], None]) -> None:
-        """Starts skipping batches in a resumed loop, before its first iteration.
+        """Lets a resumed loop skip batches cheaply, before its first iteration.
 
         Args:
             book: Calls what skips batches, and books its time; it returns how many are
@@ -111,7 +111,7 @@ class Optimizations:
             self._give_up('resume', error)
 
     def _begin_late(self, loop: Any) -> None:
-        """Starts DataLoader optimisations if the hook saw no loop being built."""
+        """Starts DataLoader optimisations of a loop that was built before the hook."""
         running = getattr(loop.dataloader, '_iterator', None)
         # iteration-based loops start workers in their constructor
         if running is not None or hasattr(loop, 'dataloader_iterator'):
@@ -147,7 +147,7 @@ class Optimizations:
         self._say(name, f'not used: {reason}; training goes on as it was.')
 
     def _give_up(self, name: str, error: Exception) -> None:
-        """Switches an optimisation off after a failure, with one warning."""
+        """Switches off an optimisation that failed, with one warning."""
         active = self._on.pop(name, None)
         text = ' '.join(str(error).split())
         is_known = isinstance(error, RefusalError)
@@ -182,7 +182,7 @@ class Optimizations:
             )
 
     def report(self) -> None:
-        """Logs the CPU time that each active optimisation saved."""
+        """Logs the CPU time that each active optimisation has spared."""
         for name, found in self.spared.items():
             said = phrase(
                 'GPUEfficiencyHook: optimize={name} gave {change} of CPU of the '

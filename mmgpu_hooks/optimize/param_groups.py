@@ -40,17 +40,17 @@ MERGEABLE = (
     'Adadelta',
     'Adamax',
 )
-"""PyTorch optimizers that update each tensor independently, and were tested."""
+"""PyTorch optimizers tested to give the same bits with merged parameter groups."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 _MEMORY_EVERY = 100
-"""Optimizer steps between two checks of GPU memory, which take 0.1 ms each."""
+"""Optimizer steps from one check of GPU memory (0.1 ms) to the next."""
 
 _NO_GRADIENT, _ALONE = 'no gradient', 'alone'
 
 
 class MergedGroups(Several):
-    """All optimizers of a Runner, stepping over merged parameter groups.
+    """Makes all optimizers of a Runner step over merged parameter groups.
 
     Args:
         runner: About to enter its train loop.
@@ -72,7 +72,7 @@ class MergedGroups(Several):
 
 
 class StepMerger:
-    """Replaces the ``step`` of one optimizer by one over merged parameter groups.
+    """Replaces one optimizer's ``step`` by a step over merged parameter groups.
 
     A step is the optimizer's own, over its own groups, where somebody else sees the
     groups in it (a closure, hooks of the optimizer) and where it makes state: then the
@@ -149,7 +149,7 @@ class StepMerger:
         return values
 
     def _try_to_merge(self) -> list[Group] | None:
-        """Merges the parameter groups; ``None`` if this step must go unmerged."""
+        """Merges the parameter groups; ``None`` if this step needs unmerged ones."""
         optimizer = self._optimizer
         try:
             if _has_hooks(optimizer):
@@ -193,18 +193,18 @@ class StepMerger:
 
     @property
     def spared(self) -> SparedTime | None:
-        """CPU time of a plain and of a merged optimizer step; ``None`` if unknown."""
+        """CPU seconds of a plain and a merged optimizer step; ``None`` if unknown."""
         return self._turns.spared
 
     def close(self) -> None:
-        """Restores the optimizer's ``step``; if it was wrapped, calls are passed on."""
+        """Restores the optimizer's ``step``; passes calls on if others wrapped it."""
         self._is_open = False
         self._patches.close()
         self._quick.close()
 
 
 def _why_not(wrapper: Any) -> str | None:
-    """Reason why an optimizer cannot step over merged parameter groups, or ``None``."""
+    """Says why an optimizer cannot step over merged parameter groups; else ``None``."""
     # Apex puts other tensors into the groups
     is_apex = any(kind.__name__ == 'ApexOptimWrapper' for kind in type(wrapper).__mro__)
     if not isinstance(wrapper, OptimWrapper) or is_apex:
@@ -224,7 +224,7 @@ def _why_not(wrapper: Any) -> str | None:
 
 
 def _has_hooks(optimizer: Any) -> bool:
-    """True if the optimizer has hooks that may read its groups during a step."""
+    """True if the optimizer has hooks that may read its parameter groups in a step."""
     return bool(
         optimizer._optimizer_step_pre_hooks
         or optimizer._optimizer_step_post_hooks
@@ -234,7 +234,7 @@ def _has_hooks(optimizer: Any) -> bool:
 
 
 def _find_kind(params: Iterable[Any], state: Any) -> Any:
-    """Device, types and layout that parameter groups must share to be merged.
+    """Returns device, types and layout that groups must have in common to be merged.
 
     Args:
         params: Of one group.
@@ -262,7 +262,7 @@ def _find_kind(params: Iterable[Any], state: Any) -> Any:
 
 
 def _prove(optimizer: Any) -> None:
-    """Proves that an optimizer gives the same bits over tensors singly and together.
+    """Proves that an optimizer gives the same bits for single and merged groups.
 
     Raises:
         RefusalError: If the results differ in one bit.
@@ -303,7 +303,7 @@ def _prove(optimizer: Any) -> None:
 
 
 def _uses_card(optimizer: Any) -> bool:
-    """True if merged optimizer steps need GPU memory for intermediate results."""
+    """True if a merged optimizer step needs GPU memory for intermediate results."""
     return any(
         param.is_cuda
         for group in optimizer.param_groups
@@ -313,7 +313,7 @@ def _uses_card(optimizer: Any) -> bool:
 
 
 def _weigh(optimizer: Any) -> dict[torch.device, int]:
-    """Bytes of an optimizer's parameters, by GPU."""
+    """Returns the bytes of an optimizer's parameters on each GPU."""
     sizes: dict[torch.device, int] = {}
     for group in optimizer.param_groups:
         for param in group['params']:
@@ -323,14 +323,14 @@ def _weigh(optimizer: Any) -> dict[torch.device, int]:
 
 
 def _spare_bytes(device: torch.device) -> int:
-    """GPU memory in bytes that is free, or reserved by the allocator and unused."""
+    """Returns the bytes of GPU memory that are free, or reserved and unused."""
     free, _ = torch.cuda.mem_get_info(device)
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(free + kept)
 
 
 class QuickGroup(ConfigDict):
-    """A parameter group: a ``ConfigDict`` that is read as fast as a dict.
+    """Parameter group of class ``ConfigDict`` that can be read as fast as a dict.
 
     ``ConfigDict`` looks for lazy objects each time a value is read. A copy or a pickle
     is a plain ``ConfigDict``.
@@ -362,7 +362,7 @@ class QuickGroup(ConfigDict):
 
 
 class QuickGroups:
-    """Makes an optimizer's ``ConfigDict`` groups fast to read, in place.
+    """Makes an optimizer's ``ConfigDict`` groups fast to read, without copying them.
 
     They stay the same objects: a hook may hold one.
 
@@ -384,7 +384,7 @@ class QuickGroups:
             object.__setattr__(group, '__class__', QuickGroup)
 
     def close(self) -> None:
-        """Makes the parameter groups plain ``ConfigDict`` objects again."""
+        """Turns the parameter groups back into plain ``ConfigDict`` objects."""
         for group in self._changed:
             if type(group) is QuickGroup:
                 object.__setattr__(group, '__class__', ConfigDict)

@@ -1,4 +1,4 @@
-"""Advances the sampler of a resumed training instead of loading skipped batches.
+"""Makes a resumed training skip batches by its sampler instead of loading them.
 
 MMEngine's iteration-based loop takes every batch that it has trained on from its
 loader again, and throws it away. Here the sampler alone goes on, and the loop is given
@@ -30,7 +30,7 @@ from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.schema.text import phrase
 
 Book = Callable[[Callable[[], int]], None]
-"""Callback that calls, and times, a function that skips batches.
+"""Callback that runs a function that skips batches, and books its time.
 
 That function returns the number of batches still to be loaded.
 """
@@ -41,7 +41,7 @@ _WORKER_NAMES = ('_send_idx', '_shutdown_workers')
 
 
 class SampledResume:
-    """Makes a resumed iteration-based loop skip batches in the sampler.
+    """Makes a resumed iteration-based loop skip batches by the sampler alone.
 
     Args:
         runner: About to enter its train loop, with all resumed.
@@ -79,7 +79,7 @@ class SampledResume:
         )
 
     def begin_epoch(self, book: Book) -> None:
-        """Replaces the loader's iterator until the resumed loop has skipped batches.
+        """Replaces the loader's iterator while a resumed loop skips batches.
 
         Args:
             book: Calls what skips, and books its time.
@@ -90,7 +90,7 @@ class SampledResume:
             self._patches.set(self._wrapper, '_iterator', stand_in)
 
     def _skip(self) -> _Skipped:
-        """Skips batches in the sampler; after a failure fewer than the loop wants."""
+        """Skips batches in the sampler; after a failure, fewer than requested."""
         done = self._count
 
         def advance() -> int:
@@ -104,7 +104,7 @@ class SampledResume:
         return _Skipped(done, live, self._go_on)
 
     def _go_on(self, iterator: Any) -> None:
-        """Gives the training loop its iterator back after batches were skipped."""
+        """Restores the training loop's iterator once batches were skipped."""
         self._wrapper._iterator = iterator
         # the patch keeps the old one, and the batches that it had loaded
         self._patches.close()
@@ -113,7 +113,7 @@ class SampledResume:
             self._on_failure(failure)
 
     def _advance(self) -> int:
-        """Advances the sampler; returns the number of batches not to load."""
+        """Advances the sampler; returns the number of batches that need no loading."""
         live, left = self._live, self._count - self._drawn
         # an iterator that is freed closes its indices; InfiniteSampler has no others
         indices, live._sampler_iter = live._sampler_iter, iter(())
@@ -136,7 +136,7 @@ class SampledResume:
         return self._count
 
     def _draw(self, indices: Iterator[Any], count: int) -> Iterator[Any]:
-        """Draws index batches of the sampler, across epoch ends as MMEngine does."""
+        """Draws batches of indices from the sampler, across ends of epochs."""
         sampler = self._live._index_sampler
         for _ in range(count):
             try:
@@ -157,7 +157,7 @@ class SampledResume:
                 return
 
     def _start_workers(self, indices: Iterator[Any]) -> Any:
-        """Makes an iterator with new workers that goes on with the given indices.
+        """Makes an iterator whose new workers continue with the given indices.
 
         The old one lives on.
         """
@@ -183,25 +183,25 @@ class SampledResume:
         return fresh
 
     def close(self) -> None:
-        """Ends the skipping of batches: the training loop loads the rest."""
+        """Stops skipping batches by the sampler; the loop loads further ones."""
         self._patches.close()
         self._live = None
 
 
 @dataclass(frozen=True)
 class _Skipped:
-    """Result of skipping batches: their count, and how the loop continues."""
+    """Result of skipping batches: their number, and the iterator to go on with."""
 
     count: int
     """Number of batches that need not be loaded."""
     iterator: Any
     """DataLoader iterator with the batches that follow the skipped ones."""
     go_on: Callable[[Any], None]
-    """Callback that gets ``iterator`` once the loop has passed the skipped batches."""
+    """Callback to be given ``iterator`` once the loop has passed skipped batches."""
 
 
 class _Skipping:
-    """Replaces a DataLoader's iterator, and gives ``None`` for each skipped batch.
+    """Replaces a DataLoader's iterator, and returns ``None`` for each skipped batch.
 
     Args:
         count: Batches that the loop is about to throw away.
@@ -226,7 +226,7 @@ class _Skipping:
 
 @dataclass
 class _Once:
-    """Replaces a sampler while a loader makes one iterator."""
+    """Replaces a sampler while a DataLoader makes one iterator."""
 
     indices: Iterator[Any]
 
@@ -236,7 +236,7 @@ class _Once:
 
 @dataclass
 class SeededInit:
-    """A ``worker_init_fn`` that calls the loader's own, then seeds by the iteration."""
+    """A ``worker_init_fn`` that calls the loader's, then seeds by the iteration."""
 
     own_init: Callable[[int], Any] | None
     iteration: int
@@ -261,7 +261,7 @@ def seed_anew(iteration: int) -> None:
 
 
 def count_skipped(loop: Any) -> int:
-    """Number of batches that a resumed training loop will throw away.
+    """Returns the number of batches that a resumed loop will throw away.
 
     Raises:
         RefusalError: If none, or not in the way of MMEngine's own loop.
@@ -314,15 +314,15 @@ _PLAIN_SAMPLERS = (
     torch.utils.data.BatchSampler,
     torch.utils.data.DistributedSampler,
 )
-"""PyTorch's samplers that draw nothing, or have a seed of their own."""
+"""PyTorch samplers that draw no random numbers, or have a seed of their own."""
 
 
 def _list_samplers(loader: Any) -> tuple[Any, Any]:
-    """Samplers of single samples: the DataLoader's, and its batch sampler's if any."""
+    """Lists a DataLoader's samplers of indices: its own and its batch sampler's."""
     return loader.sampler, getattr(loader.batch_sampler, 'sampler', None)
 
 
 def _draws_by_itself(sampler: Any) -> bool:
-    """True if a sampler's order depends on no random numbers but its own."""
+    """True if a sampler's order depends on no random state outside of the sampler."""
     package = type(sampler).__module__.partition('.')[0]
     return package in OPENMMLAB or type(sampler) in _PLAIN_SAMPLERS

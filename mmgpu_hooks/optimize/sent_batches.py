@@ -1,4 +1,4 @@
-"""Times the transfer of a batch from a worker: plain, and small tensors by value."""
+"""Times sending a batch from a worker: plainly, and with small tensors by value."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class SentBatch(NamedTuple):
 
 
 class SentBatches(NamedTuple):
-    """CPU times of sending a batch: plain, and with small tensors by value."""
+    """CPU seconds of sending a batch: plainly, and with small tensors by value."""
 
     plain: SentBatch
     by_value: SentBatch
 
 
 class _Copies:
-    """A data set of copies of a batch, each with its worker's CPU seconds.
+    """Data set of copies of one batch, each with its worker's CPU seconds so far.
 
     Args:
         batch: To be copied.
@@ -53,12 +53,12 @@ class _Copies:
 
 
 def _give(item: Any) -> Any:
-    """Collate function that returns its item: each item is a batch."""
+    """Collate function that returns its single item, which is a whole batch."""
     return item
 
 
 def _ignore(error: Exception) -> None:
-    """Failure callback that does nothing: a worker falls back to sending plainly."""
+    """Callback on failure that does nothing, as workers then send batches plainly."""
 
 
 def time_sending(batch: Any) -> SentBatches:

@@ -1,4 +1,4 @@
-"""Applies one optimisation to several objects: optimizers, or averaged models."""
+"""Applies one optimisation to several optimizers, or to several averaged models."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.schema.recorded import SparedTime
 
 OnFailure = Callable[[Exception], None]
-"""Callback with the exception of an optimisation that cannot go on."""
+"""Callback that gets the exception of an optimisation that failed."""
 
 
 class Part(Protocol):
     """Interface of an active optimisation of one object, such as one optimizer."""
 
     changed: str
-    """Log text on what the optimisation changed."""
+    """Text for the log on what the optimisation changed."""
 
     @property
     def spared(self) -> SparedTime | None:
-        """CPU time of a plain and of an optimised call; ``None`` if unknown."""
+        """CPU seconds of a plain and of an optimised call; ``None`` if unknown."""
 
     def close(self) -> None:
         """Ends the optimisation of one object, and restores the object."""
 
 
 class Opener(NamedTuple):
-    """Function that starts the optimisation of one object, and its log prefix."""
+    """Function that starts the optimisation of one object, and a prefix for its log."""
 
     prefix: str
-    """Prefix of the optimisation's log texts; empty for a single object."""
+    """Prefix for the optimisation's log texts; empty if there is a single object."""
     open: Callable[[], Part]
 
 
 class Several:
-    """One optimisation of several objects, active on those where it could start.
+    """One optimisation of several objects, active on those that do not refuse.
 
     Args:
         openers: One for each place.
@@ -56,13 +56,13 @@ class Several:
                 self._parts.append(part)
                 said.append(f'{opener.prefix}{part.changed}')
         self.changed = '; '.join(said)
-        """Log text on what was optimised on each object, or why it was refused."""
+        """Text for the log on what was optimised in each object, or why not."""
         if not self._parts:
             raise RefusalError(self.changed)
 
     @property
     def spared(self) -> SparedTime | None:
-        """CPU time of a plain and of an optimised call, summed over all objects."""
+        """CPU seconds of a plain and of an optimised call, summed over the objects."""
         known = [part.spared for part in self._parts if part.spared is not None]
         if not known:
             return None

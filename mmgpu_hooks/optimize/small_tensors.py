@@ -1,4 +1,4 @@
-"""Sends a worker's small tensors in the message itself, and large arrays as files.
+"""Sends a worker's small tensors within the message, and large arrays as files.
 
 PyTorch passes each tensor as a file in shared memory: a descriptor, an mmap and a few
 system calls on both sides, for the 16 bytes of a label too. Arrays of NumPy, of which
@@ -22,16 +22,16 @@ from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.optimize.refusal import RefusalError
 
 MOST_BYTES = SMALL_BYTES
-"""Largest tensor that a worker sends by value, in bytes.
+"""Size in bytes of the largest tensor that a worker sends within the message.
 
 A higher limit gained nothing.
 """
 
 LEAST_BYTES = 65_536
-"""Smallest NumPy array that a worker sends through shared memory, in bytes."""
+"""Size in bytes of the smallest NumPy array that a worker sends as a file."""
 
 SPARE_SHM_BYTES = 2**29
-"""Bytes of ``/dev/shm`` left free for tensors, which cannot be sent otherwise."""
+"""Bytes of ``/dev/shm`` that stay free for tensors, which need files in it."""
 
 _KINDS = {
     torch.float32,
@@ -44,7 +44,7 @@ _KINDS = {
     torch.int32,
     torch.int64,
 }
-"""Tensor types that workers send by value: those that NumPy has, too."""
+"""Tensor types that workers send within the message: those that NumPy has."""
 _ARRAY_KINDS = {
     np.dtype(name)
     for name in (
@@ -59,14 +59,14 @@ _ARRAY_KINDS = {
         'int64',
     )
 }
-"""NumPy array types that workers send as files, in native byte order."""
+"""NumPy types, in native byte order, whose arrays workers send as files."""
 
 # private: without it nothing is sent by value
 _count_uses: Callable[[int], int] | None = getattr(torch._C, '_storage_Use_Count', None)
 
 
 class SmallTensors:
-    """Makes a loader's workers send small tensors by value and large arrays as files.
+    """Has a loader's workers send small tensors by value and large arrays as files.
 
     Args:
         loader: The train loader, before it starts workers.
@@ -92,7 +92,7 @@ class SmallTensors:
         )
 
     def close(self) -> None:
-        """Makes workers that start from now on send tensors in PyTorch's plain way."""
+        """Has workers that start from now on send tensors in PyTorch's usual way."""
         self._patches.close()
 
 
@@ -104,7 +104,7 @@ class ByValueInit:
     """``worker_init_fn`` that the user's DataLoader had before."""
 
     def __call__(self, worker_id: int) -> None:
-        """Makes this worker send small tensors by value, before its first task."""
+        """Has this worker send small tensors by value, before its first task."""
         if self.user_init is not None:
             self.user_init(worker_id)
         reducers = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
@@ -115,7 +115,7 @@ class ByValueInit:
 
 
 def reduce_by_value(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Pickles a small, plain tensor as bytes, and any other as a shared file."""
+    """Pickles a small, plain tensor as bytes, and other tensors as shared files."""
     if _holds(_may_go_by_value, tensor):
         data = tensor.numpy().tobytes()
         return rebuild, (data, tensor.dtype, tuple(tensor.shape), tensor.stride())
@@ -125,14 +125,14 @@ def reduce_by_value(tensor: torch.Tensor) -> tuple[Any, ...]:
 def rebuild(
     data: bytes, dtype: Any, shape: tuple[int, ...], stride: tuple[int, ...]
 ) -> torch.Tensor:
-    """Rebuilds a tensor sent by value, in its own memory."""
+    """Rebuilds a tensor from the bytes in a message, in memory of its own."""
     flat = torch.frombuffer(bytearray(data), dtype=dtype)
     # not of the buffer: PyTorch's memory is aligned, as that of a file is
     return flat.as_strided(shape, stride).clone()
 
 
 def _holds(question: Callable[[Any], bool], value: Any) -> bool:
-    """Evaluates a predicate on a value; False where the predicate raises.
+    """Evaluates a predicate on a value; False if the predicate raises.
 
     An exception while a batch is being sent would lose the batch.
     """
@@ -160,7 +160,7 @@ def _may_go_by_value(tensor: torch.Tensor) -> bool:
 
 
 def _is_count_known() -> bool:
-    """True if PyTorch's use count of a storage shows if a view shares the storage."""
+    """True if PyTorch's use count of a storage tells if tensors share the storage."""
     if _count_uses is None:
         return False
     alone, viewed = torch.zeros(2), torch.zeros(2)
@@ -171,14 +171,14 @@ def _is_count_known() -> bool:
 
 
 def reduce_array(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
-    """Pickles a NumPy array as a shared file where that is worth it, else as bytes."""
+    """Pickles a NumPy array as a shared file if that pays, else as bytes."""
     if _holds(_may_go_as_file, array):
         return rebuild_array, (torch.from_numpy(array),)
     return array.__reduce_ex__(pickle.DEFAULT_PROTOCOL)  # type: ignore[return-value]
 
 
 def rebuild_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """Rebuilds a NumPy array in the shared memory of its file."""
+    """Rebuilds a NumPy array in the shared memory of its file, without a copy."""
     return tensor.numpy()  # type: ignore[no-any-return]
 
 

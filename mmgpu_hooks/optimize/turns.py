@@ -1,4 +1,4 @@
-"""Times plain and optimised calls in turns, for the saving in the log.
+"""Times plain and optimised calls in turns, to log the CPU time spared.
 
 What an optimisation gives is measured twice. Both ways leave the same bits, so a
 training may take them in turns: the first calls of a step and of an average do. ``mmgpu
@@ -18,14 +18,14 @@ from mmgpu_hooks.schema.recorded import SparedTime
 
 
 class Turns:
-    """Alternates first calls between the plain and the optimised way, and times both.
+    """Lets the first calls take turns between plain and optimised code, and times both.
 
     Both ways compute the same bits, so it does not matter which goes first. After
     that every call is ours, and none is timed.
     """
 
     calls: ClassVar[int] = 8
-    """Number of timed calls, plain and optimised each, after the first of each.
+    """Number of timed calls of each kind, after an untimed first call of each.
 
     0 takes no turns, for who compares whole iterations in a process of its own.
     """
@@ -36,30 +36,30 @@ class Turns:
 
     @property
     def is_plain_due(self) -> bool:
-        """True if the next call must go the plain way, so that it is timed."""
+        """True if the next call must run the plain code, to be timed."""
         wanted = self.calls and min(len(self._ours_s), self.calls + 1)
         return len(self._plain_s) < wanted
 
     def call_plain(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Calls the plain function and times it."""
+        """Calls and times the plain function."""
         began_s = thread_cpu_s()
         result = function(*args)
         self._plain_s.append(thread_cpu_s() - began_s)
         return result
 
     def begin(self) -> float | None:
-        """Starts timing an optimised call; ``None`` once timing is over."""
+        """Starts timing an optimised call; ``None`` once enough calls were timed."""
         is_timed = self.calls and len(self._ours_s) <= self.calls
         return thread_cpu_s() if is_timed else None
 
     def end(self, began_s: float | None) -> None:
-        """Ends timing an optimised call that :meth:`begin` started."""
+        """Stops timing the optimised call that :meth:`begin` started."""
         if began_s is not None:
             self._ours_s.append(thread_cpu_s() - began_s)
 
     @property
     def spared(self) -> SparedTime | None:
-        """Median CPU time of a plain and an optimised call, the first ones left out."""
+        """Median CPU seconds of a plain and an optimised call, first calls left out."""
         count = min(len(self._plain_s), len(self._ours_s)) - 1
         if count < 2:
             return None

@@ -1,4 +1,4 @@
-"""Advises on measures beyond the tuned settings, with evidence; never applied."""
+"""Gives advice beyond the tuned settings, with evidence; nothing of it is applied."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CHEAPER = {
         'images stored at the largest size they are trained at'
     ),
 }
-"""Cheaper ways to do the work of a transform, by its class name.
+"""Cheaper ways to do a transform's work, by the transform's class name.
 
 Another augmentation changes what is trained.
 """
@@ -109,7 +109,7 @@ _FUSED = phrase('fused=True in optim_wrapper.optimizer (one kernel steps many te
 
 
 def _advise_other_bits(run: Run) -> Iterator[Text]:
-    """Advise on optimisations for a host-bound step that are not bit-identical."""
+    """Advise optimisations for a host-bound step that change results in some bits."""
     counted, ways = run.meta.overhead, list[Text]()
     if counted is not None and not counted.is_fused:
         ways.append(_FUSED)
@@ -124,7 +124,7 @@ def _advise_other_bits(run: Run) -> Iterator[Text]:
 
 
 def _advise_amp(run: Run, step_pct: float) -> Iterator[Text]:
-    """Advise mixed precision, and say why it brings little where that shows."""
+    """Advise mixed precision, or say why it would gain little."""
     record, why = run.meta, _find_why_amp_brings_little(run)
     if record.optim_wrapper == _AMP and why is not None:
         yield phrase('AMP is on and brings little: {why}.', why=why)
@@ -147,7 +147,7 @@ def _advise_amp(run: Run, step_pct: float) -> Iterator[Text]:
 
 
 def _find_why_amp_brings_little(run: Run) -> Text | None:
-    """Find why mixed precision would bring little, as a clause."""
+    """Find why mixed precision would gain little, as a clause."""
     profile, gpu = find_profile_of(run), run.figures.gpu
     if profile is not None and profile.bound == 'launches':
         return phrase(
@@ -185,7 +185,7 @@ def _advise_metric(run: Run) -> Iterator[Text]:
 
 
 def _find_step_pct(run: Run) -> float | None:
-    """Find the train step's share of an iteration, per cent.
+    """Return the train step's share of an iteration, per cent.
 
     ``None`` if the iteration waits for data.
     """
@@ -234,7 +234,7 @@ def _advise_cudnn(run: Run, step_pct: float | None) -> Iterator[Text]:
 
 
 def _advise_loading(run: Run) -> Iterator[Text]:
-    """Advise how batches load faster: by the costliest transform, or less waiting."""
+    """Advise how to load batches faster: a cheaper transform, or less waiting."""
     loader = run.figures.loader
     if loader is not None and run.transforms:
         costliest = run.transforms[0]

@@ -1,4 +1,4 @@
-"""The answer of ``mmgpu recommend``, before it is written as text, JSON or a page."""
+"""Record of ``mmgpu recommend``'s answer, before it is shown in any format."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Answer:
     """Reason why the rewrite of the config was refused."""
     notes: tuple[str, ...] = field(default=())
     fitted: Mapping[str, int | None] = field(default_factory=dict)
-    """Batch sizes of the runs to which one common workload was fitted, by run.
+    """Batch size of each run that the common workload was fitted to, by run.
 
     Empty when one run was asked for."""
     mended: MendedStart | None = None
-    """Settings for a start of the training that gives it all CPUs of its SLURM task.
+    """Settings for a start that gives the training all CPUs of its SLURM task.
 
     ``None`` where srun narrowed none, or where ``--cores`` says that it is mended."""
     next_job: NextJob | None = None
@@ -56,10 +56,10 @@ class Answer:
 
     ``None`` where it has, or that is unknown."""
     last_sign: datetime | None = None
-    """Local time of the newest record of a run that still trains, else ``None``."""
+    """Local time of the newest record, if the run still trains; else ``None``."""
     job_end: JobEnd | None = None
     """Work that the time limit of the run's SLURM job leaves undone.
 
     ``None`` where there is none, or it is unknown."""
     saved_hours: tuple[SavedHours, ...] = ()
-    """Hours that recommended changes save, an entry per group of changes."""
+    """Hours that recommended changes save, one entry per group of changes."""

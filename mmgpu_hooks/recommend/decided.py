@@ -1,4 +1,4 @@
-"""Turns decided settings of a training into changes and sentences. Pure."""
+"""Turns decided values of a training's settings into changes and sentences. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNSURE = phrase('What is predicted to help is not sure enough to be written.')
 
 
 def list_changes(decision: Decision) -> Iterator[Change]:
-    """Yield every setting that changes, each with the gain of all of them together."""
+    """Yield each setting's change, with the gain of all changes together."""
     job, gain = decision.job, decision.gain
     for setting in decision.changed:
         assert gain is not None  # something changes
@@ -37,7 +37,7 @@ def list_changes(decision: Decision) -> Iterator[Change]:
 
 
 def limit_confidence(run: Run, is_sure: bool) -> str:
-    """Return the confidence in a change: ``medium`` at most if its gain is unsure.
+    """Return the confidence in a change: at most ``medium`` if its gain is unsure.
 
     So it is where the change may be a loss, or changes the recipe.
     """
@@ -46,7 +46,7 @@ def limit_confidence(run: Run, is_sure: bool) -> str:
 
 
 def phrase_doubt(decision: Decision) -> Text | None:
-    """Phrase the changes that are predicted to be faster, but too unsure to be written.
+    """Phrase the changes that are predicted to gain, but too unsurely to be made.
 
     ``num_workers 2 -> 5 would save 9 % of the time (...): too unsure to be written.``
 

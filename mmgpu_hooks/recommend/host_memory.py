@@ -1,4 +1,4 @@
-"""Changes and requests that the host's memory demands, whatever the predicted gain."""
+"""Adds what the host's memory demands to a recommendation, whatever its gain."""
 
 from __future__ import annotations
 

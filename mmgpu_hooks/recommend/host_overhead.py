@@ -29,7 +29,7 @@ from mmgpu_hooks.schema.text import phrase, sentences
 
 _IN_DEFAULT_HOOKS = 'default_hooks.'
 _TRANSFERRED = 0.1
-"""Relative standard error of host CPU that was measured in another training.
+"""Relative standard error of host CPU time taken from another training.
 
 Caches, the clock of a core, what else runs there.
 """
@@ -101,7 +101,7 @@ _RULES = {
 def _predict(
     cost: HostCost, run: Run, job: Job | None, found: Recommendation
 ) -> HostSaving | None:
-    """Predict what one optimisation alone saves; ``None`` if that is too little."""
+    """Predict the saving of one optimisation alone; ``None`` if it is too small."""
     if not cost.is_measured or job is None:
         is_worth = run.is_worth_sparing(cost)
         most_s = None if cost.is_measured else cost.saved_s
@@ -125,7 +125,7 @@ def _predict(
 
 
 def _find_pace(run: Run, workload: Workload) -> float:
-    """Find the ratio of a train step's time to its CPU time while cores are short.
+    """Return the ratio of a train step's time to its CPU time when cores are short.
 
     The workload is freed from waits for a core as far as what other programs used
     explains them. What is left of them in the step goes with the CPU that waits.
@@ -146,11 +146,11 @@ class _Weighed(NamedTuple):
     gain: Gain
     then: Prospect
     calm_share: float
-    """Share of time saved if each saved CPU second of a step saves one second only."""
+    """Share of time saved if each spared CPU second shortens a step by one second."""
 
 
 def _weigh(job: Job, found: Recommendation, costs: Sequence[HostCost]) -> _Weighed:
-    """Predict the saving of host optimisations beside the recommended settings."""
+    """Predict the saving of host optimisations on top of the recommended settings."""
     new = {change.key: change.new for change in found.changes}
     at = {
         setting.name: new.get(setting.key(), job.old[setting.name])

@@ -1,4 +1,4 @@
-"""Hours that recommended changes take off a training, and off what is left of it. Pure.
+"""Computes hours that changes save in a whole training and in the rest of it. Pure.
 
 Gains of the train loader are shares of training without its validations, as the model
 predicts them; those of validation's loader are seconds of each validation.
@@ -28,7 +28,7 @@ _NICE_KEY = BY_NAME['worker_nice'].key()
 
 
 def forecast_end(run: Run) -> TrainingEnd | None:
-    """Forecast the end of a training that has no end record, or ended before its time.
+    """Forecast the end of a training that still runs or ended too early.
 
     Args:
         run: One rank's.
@@ -40,9 +40,9 @@ class _Length(NamedTuple):
     """Length of a part of a training, in hours."""
 
     whole: float
-    """Hours that the part takes in the whole training."""
+    """Hours of the part in the whole training."""
     rest: float | None
-    """Hours left of the part; ``None`` where it is over, or its end is unknown."""
+    """Hours of the part that are still ahead; ``None`` if over or unknown."""
 
     def take(self, share: float) -> SavedHours:
         """Convert a saved share of the time to hours of the whole and of the rest."""
@@ -53,7 +53,7 @@ class _Length(NamedTuple):
 def list_saved_hours(
     run: Run, found: Recommendation, ending: TrainingEnd | None
 ) -> tuple[SavedHours, ...]:
-    """List the hours that each group of changes saves, and that FastCocoMetric does.
+    """List the hours that each group of changes saves, and FastCocoMetric as well.
 
     Args:
         run: The run that is judged.
@@ -98,7 +98,7 @@ def _list_saved(
 
 
 def _find_training(run: Run, ending: TrainingEnd | None) -> _Length:
-    """Find the length of training without its validations."""
+    """Find the length of the training without its validations, in hours."""
     figures = run.figures
     spent_s = figures.duration_s - figures.ledger_s.get('validation', 0.0)
     if ending is None:
@@ -110,7 +110,7 @@ def _find_training(run: Run, ending: TrainingEnd | None) -> _Length:
 def _save_each(
     run: Run, ending: TrainingEnd | None, keys: tuple[str, ...], gain_s: float
 ) -> SavedHours:
-    """Compute the hours that so many seconds off each validation save."""
+    """Compute the hours saved if each validation takes ``each_s`` seconds less."""
     whole = count_validations(run) * gain_s / _HOUR_S
     rest = None
     if ending is not None:

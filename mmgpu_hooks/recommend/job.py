@@ -1,4 +1,4 @@
-"""A training to be tuned: the classes of a setting, of the job and of a decision.
+"""Types of the search: a setting, a training to be tuned, and a decision on settings.
 
 A setting maps a :class:`Prospect` to a :class:`Prospect`; the search asks all settings
 alike. Pure.
@@ -33,7 +33,7 @@ The first one wins.
 """
 
 Choice = Mapping[str, Any]
-"""Value of every setting, by name; ``None`` is left to the default.
+"""Values of all settings by name; ``None`` is the setting's default.
 
 Never changed in place.
 """
@@ -42,7 +42,7 @@ _NOTHING = Text('')
 
 
 class Setting:
-    """One setting: a key of a config, its values, and their effect on a training.
+    """Base class of a setting: its config key, its values, and what they predict.
 
     A subclass says what differs from the defaults here; :mod:`mmgpu_hooks.recommend.
     settings` lists all of them.
@@ -53,11 +53,11 @@ class Setting:
 
     It is the key of a :data:`Choice`, too."""
     noun: ClassVar[Text]
-    """Noun for the setting in ``--help``."""
+    """Noun phrase that names the setting in ``--help``."""
     values: ClassVar[Values]
     """Type and range of the setting's values in a config."""
     most: ClassVar[int | None] = None
-    """Largest value of the setting that does not count as a typing error.
+    """Largest value of the setting that is not taken for a typing error.
 
     Where no config has a larger one."""
     place: ClassVar[str] = ''
@@ -65,37 +65,37 @@ class Setting:
 
     Empty where each loader has its own."""
     resting: ClassVar[Any] = ...
-    """Value that PyTorch demands without workers; ``...`` where any will do."""
+    """Value that PyTorch demands of the setting without workers; ``...``: any value."""
     near: ClassVar[float] = SAME_SPEED
-    """Relative difference from the fastest below which values count as equally fast.
+    """Relative difference from the fastest value below which values count as equal.
 
     The first one wins."""
     is_nested: ClassVar[bool] = False
-    """True if each value of the setting is judged with the best later settings.
+    """True if each value is judged together with the best values of later settings.
 
     Such a setting changes the work of a batch."""
     is_bounded: ClassVar[bool] = False
-    """True if no value of the setting beats the time bound of the workload.
+    """True if the workload's lower time bound holds for every value of the setting.
 
     Such a setting leaves the work of a batch alone."""
     must_be_sure: ClassVar[bool] = False
-    """True if the setting's own gain must be sure.
+    """True if the setting's own gain must be sure before the setting is changed.
 
     Not only that of all changes together."""
     is_recipe: ClassVar[bool] = False
-    """True if another value of the setting changes what is trained.
+    """True if another value of the setting changes the trained model.
 
     No change is of high confidence, and none is trained to verify the others."""
     is_alone: ClassVar[bool] = False
-    """True if the setting is judged apart from the other settings.
+    """True if the setting is judged by itself, after all other settings.
 
     No iteration shows its effect."""
     rules: ClassVar[tuple[str, ...]] = ()
-    """Codes of the rules that ask for a change of the setting."""
+    """Codes of the diagnostic rules that ask for a change of the setting."""
 
     @property
     def is_of_loader(self) -> bool:
-        """True if each loader has its own value of the setting."""
+        """True if each DataLoader has its own value of the setting."""
         return not self.place
 
     def key(self, loader: str = TRAIN) -> str:
@@ -103,33 +103,33 @@ class Setting:
         return f'{self.place or loader}.{self.name}'
 
     def read(self, run: Run) -> Any:
-        """Read the value that a run had; ``None`` if left out or not recorded."""
+        """Read the setting's value in a run; ``None`` if not set or not recorded."""
         raise NotImplementedError
 
     def candidates(self, job: Job, at: Choice) -> Iterable[Any]:
-        """List values of the setting within the host's limits, the cheapest first.
+        """List the setting's values within the host's limits, the cheapest first.
 
         By default none but its own: it follows from others, or its effect is unknown.
         """
         return (at[self.name],)
 
     def settle(self, job: Job, at: Choice) -> Any:
-        """Return the setting's value that follows from the values of the others."""
+        """Return the value that follows from the values of the other settings."""
         return at[self.name]
 
     def assume(self, job: Job, at: Choice) -> Any:
-        """Return the value to assume while the values of another setting are compared.
+        """Return the value to assume while values of another setting are compared.
 
         It is given back where it gains nothing itself.
         """
         return at[self.name]
 
     def fill_in(self, job: Job, at: Choice) -> Any:
-        """Return the value to predict with where the user asked for no value."""
+        """Return the value to predict with if the user asked for none."""
         return at[self.name]
 
     def apply(self, job: Job, then: Prospect, new: Any, slip: float = 0.0) -> Prospect:
-        """Return the training with a value of the setting applied, to be predicted.
+        """Return the training with one value of the setting applied, for a prediction.
 
         Args:
             job: The run, and the values that it had.
@@ -144,23 +144,23 @@ class Setting:
         return None
 
     def score_s(self, then: Prospect) -> float:
-        """Return the seconds by which values of the setting are compared."""
+        """Return the predicted seconds by which values of the setting are compared."""
         return then.image_s
 
     def handicap(self, job: Job, new: Any) -> float:
-        """Return the share of the time by which a value must be faster than others."""
+        """Return the share of time by which a value must be faster to be chosen."""
         return 0.0
 
     def may_be_needed(self, job: Job, at: Choice) -> bool:
-        """Return True if another value may be needed, whatever it gains."""
+        """Return True if the setting may have to change, whatever the gain."""
         return False
 
     def is_needed(self, job: Job, before: Choice, after: Choice) -> bool:
-        """Return True if the host needs the change, whatever it gains."""
+        """Return True if the host needs the setting's change, whatever the gain."""
         return False
 
     def why(self, decision: Decision) -> Text:
-        """Phrase the reason why the setting changes, as a sentence."""
+        """Phrase why the setting changes, as a sentence."""
         raise NotImplementedError
 
     def is_asked(self, job: Job) -> bool:
@@ -168,15 +168,15 @@ class Setting:
         return False
 
     def why_not(self, decision: Decision) -> Text:
-        """Phrase the reason why the setting stays, if the user asked for a change."""
+        """Phrase why the setting stays although the user asked for a change."""
         raise NotImplementedError
 
     def cite(self, decision: Decision) -> tuple[str, ...]:
-        """Return the codes of the rules that ask for the change."""
+        """Return the codes of the diagnostic rules that ask for this change."""
         return self.rules
 
     def judge_alone(self, run: Run, at: Choice) -> LoneChange | None:
-        """Judge the setting apart from the others, after those are decided.
+        """Judge the setting by itself, after the other settings are decided.
 
         Args:
             run: The run.
@@ -185,17 +185,17 @@ class Setting:
         return None
 
     def judge_unpredicted(self, run: Run) -> Unpredicted | None:
-        """Judge the setting where too little is known to predict anything."""
+        """Judge the setting for a run of which nothing can be predicted."""
         return None
 
     def advise(self, run: Run) -> Text | None:
-        """Phrase advice on an unmeasured effect of the setting: said, never applied."""
+        """Phrase advice on an unmeasured effect of the setting; it is never applied."""
         return None
 
 
 @dataclass(frozen=True)
 class Unpredicted:
-    """Change of a setting that measurements justify where nothing can be predicted."""
+    """Change of a setting justified by measurements alone, without a prediction."""
 
     new: Any
     gain: Gain
@@ -204,18 +204,18 @@ class Unpredicted:
 
 @dataclass(frozen=True)
 class LoneChange:
-    """Judgement of a setting that is judged apart from the other settings."""
+    """Judgement on a setting that is judged by itself, after the others."""
 
     cure: SaveCure
     """Effect of the setting on checkpoint saves."""
     new: Any = None
-    """Recommended value of the setting; ``None`` if it is not to be applied."""
+    """Recommended value of the setting; ``None`` if it is not to be changed."""
     reason: Text = _NOTHING
 
 
 @dataclass(frozen=True)
 class Gain:
-    """Saving of a change, as a share of the job's time: 0.1 is a tenth."""
+    """Saving by a change, as a share of the job's time: 0.1 is a tenth."""
 
     share: float
     low: float
@@ -226,7 +226,7 @@ class Gain:
 
     @property
     def is_worthwhile(self) -> bool:
-        """True if the gain is worth a change, and the evidence bears it out."""
+        """True if the gain reaches the threshold for a change, and its own noise."""
         return self.share >= max(thresholds.WORTHWHILE_GAIN, self.noise)
 
     @property
@@ -254,7 +254,7 @@ class Job:
     """Settings that are tuned, in the order of the search."""
     loader: str = TRAIN
     memory: CardMemory | None = None
-    """Memory of the GPU as a function of batch size.
+    """GPU memory as a function of batch size.
 
     ``None`` where no other size is asked for."""
 
@@ -289,7 +289,7 @@ class Job:
     def at(
         self, choice: Choice, workload: Workload | None = None, slipping: str = ''
     ) -> Prospect:
-        """Predict the training with other values of the settings.
+        """Predict the training with a choice of setting values.
 
         Args:
             choice: Of every setting.
@@ -305,13 +305,13 @@ class Job:
         return then
 
     def settle(self, choice: Choice) -> Choice:
-        """Complete a choice of setting values with those that follow from others."""
+        """Fill in the setting values that follow from a choice's other values."""
         for setting in self.settings:
             choice = {**choice, setting.name: setting.settle(self, choice)}
         return choice
 
     def rest(self, choice: Choice) -> Choice:
-        """Take values that need workers out of a choice of settings without workers."""
+        """Reset values that need workers in a choice of settings without workers."""
         if self.at(choice).loader.num_workers:
             return choice
         resting = {
@@ -322,13 +322,13 @@ class Job:
         return {**choice, **resting}
 
     def assume(self, choice: Choice) -> Choice:
-        """Complete a choice with the values assumed while candidates are compared."""
+        """Fill in the setting values assumed while candidates are compared."""
         for setting in self.settings:
             choice = {**choice, setting.name: setting.assume(self, choice)}
         return choice
 
     def cap(self, choice: Choice) -> WorkerCap:
-        """Find the most workers that the host carries with a choice of settings."""
+        """Find the most workers that the host can carry with a choice of settings."""
         then, size = self.at(choice), self.base.workload.batch_size
         larger = (then.workload.batch_size or 1) / (size or 1)
         ahead = max(then.loader.prefetch_factor, DEFAULT_PREFETCH)
@@ -342,12 +342,12 @@ class Job:
 
     @property
     def without_other_load(self) -> Job:
-        """Copy the job to a host that other programs leave alone."""
+        """Copy the job as on a host that no other program uses."""
         return replace(self, base=self.base.without_other_load)
 
 
 def plan_job(run: Run) -> JobPlan:
-    """Find the length of a training as it was configured, recorded in full or not.
+    """Find the configured length of a training, be its run complete or not.
 
     A loop that counts iterations says nothing of its epochs (a sampler may have no
     end): it is one long epoch.
@@ -365,7 +365,7 @@ def plan_job(run: Run) -> JobPlan:
 
 
 def read_loader(run: Run) -> LoaderSetting:
-    """Read the DataLoader settings that a run had, as the loader model takes them."""
+    """Read a run's DataLoader settings in the form that predictions take."""
     loader = run.meta.loader
     workers = loader.num_workers or 0
     persistent = bool(loader.persistent_workers) and workers > 0
@@ -375,24 +375,24 @@ def read_loader(run: Run) -> LoaderSetting:
 
 @dataclass(frozen=True)
 class Rejection:
-    """Values of settings that are predicted to be faster, but not surely enough."""
+    """Setting values that are predicted to be faster, but not surely enough."""
 
     choice: Choice
     gain: Gain
     alone: Gain
-    """Gain of the rejected values without other load on the host."""
+    """Gain of the rejected values on a host without other load."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Decided values of the settings; the old values where none is surely better."""
+    """Decided values of all settings; old values where no other is surely better."""
 
     job: Job
     new: Choice
     gain: Gain | None = None
-    """Gain of the decided values; ``None`` when nothing changes."""
+    """Gain of all decided values together; ``None`` if nothing changes."""
     rejected: Mapping[str, Rejection] = field(default_factory=dict)
-    """Rejected values, by the setting whose candidate they were.
+    """Rejected values, by the name of the setting.
 
     All together by ``''``."""
 

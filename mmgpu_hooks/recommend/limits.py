@@ -24,35 +24,35 @@ _MIB, _GIB = 2**20, 2**30
 
 
 class LiveLoader(NamedTuple):
-    """A DataLoader whose workers live on while another DataLoader is used."""
+    """DataLoader whose workers live on while another DataLoader is used."""
 
     run: Run
     setting: LoaderSetting
 
 
 class WorkerCap(NamedTuple):
-    """The largest safe ``num_workers`` and the limit behind it."""
+    """Largest safe ``num_workers``, and the limit of the host behind it."""
 
     workers: int
-    """Largest safe number of workers."""
+    """Largest number of workers that is safe on the host."""
     reason: Text
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a run's host on its workers, as the hook recorded them."""
+    """Limits on a run's workers by its host, as the hook recorded them."""
 
     run: Run
     """Run whose host limits the workers; its usable cores must be known.
 
     Without them no number of workers is known to be safe."""
     beside: LiveLoader | None = None
-    """Other loader whose workers live on while this one is used."""
+    """Other loader, whose workers live on while this loader is used."""
 
     def cap(
         self, prefetch_factor: int = DEFAULT_PREFETCH, larger: float = 1.0
     ) -> WorkerCap:
-        """Find the largest number of workers within all limits; possibly none.
+        """Find the largest number of workers within all limits, which may be 0.
 
         The usable cores never exceed the CPUs that the process may run on, beyond which
         PyTorch itself warns. Workers that were measured to wait may outnumber them:
@@ -112,11 +112,11 @@ class _Need(NamedTuple):
 
     name: str
     size: float
-    """Amount of the resource that this rank has, in any unit."""
+    """Amount of the resource that this rank may use, in the resource's unit."""
     each: float
-    """Amount of the resource that each worker takes, in the same unit."""
+    """Amount of the resource that each worker takes, in the resource's unit."""
     phrase: Callable[[float], Text]
-    """Phrases the amount of the resource that is left, and what each worker takes."""
+    """Phrases how much of the resource is left, and how much each worker takes."""
 
 
 def _list_needs(run: Run, prefetch: int, larger: float = 1.0) -> Iterator[_Need]:

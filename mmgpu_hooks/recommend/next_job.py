@@ -1,4 +1,4 @@
-"""CPUs that the next SLURM job of a training should ask for. Pure."""
+"""Computes the CPUs that a training's next SLURM job should ask for. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mmgpu_hooks.schema.judged import NextJob
 
 
 def recommend_next_job(run: Run) -> NextJob | None:
-    """Find the fewest CPUs with which a training is as fast as it gets on its host.
+    """Find the fewest CPUs per task with which a training is as fast as possible.
 
     More than the run had are asked for only where they are predicted to be worth it.
     The prediction is that of the loader's simulation, at the best setting for so many
@@ -62,7 +62,7 @@ def _total_s(decision: Decision) -> float:
 
 
 def _on(run: Run, decision: Decision, cores: int) -> Job:
-    """Copy the tuning job of a decision to another number of cores."""
+    """Copy a tuning job as if it ran on another number of cores."""
     workload = replace(decision.job.base.workload, usable_cores=float(cores))
     return Job.of(with_cores(run, cores), workload, SETTINGS)
 

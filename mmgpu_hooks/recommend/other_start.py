@@ -1,4 +1,4 @@
-"""Settings for a start that gives a training more cores than the run had. Pure."""
+"""Recommends settings for a start that gives a training more cores. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mmgpu_hooks.schema.text import phrase
 
 
 def with_cores(run: Run, cores: float) -> Run:
-    """Copy a run as if its start had given each rank another number of usable cores.
+    """Copy a run as if each rank had started with another number of usable cores.
 
     What was measured is that of the cores that the run had, and so are the costs that
     are fitted to it; what is predicted of them is for the others.
@@ -42,7 +42,7 @@ def with_cores(run: Run, cores: float) -> Run:
 
 
 def expect_cores(run: Run, cores: float) -> None:
-    """Refuse a number of cores for which the evidence allows no prediction.
+    """Refuse a number of cores if the evidence cannot predict a training on them.
 
     Raises:
         UserError: If they are fewer than the run had, or more than its host has.

@@ -1,4 +1,4 @@
-"""Settings that ``mmgpu verify`` trains in turns, and their predicted gain. Pure."""
+"""Pairs old and recommended settings for ``mmgpu verify``, with their gain. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SettingPair(NamedTuple):
 
 
 def pair_settings(run: Run, recommendation: Recommendation) -> SettingPair | None:
-    """Pair the train loader settings of a run with the recommended settings.
+    """Pair a run's train loader settings with the recommended ones.
 
     Those of the run may be in no file.
 

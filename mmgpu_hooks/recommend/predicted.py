@@ -1,4 +1,4 @@
-"""Predicts a training with the values of settings that a user asked for. Pure."""
+"""Predicts a training for setting values that a user asked for. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mmgpu_hooks.schema.judged import Prediction
 from mmgpu_hooks.schema.text import Text
 
 Asked = Mapping[str, Sequence[Any]]
-"""Values that a user asked for, by the name of the setting."""
+"""Values that a user asked for, by the setting's name."""
 
 
 class Predicted(NamedTuple):
@@ -47,7 +47,7 @@ def predict_asked(job: Job, asked: Asked) -> Predicted:
 
 
 def _complete(job: Job, given: Choice) -> Choice:
-    """Complete the asked values of settings with values that follow from them.
+    """Add the values of other settings that follow from the asked ones.
 
     Raises:
         NoPredictionError: If what a value makes of the training is unknown.

@@ -85,7 +85,7 @@ _TUNED = (
 
 
 def _since_config(run: Run, changes: Sequence[Change]) -> Iterator[Change]:
-    """List changes relative to the config, where ``tune=True`` changed the loader."""
+    """List changes relative to the config's values, if ``tune=True`` changed some."""
     switch = run.last_switch
     if switch is None:
         yield from changes
@@ -105,7 +105,7 @@ def _since_config(run: Run, changes: Sequence[Change]) -> Iterator[Change]:
 
 
 def _describe_tuned(run: Run, name: str) -> Change:
-    """Describe the change of a setting that tuning made while the run trained."""
+    """Describe how tuning changed one setting while the run trained."""
     judged = [record for record in run.evidence.tuned if record.action == 'keep']
     reason, is_gain = phrase('Found while training.'), False
     if judged:
@@ -126,7 +126,7 @@ def _describe_tuned(run: Run, name: str) -> Change:
 
 
 def _list_unpredicted(run: Run) -> Iterator[Change]:
-    """List the changes that pay by measurements alone, where nothing is predicted."""
+    """List the changes that pay by measurements alone, if nothing can be predicted."""
     for setting in SETTINGS:
         found = setting.judge_unpredicted(run)
         if found is not None:
@@ -160,7 +160,7 @@ def _why_unpredicted(run: Run) -> Text:
 
 
 def with_save_cures(recommendation: Recommendation, run: Run) -> Recommendation:
-    """Add what helps against slow checkpoint saves to a recommendation.
+    """Add changes that shorten slow checkpoint saves to a recommendation.
 
     Args:
         recommendation: Settings of the loader.

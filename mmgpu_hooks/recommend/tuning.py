@@ -1,4 +1,4 @@
-"""Decides on changes of the DataLoader while training goes on. Pure.
+"""Decides on changes of the DataLoader while training runs. Pure.
 
 One jump to what the search recommends, where the low end of its gain is sure and pays
 for the change in what is left; afterwards a verdict on what that gave. Where a gain is
@@ -32,13 +32,13 @@ TUNED = tuple(
         'persistent_workers',
     )
 )
-"""Settings that a live loader can be given, in the order of the search.
+"""Settings that can be changed in a live DataLoader, in the order of the search.
 
 Niceness is judged alone.
 """
 
 LEAST_GAIN = 0.05
-"""Smallest lower end of a predicted gain at which a live loader is changed.
+"""Smallest lower bound of a predicted gain for which a live DataLoader is changed.
 
 Smaller gains do not distinguish changes from noise, and a change has costs that are not
 predicted.
@@ -54,15 +54,15 @@ JUDGED_ITERATIONS = 100
 """Iterations that a loader change lasts at least, until it can be taken back."""
 
 LEAST_INTERVALS = 3
-"""Fewest log intervals after which a change of a live loader is decided."""
+"""Fewest log intervals before a live DataLoader is changed."""
 
 SPARE_S = 0.5
-"""Seconds that changing a live loader costs, beside worker starts and a first batch."""
+"""Seconds that changing a live DataLoader costs, without starts and a first batch."""
 
 
 @dataclass(frozen=True)
 class _Wanted:
-    """A change of a live loader that is predicted to pay."""
+    """Change of a live DataLoader that is predicted to pay."""
 
     choice: Choice
     gain: Gain
@@ -71,7 +71,7 @@ class _Wanted:
 
 
 def answer_question(run: Run, question: TuneQuestion) -> TuneAnswer:
-    """Answer the tuner's question: change, judge or wait.
+    """Answer the tuner's question: with a change, with a judgement, or to wait.
 
     Args:
         run: The rank that is judged, as far as it is recorded.
@@ -86,7 +86,7 @@ def answer_question(run: Run, question: TuneQuestion) -> TuneAnswer:
 
 
 def _answer_verdict(run: Run, last: TunedRecord) -> TuneAnswer:
-    """Answer with a verdict on the last change of the loader, if it is time for one."""
+    """Answer with a verdict on the last change of the DataLoader, if it is due."""
     verdict = judge_change(run.evidence)
     if verdict is None:
         return TuneAnswer(why=phrase('too few iterations since the change'))
@@ -108,7 +108,7 @@ def _answer_verdict(run: Run, last: TunedRecord) -> TuneAnswer:
 
 
 def _answer_proposal(run: Run, question: TuneQuestion) -> TuneAnswer:
-    """Answer with a change of the loader, if any is sure enough and worth it."""
+    """Answer with a change of the DataLoader, if one is sure enough and worthwhile."""
     if len(run.latest) < LEAST_INTERVALS:
         # the first one holds lazy initialisation, or the start of workers
         return TuneAnswer(why=phrase('too few intervals yet'))
@@ -137,7 +137,7 @@ def _answer_proposal(run: Run, question: TuneQuestion) -> TuneAnswer:
 
 
 def _find_wanted(run: Run, question: TuneQuestion) -> _Wanted | Text:
-    """Find the change of a live loader that is worth it, or why there is none."""
+    """Find the DataLoader change that is worthwhile, or why there is none."""
     assert run.workload is not None
     job = Job.of(run, run.workload, TUNED)
     choice = _with_spare(job, _choose(job))
@@ -186,7 +186,7 @@ def _is_worth_a_trial(job: Job, choice: Choice, gain: Gain) -> bool:
 
 
 def _with_spare(job: Job, choice: Choice) -> Choice:
-    """Add a worker in four to a choice of settings, where cores are left for them.
+    """Add one worker for every four to a choice of settings, if cores are left.
 
     The search takes the fewest workers that are nearly as fast as any, and after some
     tens of iterations it does not know the slow batches yet.
@@ -202,7 +202,7 @@ def _with_spare(job: Job, choice: Choice) -> Choice:
 
 
 def _find_growth_doubt(run: Run) -> Text | None:
-    """Find why a live loader may get no more workers; ``None`` where it may."""
+    """Find why a live DataLoader may not get more workers; ``None`` if it may."""
     share = run.figures.data_wait_share or 0.0
     if share < thresholds.DATA_WAIT_NOTICE:
         return phrase('training does not wait for its loader')
@@ -213,13 +213,13 @@ def _find_growth_doubt(run: Run) -> Text | None:
 
 
 def _read_now(run: Run) -> TunedSettings:
-    """Read the settings that a run's DataLoader has now."""
+    """Read the settings that a run's DataLoader has after all changes."""
     switch = run.last_switch
     return read_settings(run.evidence.run) if switch is None else switch.new
 
 
 def _as_settings(run: Run, choice: Choice, old: TunedSettings) -> TunedSettings:
-    """Convert a choice of values to loader settings, with niceness if saves need it."""
+    """Convert setting values to loader settings, niced if checkpoint saves need it."""
     workers = choice['num_workers']
     threads = choice['opencv_num_threads']
     if threads == BY_NAME['opencv_num_threads'].read(run):
@@ -234,7 +234,7 @@ def _as_settings(run: Run, choice: Choice, old: TunedSettings) -> TunedSettings:
 
 
 def _find_nice(run: Run, workers: int) -> int | None:
-    """Find the nice value of the workers, as far as checkpoint saves ask for it."""
+    """Find the workers' nice value that checkpoint saves need, if any."""
     found = BY_NAME['worker_nice'].judge_alone(run, {'num_workers': workers})
     new = None if found is None else found.new
     return run.meta.worker_nice if new is None else int(new)

@@ -1,4 +1,4 @@
-"""Recommends settings of validation's loader, judged on its loops. Pure."""
+"""Recommends settings of validation's loader, from its recorded loops. Pure."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def advise_validation(run: Run, train: LoaderSetting | None = None) -> Recommend
 
 
 def _describe_now(validation: ValidationLoops) -> ValidationOutlook:
-    """Describe how long validations take, and how long they wait for batches."""
+    """Describe how long validations take now, and how long they wait for batches."""
     count, alike = len(validation.training.validations), len(validation.records)
     figures = validation.figures
     loop_s = figures.duration_s / alike
@@ -106,7 +106,7 @@ def _describe_now(validation: ValidationLoops) -> ValidationOutlook:
 
 
 def _without_gain(change: Change) -> Change:
-    """Copy a change without its gain: the outlook on validation says what it saves."""
+    """Copy a change without its gain, which is shown for all validations instead."""
     return Change(
         key=change.key,
         old=change.old,
@@ -118,7 +118,7 @@ def _without_gain(change: Change) -> Change:
 
 
 def stay(now: ValidationOutlook, why: Text) -> Recommendation:
-    """Recommend that validation's loader stays as it is.
+    """Recommend to keep the settings of validation's loader.
 
     Args:
         now: What is known of it.
@@ -150,7 +150,7 @@ def leave_out(
 
 
 def _live_on(run: Run, train: LoaderSetting | None) -> LiveLoader | None:
-    """Return the train loader, where its workers live on while validation runs."""
+    """Return the train loader, if its workers live on during validation."""
     train = train or read_loader(run)
     stays = train.persistent_workers or run.meta.loop == 'iter'
     return LiveLoader(run, train) if stays else None

@@ -17,7 +17,7 @@ _NICE_KEY = BY_NAME['worker_nice'].key()
 
 
 def judge_as_record(run: Run, diagnosis: Diagnosis, *, is_final: bool) -> VerdictRecord:
-    """Make the verdict record of a run for which nothing was recommended yet.
+    """Make the verdict record of a run, its recommendation included.
 
     Args:
         run: The rank that is judged.
@@ -66,7 +66,7 @@ def make_verdict_record(
 
 
 class _Saved(NamedTuple):
-    """Predicted savings, as shares of the whole run."""
+    """Predicted savings of all changes, as shares of the whole run."""
 
     share: float
     low: float

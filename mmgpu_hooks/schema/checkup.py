@@ -10,7 +10,7 @@ from mmgpu_hooks.schema.recorded import HostLimits
 from mmgpu_hooks.schema.text import Text
 
 MMENGINE_OPEN_FILES = 4096
-"""Soft limit on open files to which MMEngine's Runner raises a lower limit.
+"""Soft limit on open files that MMEngine's Runner sets where the limit is lower.
 
 Where the config does not say another.
 """
@@ -33,7 +33,7 @@ class Binding:
     before_cpus: Optional[int] = None
     after_cpus: Optional[int] = None
     reason: Optional[str] = None
-    """Reason why it is unknown whether threads are bound; ``None`` if it is known."""
+    """Reason why it is unknown if threads are bound to CPUs; ``None`` if known."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class HostCard:
     near_cpus: Optional[Tuple[int, ...]] = None
     """CPUs that are local to the GPU; ``None`` if unknown."""
     reason: Optional[str] = None
-    """Reason why nothing is known of the GPU; ``None`` where the GPU can be read."""
+    """Reason why the GPU could not be read; ``None`` where it could."""
     uuid: Optional[str] = None
 
 
@@ -87,7 +87,7 @@ class Cards:
     visible: Optional[str] = None
     """Value of ``CUDA_VISIBLE_DEVICES``; ``None`` where it is not set."""
     visible_count: Optional[int] = None
-    """Number of GPUs that ``CUDA_VISIBLE_DEVICES`` leaves a process.
+    """Number of GPUs that a process may use by ``CUDA_VISIBLE_DEVICES``.
 
     ``None`` where it is not set, or names slices, or it is unknown what it counts."""
     reason: Optional[str] = None
@@ -162,16 +162,16 @@ class ConfigCheck:
 
     path: str
     reason: Optional[str] = None
-    """Reason why MMEngine could not load the config; ``None`` where it did."""
+    """Reason why MMEngine could not load the config; ``None`` if it was loaded."""
     loader: Optional[LoaderPlan] = None
     data: Tuple[Folder, ...] = ()
     """Files and folders of the data sets on file systems of this host."""
     remote_data: Tuple[str, ...] = ()
     """Addresses of data that is read by another file backend than the local one."""
     hooks: Tuple[str, ...] = ()
-    """Places in the config that hold GPUEfficiencyHook."""
+    """Dotted keys of the config at which GPUEfficiencyHook stands."""
     unregistered: Optional[str] = None
-    """Place in the config of a hook that MMEngine will not find by its name.
+    """Dotted key of a hook whose name MMEngine will not find in its registry.
 
     One of ``hooks``."""
     lost: Tuple[LostHook, ...] = ()

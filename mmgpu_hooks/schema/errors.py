@@ -23,4 +23,4 @@ class UserError(_SaidError):
 
 
 class NoPredictionError(_SaidError):
-    """Error when nothing can be predicted: says what is missing, and what helps."""
+    """Error if a training cannot be predicted: says what is missing, and what helps."""

@@ -29,7 +29,7 @@ MMCV's logs are those of MMDetection 2.x and its siblings.
 _MMCV_SUFFIX = '.log.json'
 _STAMP = re.compile(r'^\d{8}_\d{6}')
 _SECOND_NAME = re.compile(r'^\d{8}_\d{6}\.json$')
-"""Pattern of the name of MMEngine's second copy of the scalars in ``vis_data``.
+"""Regex for the name of MMEngine's second copy of the log's scalars, in ``vis_data``.
 
 Elsewhere such a file holds the metrics of a test.
 """
@@ -113,7 +113,7 @@ def _start_order(log: Path) -> tuple[str, float]:
 
 
 def read_framework_log(path: Path) -> FrameworkLog:
-    """Read the train lines of a framework's log; lines that are no JSON are counted.
+    """Read a framework log's train lines; lines that are not JSON are only counted.
 
     A log that holds several trainings, each with its metadata, is that of the last one
     that came to a train line.

@@ -34,14 +34,14 @@ class SaveJudgement:
     gross_delay_s: Optional[float]
     """Seconds that the checkpoint save took beyond its length without contention."""
     net_delay_s: Optional[float]
-    """Seconds of the save's delay that training lost after workers won back a part.
+    """Seconds of the save's delay, less those won back by batches loaded meanwhile.
 
     The gross delay, less what the loader's workers won back by loading meanwhile;
     ``None`` while the iterations after it are unknown."""
     sentence: Text
     """Paragraph for the user on the checkpoint save, with numbers and what to do."""
     held_s: Mapping[str, float] = field(default_factory=dict)
-    """Seconds by which each proven cause delayed the checkpoint save.
+    """Seconds by which each proven cause delayed the checkpoint save, by its name.
 
     The rest of ``gross_delay_s`` has no proven cause."""
 
@@ -192,7 +192,7 @@ class HostSaving:
     name: str
     """Name of the optimisation, as ``optimize`` takes it."""
     found: Text
-    """Counted host overhead, said as a sentence without its full stop."""
+    """Sentence on the host overhead that was counted, without its full stop."""
     host_s: Optional[float] = None
     """Measured host CPU time of the overhead in an iteration, s."""
     optimized_host_s: Optional[float] = None
@@ -217,7 +217,7 @@ class HostOverhead:
     savings: Tuple[HostSaving, ...]
     """Optimisations that are worth switching on, one by one."""
     names: Tuple[str, ...]
-    """Value for ``optimize``: optimisations that are worth it, and those already on."""
+    """Value for ``optimize``: optimisations worth using, those already on included."""
     predicted_iter_s: Optional[float] = None
     """Predicted iteration time with all optimisations that could be measured, s."""
     predicted_gain_pct: Optional[float] = None
@@ -329,7 +329,7 @@ class SavedHours:
 
 @dataclass(frozen=True)
 class MendedStart:
-    """Cores, settings and speed if ``srun`` gave a training all CPUs of its task."""
+    """Cores, settings and speed of a training whose SLURM task gets all of its CPUs."""
 
     command: str
     """Command that replaces ``srun``, so that a task gets all of its CPUs."""
@@ -372,17 +372,17 @@ class RunAdvice:
     """Recommendation and verdict from the child process that judged a training run."""
 
     recommendation: Recommendation = Recommendation()
-    """Recommendation for the run; where a config was written, as the config has it."""
+    """Recommendation for the run, less what a written config could not take."""
     config: Optional[str] = None
     """Absolute path of the recommended config; ``None`` when none was written."""
     reason: Optional[Text] = None
-    """Reason why no config was written although something is to change.
+    """Reason why no config was written, although settings are to change.
 
     Or why there is no answer; else ``None``."""
     left_out: Tuple[str, ...] = ()
     """Recommended config keys that the run's config cannot take."""
     worker_nice: Optional[int] = None
-    """Recommended nice value of the workers, where no config has the hook.
+    """Recommended nice value of the loader's workers.
 
     It is an option of the command that added the hook. ``None`` where it is not
     recommended, or is in a config."""
@@ -440,7 +440,7 @@ class SettingTexts(NamedTuple):
 
 @dataclass(frozen=True)
 class RunComparison:
-    """Differences between two training runs, and how sure they are."""
+    """Differences between two training runs, with their confidence intervals."""
 
     before: str
     """Evidence file of the first run."""
@@ -526,7 +526,7 @@ class Verification:
 
 @dataclass(frozen=True)
 class FlightRecord:
-    """First collective in which ranks do not meet, by NCCL's flight recorder."""
+    """First collective that the ranks did not all join, by NCCL's flight recorder."""
 
     name: str
     """Name of the collective, such as ``all_reduce``."""
@@ -536,11 +536,11 @@ class FlightRecord:
     behind: Tuple[int, ...] = ()
     """Ranks that never began the collective, by their flight recorder dumps."""
     others: Mapping[int, str] = field(default_factory=dict)
-    """Different collective, or sizes, that a rank began instead, by rank."""
+    """Collective, or sizes of it, that a rank began instead of this one, by rank."""
     without_dump: Tuple[int, ...] = ()
     """Ranks of the group that left no dump of the flight recorder."""
     calls: Tuple[str, ...] = ()
-    """Call stack where the other ranks began the collective, innermost first."""
+    """Call stack where the other ranks began the collective, innermost call first."""
 
 
 @dataclass(frozen=True)
@@ -548,16 +548,16 @@ class MetricCheck:
     """Comparison of CocoMetric and FastCocoMetric on the same results."""
 
     images: int
-    """Number of images that have results."""
+    """Number of images whose results were compared."""
     rows: int
-    """Number of boxes or masks in the results of all images."""
+    """Number of boxes or masks that were compared."""
     differing: Tuple[str, ...]
     """Arrays and values of CocoMetric and FastCocoMetric that differ in any bit."""
     plain_cpu_s: float
     """CPU time of CocoMetric's ``compute_metrics``, s."""
     fast_cpu_s: float
     plain_reason: Optional[str]
-    """Reason why FastCocoMetric evaluated as CocoMetric does.
+    """Reason why FastCocoMetric fell back to CocoMetric's own evaluation.
 
     ``None`` if it did not."""
 
@@ -618,7 +618,7 @@ class Why:
     started: Optional[str] = None
     """Start of the judged run, by its host's clock."""
     notes: Tuple[Text, ...] = ()
-    """Sentences on other runs of the folder, and on what was left out."""
+    """Sentences on other runs of the folder, and on evidence that was not read."""
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ _decoder = msgspec.json.Decoder(Union[tuple(KINDS.values())])
 
 
 class _Head(msgspec.Struct):
-    """Kind and schema version of an evidence line, of whatever kind and version."""
+    """Kind and schema version of an evidence line, whatever its other fields are."""
 
     kind: str
     schema: Union[int, None] = None
@@ -103,13 +103,13 @@ def decode_line(line: bytes) -> EvidenceLine | None:
 
 
 def decode_schema(line: bytes) -> int | None:
-    """Decode the schema version of a run record, whatever its other fields are."""
+    """Decode the schema version of a run record; all its other fields are ignored."""
     head = _decode_head(line) if b'"schema"' in line else None
     return head.schema if head is not None and head.kind == 'run' else None
 
 
 def check_schema(path: object, schema: int) -> None:
-    """Refuse an evidence file whose schema version is not the one that is read here.
+    """Refuse an evidence file whose schema version this package cannot read.
 
     Args:
         path: Evidence file, to name in the message.
@@ -189,7 +189,7 @@ def read_lines(path: Path) -> Iterator[NumberedLine]:
 
 
 def _each_line(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a file, each cut after `MOST_LINE_BYTES`."""
+    """Yield the lines of a file; longer ones are cut to `MOST_LINE_BYTES`."""
     while line := file.readline(MOST_LINE_BYTES):
         part = line
         while part and not part.endswith(b'\n'):

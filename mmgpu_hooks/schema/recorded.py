@@ -116,7 +116,7 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
     affinity_cpus: Optional[Count] = None
     """Number of CPUs that the scheduler lets this process run on."""
     unbound_cpus: Optional[Count] = None
-    """CPUs of this process before something bound it to ``affinity_cpus``.
+    """CPUs of this process before a library or code bound it to ``affinity_cpus``.
 
     A library, or code of the training; ``None`` when nothing did."""
     bound_by: Optional[str] = None
@@ -283,7 +283,7 @@ class RunRecord(
 
     Above all what the data set parsed and keeps. ``None`` where that was not seen."""
     before_hook_s: Optional[Mapping[str, Number]] = None
-    """Seconds by part of a start of ``mmgpu run`` until GPUEfficiencyHook was built.
+    """Seconds that ``mmgpu run`` took before it built GPUEfficiencyHook, by part.
 
     ``imports`` until MMEngine's Runner is imported, ``config`` until one is being
     built, ``model`` until its hooks are; in no other figure."""
@@ -324,7 +324,7 @@ class RunRecord(
 
     It trains the same weights with all but ``resume``."""
     overhead: Optional[StepOverhead] = None
-    """Host work of one training step."""
+    """Host work of one train step, counted once: parameter groups, clipping etc."""
     hook_place: Optional[str] = None
     """Dotted config key of GPUEfficiencyHook, as ``default_hooks.gpu_efficiency``.
 
@@ -588,7 +588,7 @@ UNATTRIBUTED = '(unattributed)'
 
 
 class HistoryCost(Recorded, frozen=True, kw_only=True):
-    """Time that MMEngine's histories of scalars cost an iteration at their length now.
+    """Length and number of MMEngine's scalar histories, and the time to copy them.
 
     Measured on a copy from 10,000 values on, and again each time they have doubled.
     """
@@ -676,7 +676,7 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
 
     The host waits for each of them; in the first interval alone."""
     histories: Optional[HistoryCost] = None
-    """Time that MMEngine's histories of scalars cost an iteration.
+    """Length, number and copying time of MMEngine's histories of scalars.
 
     ``None`` where they have not doubled since they were measured last."""
     saves: Count = 0
@@ -815,7 +815,7 @@ class SaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='save'):
 
 
 class AfterSaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='after_save'):
-    """Waits for data just after a checkpoint save, while batches loaded during it last.
+    """Waits for data after a save, until the batches loaded during it are used up.
 
     The workers go on while the loop stands in a save, and the next iterations find what
     they made.
@@ -1106,7 +1106,7 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
     batch_s: Optional[Number] = None
     """Seconds spent so far on the batch that was being loaded."""
     image: Optional[str] = None
-    """Image file of the sample that was being loaded; of a long name the end.
+    """Image file of the sample that was being loaded; a long name is cut at its start.
 
     Known once its annotation was read."""
     call: Optional[str] = None
@@ -1133,7 +1133,7 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
     batches_taken: Optional[Count] = None
     """Number of batches of the current epoch that training has taken."""
     has_met: Optional[bool] = None
-    """True if the ranks have ended an iteration together since training began.
+    """True if all ranks have ended at least one iteration together.
 
     And so a collective; ``None`` of a run of one rank."""
     pin_stack: Tuple[str, ...] = ()
@@ -1147,7 +1147,7 @@ Ending = Literal['completed', 'interrupted', 'failed']
 
 
 class SparedTime(Recorded, frozen=True, kw_only=True):
-    """CPU time that an optimisation spares, measured in turns with the plain code.
+    """CPU time that an optimisation spares: plain and optimised calls took turns.
 
     CPU of the training thread for one call, medians, over a few of its first calls.
     """

@@ -52,7 +52,7 @@ class RunEvidence:
     tuned: Tuple[recorded.TunedRecord, ...] = ()
     """Changes and judgements of ``tune=True``, in the order of time."""
     start_parts: Tuple[recorded.StartPartRecord, ...] = ()
-    """Records of the beginnings of those parts of a training's start that may last.
+    """Records of the beginning of each part of a training's start that can take long.
 
     Of a run that left no more."""
     start: Optional[recorded.StartRecord] = None
@@ -66,7 +66,7 @@ class RunEvidence:
 
     It may be of another training."""
     cores_had: Optional[float] = None
-    """Usable cores that the run had, where its run record describes another start.
+    """Usable cores that the run had, if its run record describes another start.
 
     ``None`` where ``run`` says what it had."""
 
@@ -173,7 +173,7 @@ _TAIL_BYTES = 2**16
 
 
 def read_last_word(path: Path) -> recorded.EvidenceLine | None:
-    """Read the last record of an interval, standstill or end in a file's last 64 KiB.
+    """Read a file's last interval, standstill or end record within its last 64 KiB.
 
     Returns:
         ``None`` where there is none yet.
@@ -275,7 +275,7 @@ class OtherRanks(NamedTuple):
 
 
 def read_other_ranks(paths: Sequence[Path]) -> OtherRanks:
-    """Read the evidence of other ranks; an unreadable file costs its rank alone."""
+    """Read the evidence of other ranks; ranks with unreadable files are left out."""
     ranks, notes = [], []
     for path in paths:
         try:

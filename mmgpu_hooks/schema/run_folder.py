@@ -19,7 +19,7 @@ PLAIN_NAME = 'scalars.json'
 _RANK = re.compile(r'_rank(\d+)(?=(?:\.\d+)?\.jsonl$)')
 _TIMESTAMP = re.compile(r'^\d{8}_\d{6}')
 _LOG = re.compile(r'^\d{8}_\d{6}(?:_.*rank0+)?\.log$')
-"""Pattern of the names of MMEngine's own log files.
+"""Regex for the names of MMEngine's own log files.
 
 That of rank 0 where each rank has one.
 """
@@ -46,7 +46,7 @@ class RunFiles:
     """The files of one training run."""
 
     folder: Path
-    """Folder of the run's files: ``vis_data``, as a rule."""
+    """Folder of the run's files, usually ``vis_data``."""
     evidence: Path | None = None
     """Evidence file of rank 0.
 
@@ -68,7 +68,7 @@ class RunFiles:
 
     @property
     def run_folder(self) -> Path:
-        """Folder that MMEngine named by the start of the run, as a rule."""
+        """Folder of the run, which MMEngine usually names by the start time."""
         return self.folder.parent if self.folder.name == 'vis_data' else self.folder
 
 

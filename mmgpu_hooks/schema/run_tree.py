@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _EVIDENCE = re.compile(r'gpu_efficiency(?:\.\d+)?\.jsonl')
-"""Pattern of the names of rank 0's evidence files.
+"""Regex for the names of rank 0's evidence files.
 
 A number is of a Runner that trained again.
 """
@@ -101,7 +101,7 @@ class RunTree:
     def _sort(
         self, entry: os.DirEntry[str], folders: list[str], links: list[str]
     ) -> None:
-        """Add a directory entry to the folders or to the links, if it is either."""
+        """Add a directory entry to the list of folders or of links, if it is one."""
         try:
             if entry.is_dir(follow_symlinks=False):
                 folders.append(entry.path)

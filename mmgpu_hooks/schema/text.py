@@ -36,9 +36,9 @@ from mmgpu_hooks.schema.figures import (
 _FORMATTER = string.Formatter()
 _NO_FACTS: Mapping[str, Any] = {}
 _LISTED = '{listed}'
-"""Template of a list of names; it has no words of its own."""
+"""Template of a list of names with commas; it has no words to translate."""
 _PARTS = 'parts'
-"""Key, among the values of a `Text`, of the sentences that the text joins.
+"""Key among a `Text`'s named values that holds the sentences joined in the text.
 
 It is the only value of such a text, which has no template.
 """
@@ -188,7 +188,7 @@ def phrase(template: str, /, *sources: object, **facts: Any) -> Text:
 
 
 def sentences(*parts: Optional[str]) -> Text:
-    """Join whole sentences to one text, leaving out empty ones and ``None``."""
+    """Join sentences to one text with spaces; empty ones and ``None`` are left out."""
     said = tuple(part for part in parts if part)
     if len(said) == 1:
         return quoted(said[0])
@@ -202,12 +202,12 @@ def listed(values: Iterable[str]) -> Text:
 
 
 def quoted(words: str) -> Text:
-    """Make a text of another program's words, shown as they are in any language."""
+    """Make a text of another program's words, which are never translated."""
     return words if isinstance(words, Text) else Text(words)
 
 
 def worded(words: str) -> Text:
-    """Make a translatable text from a string that is no literal where it is used.
+    """Make a translatable text from a sentence written elsewhere, as in a docstring.
 
     A paragraph of a docstring, a help message, an argument of a decorator: catalogs
     are made of them where they stand.
@@ -288,7 +288,7 @@ def _parse(template: str) -> Tuple[Tuple[str, Optional[str], str], ...]:
 
 
 class Wording:
-    """Words texts as sentences in one language."""
+    """Words each `Text` as sentences of one language."""
 
     def __init__(
         self,

@@ -82,7 +82,7 @@ class SweepSetting:
 
     @property
     def group(self) -> Text:
-        """Name of all settings but the workers: ``batch 3, prefetch 2, AMP on``."""
+        """Name of all settings except the workers: ``batch 3, prefetch 2, AMP on``."""
         parts = []
         if self.batch_size is not None:
             parts.append(phrase('batch {batch_size}', self))
@@ -427,7 +427,7 @@ SIDES = (FIRST, SECOND)
 
 @dataclass(frozen=True)
 class TrialRole:
-    """Side of a comparison that a trial trained, and how."""
+    """Role of a trial in a comparison: its side, and if it only warms up."""
 
     side: str
     """Side that was trained, out of :data:`SIDES`."""
@@ -523,9 +523,9 @@ class Profile:
     kernels: Optional[float]
     """Number of CUDA kernels and copies per train step; ``None`` without CUDA."""
     bound: Optional[str]
-    """Limit of a train step on a GPU: ``launches`` or ``kernels``."""
+    """Bottleneck of a train step on a GPU: kernel ``launches`` or the ``kernels``."""
     bound_reason: Optional[str]
-    """Reason why the limit of a train step is unknown."""
+    """Reason why the bottleneck of a train step is unknown."""
     amp: Optional[str]
     """Data type that autocast computes in; ``None`` without mixed precision."""
     capability: Optional[Tuple[int, int]]

@@ -46,7 +46,7 @@ class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
     cost_s: float = 0.0
     """Expected cost of the proposed change, s."""
     why: Text = Text('')
-    """Reason why no tuning action is due yet, as a clause; empty where one is."""
+    """Clause on why no tuning action is due yet; empty where one is due."""
 
 
 class TuneOffer(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,4 +55,4 @@ class TuneOffer(msgspec.Struct, frozen=True, kw_only=True):
     record: TunedRecord
     """Loader change that all ranks are to make, or judgement of the last change."""
     salt: int = 0
-    """Number added to the seeds of all ranks' new workers."""
+    """Number to add to the random seeds of new loader workers, on all ranks."""

@@ -1,4 +1,4 @@
-"""The charts of a run's page, drawn by matplotlib as SVG.
+"""Draws the charts of a run's page by matplotlib, as SVG.
 
 Colours follow the page's light or dark scheme. Where matplotlib is not installed there
 are no pictures: tables and sentences stand in.
@@ -68,7 +68,7 @@ _INK, _FAINT = LIGHT['ink'], LIGHT['faint']
 _PAPER, _RULE = LIGHT['paper'], LIGHT['rule']
 WIDTH = 8.6
 _BAR, _PANEL, _EDGE = 0.29, 1.55, 0.45
-"""Heights in inches of a bar, of a panel with its title and of the time axis.
+"""Heights in inches of a bar, a panel with its title, and the time axis.
 
 An inch is 96 pixels.
 """
@@ -91,19 +91,19 @@ _STYLE: dict[str, Any] = {
     'legend.labelcolor': _FAINT,
 }
 _POINTS = 400
-"""Most points of a line over time: as many as the page's width can show."""
+"""Most points of a line over time, as many as the page is wide."""
 _CUT = 4.0
-"""Multiple of the 99th percentile at which a stall is cut off and labelled."""
+"""Multiple of the 99th percentile above which a bar is cut off and labelled."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of a page, drawn when the page is rendered."""
+    """Chart of a page, which is drawn when the page is rendered."""
 
     description: Text
-    """Alternative text for readers who cannot see the chart."""
+    """Description of the chart for readers who cannot see it."""
     paint: Callable[[Any], None]
-    """Draws the chart on a matplotlib figure."""
+    """Function that draws the chart on a matplotlib figure."""
 
 
 def can_draw() -> bool:
@@ -119,7 +119,7 @@ def can_draw() -> bool:
 
 
 def chart_ledger(run: Run) -> Chart | None:
-    """Bar chart of the time ledger; ``None`` without recorded time."""
+    """Bar chart of the time ledger's parts; ``None`` without recorded time."""
     ledger_s = defaultdict[str, float](float)
     for part in PARTS:
         if seconds := run.figures.ledger_s.get(part):
@@ -210,7 +210,7 @@ def chart_growth(run: Run) -> Chart | None:
 def chart_forecast(
     points: Sequence[Prediction], marks: Mapping[int, Text], measured_s: float | None
 ) -> Chart | None:
-    """Predicted iteration time by workers with its 90 % band; ``None`` for one point.
+    """Chart of the predicted iteration time by workers; ``None`` for a single point.
 
     Args:
         points: By number of workers.
@@ -277,7 +277,7 @@ _BAND = phrase('9 times in 10 within')
 
 
 class Scale(NamedTuple):
-    """Unit in which values are shown, with the factor from the base unit."""
+    """Unit in which values are shown, with the factor from their base unit."""
 
     factor: float
     """Multiplier from the base unit to the shown unit."""
@@ -293,7 +293,7 @@ def scale_seconds(largest_s: float) -> Scale:
 
 
 class _TrackSource(NamedTuple):
-    """Field of the log intervals that a timeline panel shows."""
+    """Panel of the timeline: its colour, and the log intervals' field in it."""
 
     title: Text
     role: str
@@ -351,11 +351,11 @@ class _Track:
     least: Sequence[float]
     most: Sequence[float]
     top: float | None
-    """Upper end of the y axis; ``None`` lets matplotlib choose it."""
+    """Upper end of the y axis; ``None`` leaves the choice to matplotlib."""
 
 
 class _Event(NamedTuple):
-    """A save, a validation or the start of an epoch, marked on the timeline."""
+    """Save, validation or start of an epoch that is marked on the timeline."""
 
     at_s: float
     """Time of the event, in seconds since training began."""
@@ -401,7 +401,7 @@ def chart_timeline(run: Run) -> Chart | None:
 
 
 def _merge(run: Run, figure: _TrackSource, groups: Sequence[Any]) -> _Track | None:
-    """Merges log intervals by group; ``None`` if their field was never recorded."""
+    """Averages a field over groups of log intervals; ``None`` if never recorded."""
     values, is_sum = run.column(figure.field), figure.field.endswith('total_s')
     if is_sum:
         iterations = run.column('iterations')
@@ -445,7 +445,7 @@ def _merge(run: Run, figure: _TrackSource, groups: Sequence[Any]) -> _Track | No
 
 
 def _find_events(run: Run) -> Iterator[_Event]:
-    """Finds when intervals with a save or validation ended, and when epochs began.
+    """Finds the times of saves, validations and epoch starts for the timeline.
 
     At most one of a kind in a hundredth of the axis.
     """
@@ -466,7 +466,7 @@ _IDS = re.compile(r'(\bid="|url\(#|href="#)')
 
 
 def draw(chart: Chart, prefix: str) -> str:
-    """Renders a chart as an SVG element whose colours are the page's variables.
+    """Renders a chart as an SVG element, with the page's CSS variables as colours.
 
     Args:
         chart: What to draw.

@@ -10,11 +10,11 @@ from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.document import BLANK, SIGNS, Fact, Section, to_json
 
 _UNSIGNED = {**SIGNS, 'ok': ' '}
-"""Sign of each level of a check; a check that passed has none."""
+"""Sign of each level of a check; empty for a check that passed."""
 
 
 def describe_checkup(rows: Sequence[Checked]) -> list[Section]:
-    """Sections of ``mmgpu doctor``: the number of problems, then every check."""
+    """Sections of ``mmgpu doctor``: the number of problems, and a line per check."""
     wrong = [row.name for row in rows if row.level == 'problem']
     unknown = [row.name for row in rows if row.level == 'unknown']
     title = phrase('Nothing is wrong')
@@ -37,7 +37,7 @@ def describe_checkup(rows: Sequence[Checked]) -> list[Section]:
 
 
 def render_checkup_json(machine: Machine, rows: Sequence[Checked]) -> str:
-    """The checks of ``mmgpu doctor`` as JSON, with the machine's facts.
+    """JSON of ``mmgpu doctor``: its checks, and the facts about the machine.
 
     Keys:
         problems (int): How many things are wrong.

@@ -1,4 +1,4 @@
-"""Shortens a verdict to the length of a SLURM job comment."""
+"""Shortens a verdict to fit into the comment of a SLURM job."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _PART = {
     'hook_bound': 'hooks',
     'compute_bound': 'step',
 }
-"""Time ledger part of each verdict that is not data-bound."""
+"""Part of the time ledger that a verdict is about, by verdict; none for data-bound."""
 
 
 def phrase_comment(verdict: VerdictRecord) -> str | None:
-    """The job comment of a verdict: ``mmgpu: data-bound 54 %, num_workers 0 -> 8``.
+    """Text for a SLURM job's comment: ``mmgpu: data-bound 54 %, num_workers 0 -> 8``.
 
     Without ``|``, which separates the columns of ``sacct -P``.
 

@@ -31,11 +31,11 @@ _NAMES = {
     **{f'{part}_s': name for part, name in PART_NAMES.items()},
 }
 _LEAST_SHARE = 0.0005
-"""Smallest share of an iteration at which a part is in the comparison table."""
+"""Smallest share of an iteration for a part to be in the comparison's table."""
 
 
 class _Figures(NamedTuple):
-    """Compared values of two runs: iteration time, rate, parts of an iteration."""
+    """Compared values of two runs: iteration time, images per second, ledger parts."""
 
     iteration: FigureComparison
     rate: FigureComparison
@@ -67,7 +67,7 @@ _COLUMNS: Sequence[TableColumn] = (
 
 
 def describe_compare(comparison: RunComparison) -> list[Section]:
-    """Sections that say which run is slower, part by part, and what else differs."""
+    """Sections on two runs: the slower one, the slower parts, and what else differs."""
     figures = _Figures.of(comparison)
     least_s = _LEAST_SHARE * _largest(figures.iteration)
     notable = [part for part in figures.parts if _largest(part) > least_s]
@@ -86,7 +86,7 @@ def describe_compare(comparison: RunComparison) -> list[Section]:
 def describe_whole_training(
     comparison: RunComparison, before: float, after: float
 ) -> Text:
-    """Compares the speed of two whole trainings in a sentence.
+    """Sentence that compares the speed of two whole trainings.
 
     How many times as fast the second one was is said only where its iterations differ
     in the same direction beyond noise.

@@ -1,4 +1,4 @@
-"""The document model: an answer as sections of sentences, tables and charts.
+"""Document model: an answer as sections of sentences, tables and charts.
 
 A run, an experiment or a comparison becomes a list of sections; the terminal
 (:mod:`mmgpu_hooks.show.terminal`) and the page (:mod:`mmgpu_hooks.show.page`) render
@@ -29,38 +29,38 @@ class Fact(NamedTuple):
 
     label: Text
     value: object
-    """Value to show; ``None`` leaves the row out."""
+    """Value to show; ``None`` hides the row."""
 
 
 class KeyFigure(NamedTuple):
-    """Measured value shown in large print at the top of a page."""
+    """Measured value in large print at the top of a page."""
 
     name: Text
     value: str
     """Formatted value with its unit."""
     basis: str
-    """Source of the measured value, in small print."""
+    """Source of the measured value, shown in small print."""
 
 
 SIGNS = {'problem': '!', 'notice': '-', 'ok': '+', 'unknown': '?'}
 """Sign printed before a finding or note, by its severity."""
 _WORDS = ('', 'limited by', '9 times in 10', 'verdict', 'do')
-"""Headings of table columns that hold words, not numbers."""
+"""Headings of table columns that hold words instead of numbers."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of cells with a heading per column."""
+    """Table of text cells with one heading per column."""
 
     head: Sequence[Text]
     rows: Sequence[Sequence[object]]
     caption: Text = BLANK
     texts: int = 1
-    """Number of leading columns that hold words; the others hold numbers."""
+    """Number of leading columns that hold words; other columns hold numbers."""
     strong: Sequence[int] = ()
-    """Indices of the rows in bold type."""
+    """Indices of the rows that are shown in bold type."""
     is_sortable: bool = False
-    """True if a click on a heading sorts the rows (on a page)."""
+    """True if clicking a heading sorts the rows, on a page."""
 
     def is_words(self, column: int) -> bool:
         """True if a table column holds words and not numbers."""
@@ -74,32 +74,32 @@ class Item:
     text: str
     title: str = ''
     basis: str = ''
-    """Source of the item, in small print."""
+    """Source of the item, shown in small print."""
     level: str = ''
     """Severity, a key of :data:`SIGNS`; empty without a judgement."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """Section of an answer: title, sentences, table, chart and list, if any."""
+    """Section of an answer: its title with sentences, a table, a chart or a list."""
 
     title: Text = BLANK
     name: str = ''
-    """Anchor of the section on a page, the same for each of several runs."""
+    """Anchor of the section on a page; runs share a section's anchor."""
     sentences: Sequence[str] = ()
     figures: Sequence[KeyFigure] = ()
-    """Measured values in large print; shown on pages only."""
+    """Measured values in large print, which only pages show."""
     facts: Sequence[Fact] = ()
     table: Table | None = None
     chart: Chart | None = None
-    """Chart of the section; shown on pages only."""
+    """Chart of the section, which only pages show."""
     items: Sequence[Item] = ()
     code: str = ''
-    """Lines that are never wrapped, such as a diff or commands."""
+    """Lines that are never wrapped, such as a diff or a command."""
 
 
 def align(lines: Mapping[Text, str | None], width: int = 10) -> str:
-    """Joins labelled lines in two columns, and leaves out empty ones.
+    """Joins labels and values to lines in two columns, and leaves out empty values.
 
     Args:
         lines: By label.
@@ -115,7 +115,7 @@ def align(lines: Mapping[Text, str | None], width: int = 10) -> str:
 
 
 def listing(title: Text, sentences: Iterable[str], name: str = '') -> list[Section]:
-    """A section with a titled list of sentences; none without sentences."""
+    """Section with a title and a list of sentences; none if the list is empty."""
     items = tuple(map(Item, sentences))
     return [Section(title, name, items=items)] if items else []
 
@@ -126,7 +126,7 @@ def compose(
     basis: Sequence[str] = (),
     notes: Iterable[str] = (),
 ) -> list[Section]:
-    """Sections of an answer: title sentence, table, its basis, notes."""
+    """Sections of an answer from its title sentence, table, basis and notes."""
     title, *more = sentences
     sections = [Section(title, sentences=more)]
     if table.rows:
@@ -136,11 +136,11 @@ def compose(
 
 
 class TableColumn(NamedTuple):
-    """A table column: heading, path in each record, and format."""
+    """Column of a table: its heading, the path of its value in a record, its format."""
 
     label: Text
     path: str
-    """Dotted path of the value in the record; empty for the record itself."""
+    """Dotted path of the value in a record; empty means the record itself."""
     write: Callable[[Any], str]
 
 
@@ -152,7 +152,7 @@ def _cell(record: Any, column: TableColumn) -> str | None:
 
 
 def tabulate_setting(name: str, path: str) -> TableColumn:
-    """A table column with the values of one setting.
+    """Table column with the values of one setting.
 
     Args:
         name: Of the setting; two words a line, so that a table fits.
@@ -169,7 +169,7 @@ def tabulate_setting(name: str, path: str) -> TableColumn:
 
 
 def list_facts(record: Any, columns: Sequence[TableColumn]) -> list[Fact]:
-    """The known values of a record, each with its label."""
+    """Label and value of each known value of a record."""
     facts = (Fact(column.label, _cell(record, column)) for column in columns)
     return [fact for fact in facts if fact.value is not None]
 
@@ -181,7 +181,7 @@ def tabulate(
     texts: int = 0,
     strong: Sequence[int] = (),
 ) -> Table:
-    """A table with one row per record; columns unknown in every record are dropped."""
+    """Table with one row per record; a column unknown in all records is dropped."""
     rows = [[_cell(record, column) for column in columns] for record in records]
     used = [place for place in range(len(columns)) if any(row[place] for row in rows)]
     head = [columns[place].label for place in used]
@@ -201,7 +201,7 @@ def to_json(**body: Any) -> str:
 
 
 def with_facts(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Adds the named values of each sentence's template to a JSON object.
+    """Adds to a JSON object the named values of each sentence in it.
 
     Args:
         body: What it holds by key; sentences stand in it, or in lists in it.
@@ -211,7 +211,7 @@ def with_facts(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _list_facts(value: Any) -> Any:
-    """The named values of a sentence's template, or of each sentence in a list."""
+    """Named values of a sentence, or of each sentence in a list."""
     if isinstance(value, (list, tuple)):
         if not any(isinstance(said, Text) and said.facts for said in value):
             return None

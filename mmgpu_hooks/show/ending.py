@@ -1,4 +1,4 @@
-"""Phrases when a training ends, and what a job's time limit cuts off."""
+"""Phrases when a training ends, and the part that a job's time limit cuts off."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WEEK_DAYS = 6
 
 
 def format_moment(moment: datetime, now: datetime) -> Text:
-    """Formats a time as ``14:20``, ``tomorrow 14:20`` or ``3 Dec 14:20``."""
+    """Formats a time of day as ``14:20``, ``tomorrow 14:20`` or ``3 Dec 14:20``."""
     days, time = (moment.date() - now.date()).days, f'{moment:%H:%M}'
     if days == 0:
         return quoted(time)
@@ -64,7 +64,7 @@ def _list_parts(ending: TrainingEnd) -> Iterator[Text]:
 
 
 def phrase_limit(limit: JobLimit, end: datetime, now: datetime) -> Text:
-    """Phrases when SLURM ends the job, and what of the training will be missing.
+    """Phrases when SLURM ends the job, and how much of the training will be missing.
 
     ``SLURM ends this job at 08:00: 3 of 12 epochs will be missing; epoch 9 is the
     last that is saved``.

@@ -35,11 +35,11 @@ from mmgpu_hooks.show.text import short_path
 from mmgpu_hooks.show.words import phrase_status
 
 _OTHERS_CORES = 0.25
-"""Smallest number of cores used by other programs that a note mentions."""
+"""Smallest number of cores used by other programs that is mentioned in a note."""
 
 
 def _show_half_width(iter_s: Estimate) -> str:
-    """Half width of an iteration's confidence interval in per cent of its mean."""
+    """Half width of a mean iteration's confidence interval, in per cent of the mean."""
     return f'{100 * iter_s.half_width / iter_s.value:.1f}'
 
 
@@ -59,7 +59,7 @@ _SWEEP_FIGURES: Sequence[TableColumn] = (
 
 
 def describe_sweep(sweep: Sweep) -> list[Section]:
-    """Sections of a sweep: the fastest setting, then one row per trial."""
+    """Sections of a sweep: the fastest setting, and one row per trial."""
     rows = sweep.rows
 
     def judge(row: SweepRow) -> Text:
@@ -86,7 +86,7 @@ def describe_sweep(sweep: Sweep) -> list[Section]:
 
 
 def _list_varied(rows: Sequence[SweepRow]) -> list[str]:
-    """Names of settings with several values that have no column of their own."""
+    """Names of settings that vary in a sweep and have no column of their own."""
     others = dict.fromkeys(name for row in rows for name in row.setting.others)
     return [
         name
@@ -111,7 +111,7 @@ def _phrase_stop(done: int, asked: int) -> Text:
 
 
 def _sweep_sentences(sweep: Sweep) -> Iterator[Text]:
-    """Sentences of a sweep: its best setting first, then the remarks."""
+    """Sentences on a sweep: its best setting, then remarks."""
     if sweep.is_interrupted:
         yield _phrase_stop(len(sweep.rows), sweep.asked)
     elif not sweep.best:
@@ -143,7 +143,7 @@ def _sweep_sentences(sweep: Sweep) -> Iterator[Text]:
 
 
 def _phrase_speed(row: SweepRow) -> Text:
-    """Speed of a trial: ``6.1 images/s, 0.412 s +- 3.1 ms per iteration``."""
+    """Text on a trial's speed: ``6.1 images/s, 0.412 s +- 3.1 ms per iteration``."""
     iter_s = row.iter_s
     assert iter_s is not None  # only measured ones are best
     facts = {'iter_s': iter_s.value, 'half_width_s': iter_s.half_width}
@@ -198,7 +198,7 @@ _SAVE_COLUMNS: Sequence[TableColumn] = (
 
 
 def describe_save_bench(bench: SaveBench) -> list[Section]:
-    """Sections of a save benchmark: harmful worker counts, then one row each."""
+    """Sections of a save benchmark: harmful worker counts, then a row per trial."""
     rows = bench.rows
 
     def judge(row: SaveBenchRow) -> Text:
@@ -222,7 +222,7 @@ def describe_save_bench(bench: SaveBench) -> list[Section]:
 
 
 def _save_sentences(bench: SaveBench) -> Iterator[Text]:
-    """Sentences of a save benchmark: its answer first, then the remarks."""
+    """Sentences on a save benchmark: its answer, then remarks."""
     if bench.is_interrupted:
         yield _phrase_stop(len(bench.rows), bench.asked)
     found = {row.num_workers: row for row in bench.rows}
@@ -267,13 +267,13 @@ def _save_notes(bench: SaveBench) -> Iterator[Text]:
 
 
 _MOST_SETTINGS = 12
-"""Most differing settings that a terminal lists."""
+"""Most differing settings that are listed in a terminal."""
 _LONGEST_VALUE, _LONGEST_KEY = 18, 34
 _OF_LOADER = 'train_dataloader.'
 
 
 def describe_metric_check(path: str, check: MetricCheck) -> Text:
-    """Result of comparing FastCocoMetric with CocoMetric, as a sentence.
+    """Sentence with the result of comparing FastCocoMetric with CocoMetric.
 
     Args:
         path: Of the results.
@@ -302,7 +302,7 @@ def describe_metric_check(path: str, check: MetricCheck) -> Text:
 
 
 def describe_verify(measured: Verification) -> list[Section]:
-    """Sections of a verification: measured and predicted gain, differing settings."""
+    """Sections of a verification: measured gain, predicted gain, differing settings."""
     keys = [*{**measured.before, **measured.after}]
     rows: list[Sequence[object]] = [
         (
@@ -349,12 +349,12 @@ def _cut(text: str, most: int) -> str:
 
 
 def _cut_left(text: str, most: int) -> str:
-    """Shortens a dotted key from the left: its end says most."""
+    """Shortens a dotted key by cutting off its start."""
     return text if len(text) <= most else f'...{text[3 - most :]}'
 
 
 def _verify_sentences(measured: Verification) -> Iterator[Text]:
-    """Sentences on the measured and predicted gain, over whole epochs if measured."""
+    """Sentences on measured and predicted gain, over whole epochs where measured."""
     predicted, gain = measured.predicted_gain, measured.gain
     is_setting = measured.before_config == measured.after_config
     rates = (measured.before_images_per_s, measured.after_images_per_s)
@@ -396,7 +396,7 @@ def _verify_sentences(measured: Verification) -> Iterator[Text]:
 
 
 def _phrase_change(change: Estimate) -> Text:
-    """Relative change and confidence interval: ``+20.0 % (+16.4 to +23.9 %)``."""
+    """Text on a relative change with its interval: ``+20.0 % (+16.4 to +23.9 %)``."""
     return phrase(
         '{change:+.1%} ({low_pct:+.1f} to {high:+.1%})',
         change=change.value,
@@ -406,7 +406,7 @@ def _phrase_change(change: Estimate) -> Text:
 
 
 def _phrase_epochs(measured: Verification) -> Iterator[Text]:
-    """Phrases the gain over whole epochs, if the start of epochs was measured."""
+    """Sentence on the gain over whole epochs, if starts of epochs were measured."""
     before_s, after_s = measured.before_start_s, measured.after_start_s
     before = measured.batches_per_epoch
     after = measured.after_batches_per_epoch or before
@@ -486,7 +486,7 @@ _BOUNDS = {
     ),
 }
 _CLOSES_WITHIN_PCT = 5.0
-"""Smallest gap, in per cent, between a step and its parts that a note mentions."""
+"""Smallest gap, per cent, of a step's parts to the step that a note mentions."""
 _FEW_PRODUCTS_PCT = 30.0
 """Share of busy time in matrix products, in per cent, below which AMP gains little."""
 _MANY_LOSSES_PCT = 30.0
@@ -521,7 +521,7 @@ _HOST_PARTS: dict[str, Text] = {
 
 
 def describe_profile(profile: Profile) -> list[Section]:
-    """Sections of a profile: its verdict, the step's parts, modules, flags."""
+    """Sections of a profile: its verdict, parts of the step, modules and flags."""
     whole_s = sum(profile.parts.values())
     title, more = _BOUNDS.get(profile.bound or '') or (
         phrase('Launch-bound or kernel-bound: unknown, as {bound_reason}.', profile),
@@ -588,7 +588,7 @@ def describe_profile(profile: Profile) -> list[Section]:
 
 
 def _tabulate_parts(profile: Profile) -> Iterator[Table]:
-    """Tables of a profiled train step: seconds by part, and by module."""
+    """Tables of a profiled train step: seconds by part, and seconds by module."""
     parts = {_STEP_PARTS.get(part, part): s for part, s in profile.parts.items()}
     modules = {
         name or phrase('(the model itself)'): s for name, s in profile.modules.items()
@@ -631,7 +631,7 @@ def _computes_in_tf32(profile: Profile) -> bool:
 
 
 def _say_amp(profile: Profile) -> Text:
-    """Says if AMP is on, and the reason where its gain is small."""
+    """Phrases if AMP (mixed precision) is on, and why it would gain little."""
     products_pct, why, share = profile.products_pct, None, None
     if products_pct is not None:
         share = phrase(

@@ -38,11 +38,11 @@ _MEMORY_PARTS: dict[str, Text] = {
     'ema_bytes': phrase('ema bytes'),
     'optimizer_state_bytes': phrase('optimizer state bytes'),
 }
-"""Label of each part of a model's memory, by its field."""
+"""Labels of the parts of a model's memory, by field."""
 
 
 def phrase_limit(limit: str) -> Text:
-    """Name of the resource that limits an iteration."""
+    """Name of the resource that limits an iteration's speed."""
     return _LIMIT_NAMES.get(limit) or quoted(limit)
 
 
@@ -99,7 +99,7 @@ def tabulate_predictions(
 
 
 def describe_forecast(forecast: Forecast) -> list[Section]:
-    """Sections of a forecast: the measured run, then one row per setting."""
+    """Sections of a prediction: the measured run, and one row per setting."""
     workload = forecast.workload
     marks = {workload.num_workers: quoted('*')}
     table = tabulate_predictions(
@@ -130,7 +130,7 @@ def describe_forecast(forecast: Forecast) -> list[Section]:
 
 
 def render_forecast_json(forecast: Forecast) -> str:
-    """The forecast as JSON.
+    """JSON of ``mmgpu predict``'s answer.
 
     Keys:
         run (str): The evidence file.
@@ -157,7 +157,7 @@ def render_forecast_json(forecast: Forecast) -> str:
 
 
 def _describe_memory(memory: MemoryForecast | None) -> Iterator[Fact]:
-    """Facts on memory by batch size: the fit, the requested peaks, the card."""
+    """Facts on memory by batch size: the fitted line, requested peaks, and the GPU."""
     if memory is None:
         return
     sizes = phrase('{fixed_bytes} and {image_bytes} per image', memory)
@@ -179,7 +179,7 @@ def _describe_memory(memory: MemoryForecast | None) -> Iterator[Fact]:
 
 
 def describe_estimate(estimate: MemoryEstimate) -> list[Section]:
-    """Sections of a memory estimate: its parts, then totals by batch size."""
+    """Sections of a memory estimate: its parts, and totals by batch size."""
     static, size, image = estimate.static, estimate.image_size, None
     if size is not None:
         image = phrase(
@@ -239,7 +239,7 @@ def describe_estimate(estimate: MemoryEstimate) -> list[Section]:
 
 
 def _describe_card(card: CardFit | None) -> list[Fact]:
-    """Largest batch sizes for a card: by the estimate, and to be safe."""
+    """Largest batch sizes for a GPU: by the estimate, and with a safety margin."""
     if card is None:
         return []
     text = phrase('unknown, see below')
@@ -255,7 +255,7 @@ def _describe_card(card: CardFit | None) -> list[Fact]:
 
 
 def render_estimate_json(estimate: MemoryEstimate) -> str:
-    """The memory estimate as JSON; unknown figures are ``null``.
+    """JSON of a memory estimate; unknown values are ``null``.
 
     Keys:
         total_bytes (Mapping[str, int | None]): Everything together, by batch size.

@@ -1,4 +1,4 @@
-"""Renders the answer on a training without GPUEfficiencyHook, as text and as JSON."""
+"""Renders, as text or JSON, the answer on a training without GPUEfficiencyHook."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OWN = (
     'batch_size',
     'switch_on',
 )
-"""Fields that only the answer on a training without GPUEfficiencyHook has."""
+"""Fields that exist only in the answer on a training without GPUEfficiencyHook."""
 
 
 def describe_first_answer(answer: FirstAnswer) -> list[Section]:
@@ -53,7 +53,7 @@ def describe_first_answer(answer: FirstAnswer) -> list[Section]:
 
 
 def render_first_answer(answer: FirstAnswer) -> str:
-    """The answer on a training without GPUEfficiencyHook as JSON, in the usual keys."""
+    """JSON of the answer on a training without GPUEfficiencyHook, in the usual keys."""
     return to_json(
         run=answer.log,
         source=answer.source,

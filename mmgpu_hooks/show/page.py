@@ -30,7 +30,7 @@ _MARK = b'name="generator" content="mmgpu_hooks '
 
 
 def is_page(beginning: bytes) -> bool:
-    """True if the first bytes of a file are those of a page of this package.
+    """True if a file begins like a page that this package has written.
 
     Args:
         beginning: Some kilobytes of it.
@@ -39,17 +39,17 @@ def is_page(beginning: bytes) -> bool:
 
 
 def render_page(answer: Answer, label: str) -> str:
-    """The HTML page of a run; the label is its title."""
+    """HTML page of a run, with its label as title."""
     return _render(describe_page(answer), label, 'report')
 
 
 def render_sweep_page(sweep: Sweep, label: str) -> str:
-    """The HTML page of a sweep; the label is its title."""
+    """HTML page of a sweep, with its label as title."""
     return _render(describe_sweep_page(sweep), label, 'sweep')
 
 
 def render_runs_page(answer: ManyRuns, label: str) -> str:
-    """The HTML page of many runs; the label is its title."""
+    """HTML page of many runs, with their label as title."""
     return _render(describe_runs_page(answer), label, 'runs')
 
 
@@ -59,7 +59,7 @@ def _render(described: Sequence[Section], label: str, kind: str) -> str:
     from markupsafe import Markup
 
     def shown(value: Any) -> Any:
-        """Text without control characters, not broken before a unit."""
+        """Text without control characters, and without a line break before a unit."""
         if hasattr(value, '__html__'):
             return value
         return bind_units(visible(say(value)), '\u00a0')
@@ -104,5 +104,5 @@ def _style() -> str:
 
 
 def _read_own(name: str) -> str:
-    """Reads a part of the page that has a file of its own, such as its styles."""
+    """Reads a part of the page from its own file, such as the style sheet."""
     return files('mmgpu_hooks.show').joinpath(name).read_text(encoding='utf-8')

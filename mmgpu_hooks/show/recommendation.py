@@ -79,11 +79,11 @@ MOST_LINES = 25
 """Most lines that ``mmgpu recommend`` prints without ``--details``."""
 
 _LEAST_HOURS = 0.05
-"""Fewest saved hours that an answer mentions (three minutes)."""
+"""Fewest saved hours that an answer mentions: three minutes."""
 
 
 def render_json(answer: Answer) -> str:
-    """The answer of ``mmgpu recommend`` as JSON, with keys that this module lists."""
+    """JSON of ``mmgpu recommend``'s answer, with a documented set of keys."""
     found, run = answer.recommendation, answer.summary
     # of what was asked for only, and of what there was
     optional = {
@@ -124,7 +124,7 @@ def render_json(answer: Answer) -> str:
 
 
 def describe_answer(answer: Answer) -> list[Section]:
-    """Sections for a terminal: verdict, both settings, diff, next commands.
+    """Sections for a terminal: verdict, old and new settings, diff, next commands.
 
     It has :data:`MOST_LINES` at most, as far as the changes themselves allow it; for
     more see :func:`mmgpu_hooks.show.run_sections.describe_details`.
@@ -172,7 +172,7 @@ def describe_verdict(answer: Answer) -> Section:
 
 
 def title_verdict(verdict: Verdict) -> Text:
-    """Title of a verdict with its confidence: ``Data-bound (high confidence)``."""
+    """Title of a verdict and its confidence: ``Data-bound (high confidence)``."""
     if verdict.confidence == 'high':
         return phrase('{title} (high confidence)', verdict)
     if verdict.confidence == 'medium':
@@ -183,7 +183,7 @@ def title_verdict(verdict: Verdict) -> Text:
 def describe_changes(
     answer: Answer, title: Text = BLANK, *, every: bool = False
 ) -> Section:
-    """Section with the old and new settings, their predicted gain, the diff.
+    """Section with old and new settings, their predicted gain, and the diff.
 
     Args:
         answer: What to say.
@@ -220,7 +220,7 @@ def describe_changes(
 
 
 def describe_mended(answer: Answer) -> list[Section]:
-    """Section on the gain of training on all CPUs; empty unless srun bound fewer."""
+    """Section on the gain of all CPUs of a task; empty unless srun bound fewer."""
     found, run = answer.mended, answer.summary
     if found is None:
         return []
@@ -250,7 +250,7 @@ def describe_mended(answer: Answer) -> list[Section]:
 
 
 def describe_host_overhead(answer: Answer, *, every: bool = False) -> list[Section]:
-    """Section on the host time that ``optimize`` saves; empty if it is not worth it.
+    """Section on host time that ``optimize`` saves; empty if that is too little.
 
     Args:
         answer: What to say.
@@ -307,7 +307,7 @@ def describe_host_overhead(answer: Answer, *, every: bool = False) -> list[Secti
 
 
 def _phrase_iteration(found: HostSaving | HostOverhead) -> tuple[str, str]:
-    """Predicted iteration time, and the saving with its interval."""
+    """Text on a predicted iteration: its time, and the saving with an interval."""
     gain = found.predicted_gain_pct
     low, high = found.predicted_gain_low_pct, found.predicted_gain_high_pct
     if gain is None or low is None or high is None:
@@ -332,7 +332,7 @@ def describe_hours(answer: Answer) -> list[Section]:
 
 
 def _phrase_saved(saved: SavedHours) -> Text:
-    """Phrases the hours that changes save, of a whole run and of what is left."""
+    """Text on the hours that changes save: of a whole run, and of the rest."""
     names = listed(map(_name_key, saved.keys))
     if saved.keys == (FAST_METRIC_KEY,):
         names = quoted('FastCocoMetric (MG501)')
@@ -346,7 +346,7 @@ def _phrase_saved(saved: SavedHours) -> Text:
 
 
 def _phrase_end(answer: Answer) -> Text | None:
-    """Predicted end of a run that wrote just now, else its remaining hours."""
+    """Predicted end of a run that still writes, else the hours that it still needs."""
     ending = answer.ending
     if ending is None:
         return None
@@ -365,7 +365,7 @@ def _phrase_end(answer: Answer) -> Text | None:
 
 
 def describe_next_job(answer: Answer) -> list[Section]:
-    """Section on the CPUs to ask for in the next SLURM job; empty outside of SLURM."""
+    """Section on the CPUs to ask SLURM for in the next job; empty without SLURM."""
     found = answer.next_job
     if found is None:
         return []
@@ -401,7 +401,7 @@ def _name(change: Change) -> Text:
 
 
 def _name_key(key: str) -> Text:
-    """Last part of a setting's key; marks keys of the validation loader."""
+    """Last part of a config key, marked if it is one of validation's loader."""
     short = key.rpartition('.')[2]
     if key.startswith(VALIDATION_KEY):
         return phrase('val {setting}', setting=short)
@@ -409,12 +409,12 @@ def _name_key(key: str) -> Text:
 
 
 def _value_of(value: object) -> Text:
-    """Value of a setting as text; ``not set`` for ``None``."""
+    """Value of a setting as text; ``None`` becomes ``not set``."""
     return phrase('not set') if value is None else quoted(str(value))
 
 
 def _gains(answer: Answer, run: Run) -> Iterator[tuple[str, str, str, str]]:
-    """Table rows with the predicted gain of all changes together.
+    """Table rows on the predicted gain of all changes together.
 
     Those of validation's loader have a row of their own.
     """
@@ -462,7 +462,7 @@ def _train_command(answer: Answer) -> str | None:
 
 
 def list_commands(answer: Answer, *, details: bool = False, more: Text = BLANK) -> str:
-    """Lines on where the config was written, and the commands to run next.
+    """Lines that name the written config and the commands to run next.
 
     Args:
         answer: What is said.
@@ -486,7 +486,7 @@ def list_commands(answer: Answer, *, details: bool = False, more: Text = BLANK) 
 
 
 def describe_settings(run: Run) -> Text:
-    """The train loader's settings in short: ``batch_size=4, num_workers=2, ...``."""
+    """Text on the train loader's settings: ``batch_size=4, num_workers=2, ...``."""
     loader = run.meta.loader
     if loader.num_workers is None:
         why = run.figures.unknown.get('loader inside')

@@ -52,7 +52,7 @@ from mmgpu_hooks.show.words import phrase_status
 
 _HOOKS_NAMED = 3
 _SHOWN = 12
-"""Most rows of the tables of transforms and saves."""
+"""Most rows in the tables of transforms and of saves."""
 _SHOWN_SHARE = 0.0005
 """Smallest share of the run at which a part of the time ledger is shown."""
 _USUAL_WORKERS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -97,7 +97,7 @@ _HOST: Sequence[TableColumn] = (
 
 
 def _phrase_start(parts_s: Mapping[str, float]) -> Text:
-    """Seconds of a training's start by part: ``13.4 s: imports 6.1 s, model 6.4 s``."""
+    """Text on a start's seconds by part: ``13.4 s: imports 6.1 s, model 6.4 s``."""
     return phrase(
         '{whole_s}: {parts}',
         whole_s=sum(parts_s.values()),
@@ -119,7 +119,7 @@ _SETTINGS: Sequence[TableColumn] = (
 
 
 def describe_page(answer: Answer) -> list[Section]:
-    """Sections of a run's page: the verdict with its key figures first."""
+    """Sections of a run's page, beginning with the verdict and its key figures."""
     figures = list(_list_figures(answer.summary))
     verdict = replace(describe_verdict(answer), figures=figures)
     hours = describe_hours(answer)
@@ -151,7 +151,7 @@ def _has_words(section: Section) -> bool:
 
 
 def describe_run(answer: Answer) -> list[Section]:
-    """Sections of a run, without the verdict."""
+    """Sections of a run except for the verdict."""
     run, found = answer.summary, answer.recommendation
     cures = [cure.sentence for cure in found.save_cures]
     advice = list(found.advice)
@@ -201,7 +201,7 @@ def describe_run(answer: Answer) -> list[Section]:
 
 
 def _list_figures(run: Run) -> Iterator[KeyFigure]:
-    """Measured values in large print for a run's page; unknown values say so."""
+    """Measured values in large print for a run's page, unknown values included."""
     figures, parts = run.figures, run.figures.per_iteration
     steady = phrase('mean of {steady_iterations}', figures)
     yield KeyFigure(phrase('Iteration'), format_seconds(figures.iter_s), steady)
@@ -230,7 +230,7 @@ def _list_figures(run: Run) -> Iterator[KeyFigure]:
 
 
 def _time_section(run: Run) -> Section:
-    """Section with the time ledger: every second of training by part."""
+    """Section with the time ledger: the run's seconds by part."""
     # without an interval both are 0
     figures = run.figures
     whole_s, count = figures.duration_s, figures.iterations
@@ -266,7 +266,7 @@ def _time_section(run: Run) -> Section:
 
 
 def _what_if_section(answer: Answer, run: Run) -> Section:
-    """Section with the iteration time predicted for other numbers of workers."""
+    """Section with the predicted iteration time for other numbers of workers."""
     workload, workers = run.workload, BY_NAME['num_workers']
     title = phrase('Other numbers of workers')
     if workload is None:
@@ -284,7 +284,7 @@ def _what_if_section(answer: Answer, run: Run) -> Section:
 
 
 def _loader_section(run: Run) -> Section:
-    """Section on the cost of a batch and of each transform."""
+    """Section with the cost of loading a batch, and of each transform."""
     costs = run.transforms[:_SHOWN]
     rows = [(cost.name, format_seconds(cost.image_s)) for cost in costs]
     head = [phrase('transform'), phrase('per image')]
@@ -294,7 +294,7 @@ def _loader_section(run: Run) -> Section:
 
 
 def _saves_section(run: Run) -> Section:
-    """Section with the checkpoint saves and their waits, the longest first."""
+    """Section with the checkpoint saves and their waits, longest save first."""
     figures = run.figures
     if not figures.saves and not run.save_records:
         nothing = phrase('No checkpoint was saved.')
@@ -333,7 +333,7 @@ def _name_save(save: SaveRecord) -> Text:
 
 
 def _ranks_section(answer: Answer) -> list[Section]:
-    """Section with each rank's iteration by part, and the slowest rank."""
+    """Section with the parts of an iteration for each rank, and the slowest rank."""
     ranks = answer.ranks
     if ranks is None:
         return []
@@ -359,7 +359,7 @@ def _ranks_section(answer: Answer) -> list[Section]:
 
 
 def _findings_section(answer: Answer) -> Section:
-    """Section with each finding, its share of the time and its rule code."""
+    """Section with the findings: share of the time, rule code and sentence."""
     items = []
     for finding in answer.diagnosis.findings:
         basis = quoted(finding.code)

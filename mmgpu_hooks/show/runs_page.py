@@ -1,4 +1,4 @@
-"""Page of many runs: totals, hours by verdict over time, table."""
+"""Builds the page of many runs: totals, hours by verdict over time, and a table."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from mmgpu_hooks.show.words import say
 
 
 class _Family(NamedTuple):
-    """A group of verdicts that share a colour in the chart."""
+    """Group of verdicts that share one colour in the chart."""
 
     label: Text
     role: str
-    """Colour role of the group."""
+    """Colour role of the verdict group."""
     verdicts: tuple[str, ...]
 
 
@@ -56,14 +56,14 @@ _BY_VERDICT = {name: family for family in _FAMILIES for name in family.verdicts}
 
 
 class _Period(NamedTuple):
-    """Period that a bar of the chart covers: day, week or month."""
+    """Period of time that one bar of the chart covers: day, week or month."""
 
     phrase_count: Callable[[int], Text]
     """Phrases a number of periods, such as ``3 weeks``."""
     title: Text
     gpu_title: Text
     most_days: float
-    """Longest time span, in days, that is shown with bars of the period."""
+    """Longest span of all bars, in days, for which this period is used."""
     begin: Callable[[date], date]
     """Returns the first day of the period that contains a day."""
 
@@ -94,7 +94,7 @@ _PERIODS = (
 
 
 def describe_runs_page(answer: ManyRuns) -> list[Section]:
-    """Sections of the page of many runs: the totals in large print first."""
+    """Sections of the page of many runs, beginning with totals in large print."""
     totals = answer.totals
     verdict = Section(title_runs(totals), 'verdict', figures=list(_figures(answer)))
     table = replace(tabulate_runs(totals, answer.rows), is_sortable=True)
@@ -133,7 +133,7 @@ def _figures(answer: ManyRuns) -> Iterator[KeyFigure]:
 
 
 def chart_verdicts(rows: Sequence[RunRow], *, is_gpu: bool) -> Chart | None:
-    """Stacked bars of hours by verdict and period of start; ``None`` without hours.
+    """Stacked bar chart of hours by verdict and start; ``None`` without hours.
 
     Args:
         rows: The runs.

@@ -1,4 +1,4 @@
-"""Renders the summary at the end of training: at most ten lines."""
+"""Renders the summary of a training, of at most ten lines, for its end."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from mmgpu_hooks.show.words import is_english, phrase_status, say
 
 _WIDTH, _LABEL, _MOST_LINES = 80, 13, 10
 _WORTH_PCT = 1.0
-"""Smallest share of a run, per cent, at which a part outside iterations is named."""
+"""Smallest share of a run, per cent, at which time outside of iterations is named."""
 _SPARED = ('why', 'rest', 'loader', 'validation', 'machine', 'start')
-"""Rows dropped first, in this order, when the summary is too long."""
+"""Names of the rows to drop, in this order, while the summary is too long."""
 
 
 def render_training_summary(
@@ -50,7 +50,7 @@ def render_training_summary(
     judged: int | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> str:
-    """Renders the summary: the verdict first, the next command last.
+    """Renders the summary of a training: verdict first, next command last.
 
     It takes about 1 ms, and no more for a long run.
 
@@ -135,7 +135,7 @@ def _next(
     program: Sequence[str],
     arguments: Mapping[str, Any] | None,
 ) -> Iterator[str]:
-    """Row with the next command, unwrapped, and its predicted gain."""
+    """Row with the command to run next, never wrapped, and its predicted gain."""
     label, indent = _label(phrase('next')), ' ' * _LABEL
     if advice is not None and (advice.config or advice.worker_nice):
         if advice.worker_nice is not None:
@@ -152,7 +152,7 @@ def _next(
 
 
 def _describe_advice(advice: RunAdvice) -> Iterator[Text]:
-    """Lines on the predicted gain of the recommended config, and what it leaves out."""
+    """Lines on the recommended config: predicted gain, and changes left out of it."""
     gain = _phrase_gain(advice.recommendation)
     if advice.config and gain:
         yield phrase('predicted: {gain}', gain=gain)
@@ -172,7 +172,7 @@ def _train_command(
     program: Sequence[str],
     arguments: Mapping[str, Any] | None,
 ) -> str:
-    """The command line of the training, with another config.
+    """Command line of this training, with another config.
 
     Args:
         run: Of the training.
@@ -199,7 +199,7 @@ def _train_command(
 
 
 def _phrase_gain(found: Recommendation) -> Text | None:
-    """Predicted gain of the train loader's changes, else of the validation loader's."""
+    """Text on the predicted gain of train loader (else validation loader) changes."""
     for change in found.changes:
         gain = change.predicted_gain_pct
         low, high = change.predicted_gain_low_pct, change.predicted_gain_high_pct
@@ -234,7 +234,7 @@ def _shorten(text: str) -> str:
 
 
 def _label(label: Text) -> str:
-    """Pads the label of a row to the common width, in terminal cells."""
+    """Label of a summary row, padded to a common width in terminal cells."""
     said = say(label)
     return f'  {said}{" " * (_LABEL - 2 - len(widen(said)))}'
 
@@ -365,7 +365,7 @@ def _gpu(run: Run) -> Iterator[Text]:
 
 
 def _optimized(run: Run) -> Iterator[str]:
-    """Active optimisations, with the measured change per call if known."""
+    """Row on the active optimisations, with the change per call where measured."""
     spared = {} if run.end is None else run.end.spared
     for name in run.meta.optimized:
         found = spared.get(name)
@@ -374,7 +374,7 @@ def _optimized(run: Run) -> Iterator[str]:
 
 
 def _memory(diagnosis: Diagnosis) -> Text:
-    """Detail of the worst memory finding; empty without one."""
+    """Row on the worst memory finding; empty without one."""
     for finding in diagnosis.findings:
         is_found = finding.severity in ('problem', 'notice')
         if finding.code.startswith('MG4') and is_found:
@@ -383,7 +383,7 @@ def _memory(diagnosis: Diagnosis) -> Text:
 
 
 def _validations(run: Run) -> Text:
-    """Summary row on validations; empty below ``_WORTH_PCT`` of the run."""
+    """Row on validations; empty below ``_WORTH_PCT`` of the run's time."""
     costs = find_costs(run)
     if costs is None or 100 * run.figures.part_share('validation') < _WORTH_PCT:
         return Text('')
@@ -391,7 +391,7 @@ def _validations(run: Run) -> Text:
 
 
 def _outside(run: Run) -> Iterator[Text]:
-    """Parts of the time ledger outside of iterations, with their share."""
+    """Text on parts of the time ledger outside of iterations, with their shares."""
     figures = run.figures
     for part, seconds in figures.ledger_s.items():
         share = 100 * seconds / figures.duration_s if figures.duration_s > 0 else 0.0

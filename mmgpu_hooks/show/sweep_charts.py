@@ -1,4 +1,4 @@
-"""Charts of a sweep's page: memory, utilisation over time, speed, saves.
+"""Draws charts of a sweep's page: memory, utilisation over time, speed, saves.
 
 Each title says what was found; a figure that is unknown has no axes.
 """
@@ -19,7 +19,7 @@ from mmgpu_hooks.show.words import say
 
 
 class _LineStyle(NamedTuple):
-    """Colour and marker of a line: no two lines differ by colour alone."""
+    """Colour and marker of a line, so that no two lines differ by colour alone."""
 
     role: str
     """Colour role of the line."""
@@ -42,7 +42,7 @@ _LEGEND_WIDTH = 32
 _MOST_TIMELINES = 24
 _BEST = phrase('best of its batch size')
 _LONGEST_AXIS = 2.5
-"""Multiple of the largest mean at which a confidence interval is cut off."""
+"""Multiple of the largest mean at which the axis, and so an interval, is cut off."""
 
 
 def _titled(axes: Any, title: Text) -> None:
@@ -57,7 +57,7 @@ def _label_x(axes: Any, words: Text) -> None:
 
 
 def title_memory(line: MemoryLine) -> Text:
-    """Title of the memory chart: ``Batch 8 takes 1.5 times what batch 1 takes``."""
+    """Title of the chart of memory: ``Batch 8 takes 1.5 times what batch 1 takes``."""
     first, last = line.points[0], line.points[-1]
     times = last.batch_size / first.batch_size
     grown = last.total_bytes / first.total_bytes
@@ -87,17 +87,17 @@ def _scale_memory(line: MemoryLine) -> Scale:
 
 
 class _MemoryPart(NamedTuple):
-    """One part of the memory in a stacked bar chart."""
+    """Part of the memory in a stacked bar chart."""
 
     role: str
     """Colour role of the part."""
     label: Text
     sizes: Sequence[float]
-    """Memory of the part at each batch size, in the unit of the axis."""
+    """Memory of the part at each batch size, in the axis's unit."""
 
 
 def _memory_parts(line: MemoryLine) -> list[_MemoryPart]:
-    """Parts of the memory bars, from the bottom up."""
+    """Parts of the memory bars, in order from the bottom."""
     factor = _scale_memory(line).factor
     rest = phrase('activations and temporaries')
     if line.source == 'host':
@@ -126,7 +126,7 @@ def _memory_parts(line: MemoryLine) -> list[_MemoryPart]:
 
 
 def chart_memory(line: MemoryLine, failed: Sequence[int]) -> Chart:
-    """Memory by batch size and part, with the fitted line and its intercept.
+    """Stacked bar chart of memory by batch size, with a fitted line and intercept.
 
     Args:
         line: Fitted to at least two batch sizes.
@@ -184,14 +184,14 @@ def chart_memory(line: MemoryLine, failed: Sequence[int]) -> Chart:
 
 
 class _TimelineTitle(NamedTuple):
-    """The two title lines of a timeline panel."""
+    """Two lines of title of a timeline panel."""
 
     setting: Text
     figures: Text
 
 
 def title_timeline(row: SweepRow, *, is_best: bool) -> _TimelineTitle:
-    """Title lines of a trial: ``2 workers, batch 8``, ``43 %, 31 % of time at 0``."""
+    """Title lines of a trial's panel: ``2 workers, batch 8``, ``43 %, ...``."""
     name = row.setting.name
     if is_best:
         name = phrase('★ {setting}', setting=name)
@@ -206,7 +206,7 @@ def title_timeline(row: SweepRow, *, is_best: bool) -> _TimelineTitle:
 
 
 def chart_timelines(sweep: Sweep) -> Chart | None:
-    """GPU utilisation and its share at 0 % over time, one panel per setting.
+    """Chart of GPU utilisation and share at 0 % over time, one panel per setting.
 
     Returns:
         ``None`` where no trial has a sample.
@@ -268,7 +268,7 @@ def _paint_timeline(axes: Any, row: SweepRow, *, is_best: bool) -> None:
 def group_rows(
     rows: Sequence[SweepRow], is_shown: Callable[[SweepRow], bool]
 ) -> dict[Text, list[SweepRow]]:
-    """Groups trials that differ in the number of workers alone."""
+    """Groups the trials whose settings differ only in the number of workers."""
     groups: dict[Text, list[SweepRow]] = defaultdict(list)
     own = phrase("the config's own settings")
     for row in rows:
@@ -279,12 +279,12 @@ def group_rows(
 
 
 def _wrap(group: Text) -> str:
-    """Wraps the name of a group to the width of a legend."""
+    """Wraps the name of a group of trials to a legend's width."""
     return '\n'.join(textwrap.wrap(say(group), _LEGEND_WIDTH))
 
 
 def _ordinals(groups: Mapping[Text, Sequence[SweepRow]]) -> dict[int, int]:
-    """Axis position of each number of workers, evenly spaced.
+    """Axis position for each number of workers, at equal distances.
 
     So 0, 1 and 2 stay legible beside 32.
     """
@@ -311,7 +311,7 @@ def title_speed(sweep: Sweep) -> Text:
 
 
 def _phrase_intervals(estimates: Sequence[Estimate]) -> Text:
-    """Caption of the speed chart: the number of log intervals behind its means."""
+    """Caption of the chart of speed: the number of log intervals behind its means."""
     counts = [estimate.count for estimate in estimates]
     least, most = min(counts), max(counts)
     basis = phrase(
@@ -329,7 +329,7 @@ def _phrase_intervals(estimates: Sequence[Estimate]) -> Text:
 
 
 def chart_speed(sweep: Sweep) -> Chart | None:
-    """Line charts of iteration time and images/s by workers, with 95 % intervals."""
+    """Chart of iteration time and images/s by workers, with 95 % intervals."""
     groups = group_rows(sweep.rows, lambda row: row.is_measured)
     if not groups:
         return None
@@ -390,7 +390,7 @@ def chart_speed(sweep: Sweep) -> Chart | None:
 
 
 class _Span(NamedTuple):
-    """Mean with the ends of its confidence interval, in the unit of the axis."""
+    """Mean and the ends of its confidence interval, in the axis's unit."""
 
     value: float
     low: float
@@ -440,11 +440,11 @@ class _SaveGrowth(NamedTuple):
     fewest: SweepRow
     most: SweepRow
     ratio: float
-    """Save time with the most workers over that with the fewest."""
+    """Ratio of save times with the most and with the fewest workers."""
 
 
 def title_saves(groups: Mapping[Text, Sequence[SweepRow]]) -> Text:
-    """Title of the saves chart: ``A save takes 0.31 s beside 2 workers, ...``."""
+    """Title of the chart of saves: ``A save takes 0.31 s beside 2 workers, ...``."""
     found = []
     for group, rows in groups.items():
         fewest, most = rows[0], rows[-1]
@@ -470,7 +470,7 @@ def title_saves(groups: Mapping[Text, Sequence[SweepRow]]) -> Text:
 
 
 def chart_saves(sweep: Sweep) -> Chart | None:
-    """Chart of checkpoint saves by workers: each save, and the median of a setting."""
+    """Chart of save times by workers: each save, and the median of each setting."""
     groups = group_rows(sweep.rows, lambda row: row.save_s is not None)
     if not groups:
         return None

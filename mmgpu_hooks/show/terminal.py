@@ -1,4 +1,4 @@
-"""Renders sections as text for a terminal, laid out by rich."""
+"""Renders sections as terminal text, laid out by the library rich."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 DEFAULT_WIDTH = 80
-"""Columns of output that does not go to a terminal."""
+"""Width of output that does not go to a terminal, in columns."""
 MOST_WIDTH = 100
-"""Most columns of prose; longer lines are hard to read."""
+"""Largest width of prose, in columns, as longer lines are hard to read."""
 _UNLIMITED = 1000
 _MANY = 8
-"""Fewest columns of a table that are set closer together."""
+"""Number of columns from which a table's columns are set closer together."""
 _STYLES = {'problem': 'red', 'notice': 'yellow', 'ok': 'green', 'unknown': 'dim'}
 _DIFF_STYLES = {'+': 'green', '-': 'red', '@': 'cyan'}
 
@@ -30,7 +30,7 @@ _DIFF_STYLES = {'+': 'green', '-': 'red', '@': 'cyan'}
 def render(
     sections: Sequence[Section], *, width: int = DEFAULT_WIDTH, color: bool = False
 ) -> str:
-    """Renders sections below each other, with an empty line between them.
+    """Renders sections one below the other, separated by empty lines.
 
     Args:
         sections: What to show; the first one's title is the answer.

@@ -1,4 +1,4 @@
-"""Makes text safe to show: control characters, line breaks before units, paths.
+"""Makes text safe to show: control characters, line breaks and file paths.
 
 What is shown passes one function, ``visible``, which writes control and bidi characters
 as ``\\x1b``: names come from files, configs and drivers. ``guarded_output`` puts it
@@ -25,7 +25,7 @@ _INVISIBLE = re.compile(
 
 
 def visible(text: object) -> str:
-    r"""Text in which control and bidi characters are shown and have no effect.
+    r"""Text with control and bidi characters made visible, so that they have no effect.
 
     A name from a file, a config or a driver may hold any of them: ``\x1b]0;`` sets
     a terminal's title, U+202E reverses what follows. All that is shown passes here:
@@ -43,7 +43,7 @@ STANDARD_OUTPUT = 'standard output'
 
 
 class _Guarded:
-    """A stream that shows control characters as text and does not pass them on.
+    """Output stream that makes control characters visible instead of passing them on.
 
     An `OSError` of it has the name of the stream as its ``filename``.
     """
@@ -87,7 +87,7 @@ class _Guarded:
 
 @contextlib.contextmanager
 def guarded_output() -> Iterator[None]:
-    """Context in which all printed text, errors too, passes :func:`visible`."""
+    """Context in which all printed text, error messages too, passes :func:`visible`."""
     before = sys.stdout, sys.stderr
     for stream in before:
         if isinstance(stream, io.TextIOWrapper):
@@ -105,26 +105,26 @@ def guarded_output() -> Iterator[None]:
 
 
 BOUND = '\ue000'
-"""Private character for an unbreakable space: rich breaks at a no-break space too."""
+"""Private character that stands for an unbreakable space, which rich would break."""
 _UNIT = re.compile(r'(\d) (%|s|us|ms|min|KiB|MiB|GiB|MHz|W|C)(?![A-Za-z])')
 
 
 def bind_units(text: str, space: str = BOUND) -> str:
-    """Text in which no line is broken between a number and its unit."""
+    """Text with unbreakable spaces between numbers and their units."""
     return _UNIT.sub(rf'\1{space}\2', text)
 
 
 BREAK = '\x0b'
-"""White space without width, at which rich may break a line of Chinese."""
+"""Space of no width, at which rich may break a line of Chinese."""
 _JOINED = '\u2060'
-"""Filler behind a double-width character that stays on the line of what follows."""
+"""Filler after a double-width character that must stay with the next character."""
 _WIDE = (
     '[\u1100-\u115f\u2e80-\u303e\u3041-\ua4cf\uac00-\ud7a3\uf900-\ufaff'
     '\ufe30-\ufe4f\uff00-\uff60\uffe0-\uffe6]'
 )
-"""Double-width characters (East Asian Width W and F)."""
+"""Regex for double-width characters (East Asian Width W and F)."""
 _OPENING, _CLOSING = '（《「『【', '，。、；：？！）》」』】%'  # noqa: RUF001
-"""Punctuation that ends no line, and that begins none."""
+"""Punctuation marks that may not end a line, and that may not begin one."""
 _BEFORE_BREAK = re.compile(
     f'(?![{_OPENING}])({_WIDE})(?=[^{_CLOSING}{BOUND}{_JOINED}\\s])|({_WIDE})'
 )
@@ -132,7 +132,7 @@ _FILLED = re.compile(f'({_WIDE})[ {_JOINED}]')
 
 
 def break_wide(text: str) -> str:
-    """Text in which a line may break between two double-width characters.
+    """Text with a possible line break between any two double-width characters.
 
     rich breaks at white space alone; :data:`BREAK` is to be taken out of what it wrote.
     """
@@ -140,7 +140,7 @@ def break_wide(text: str) -> str:
 
 
 def widen(text: str) -> str:
-    """Text whose length is its width in a terminal, for wrappers that count characters.
+    """Text with a filler after double-width characters, so that length equals width.
 
     Behind each double-width character is a filler: a space where a line may break, else
     a word joiner. :func:`narrow` takes them out of the lines.
@@ -149,19 +149,19 @@ def widen(text: str) -> str:
 
 
 def _fill(text: str, breaking: str, joined: str) -> str:
-    """Text with a filler behind each double-width character, by what may follow it."""
+    """Text with a filler after each double-width character: breakable, or joined."""
     return _BEFORE_BREAK.sub(
         lambda found: found[1] + breaking if found[1] else found[2] + joined, text
     )
 
 
 def narrow(lines: str) -> str:
-    """Takes the fillers of :func:`widen` out of wrapped lines."""
+    """Removes from wrapped lines the fillers that :func:`widen` added."""
     return _FILLED.sub(r'\1', lines)
 
 
 def short_path(path: Path | str | None) -> str | None:
-    """A path relative to the working directory, if it is below that directory."""
+    """Path relative to the working directory, if it lies below that directory."""
     if path is None:
         return None
     relative = os.path.relpath(path)
@@ -169,6 +169,6 @@ def short_path(path: Path | str | None) -> str | None:
 
 
 def shell_path(path: str | None) -> str | None:
-    """A path as in :func:`short_path`, quoted for a shell."""
+    """Path as :func:`short_path` gives it, quoted for a shell."""
     short = short_path(path)
     return None if short is None else shlex.quote(short)

@@ -11,7 +11,7 @@ from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.show.document import BLANK, Section, Table
 
 _WORTH = 0.01
-"""Smallest share of a validation at which a part is named."""
+"""Smallest share of a validation at which one of its parts is named."""
 
 _VALIDATION = phrase('validation')
 
@@ -19,7 +19,7 @@ _VALIDATION = phrase('validation')
 def phrase_validation(
     record: ValidationRecord, loop: Text = _VALIDATION
 ) -> Text | None:
-    """Log clause on a validation: ``validation took 40.8 s: data wait 30.6 s, ...``.
+    """Clause for the log: ``validation took 40.8 s: data wait 30.6 s, ...``.
 
     Args:
         record: What it took.
@@ -40,7 +40,7 @@ def phrase_validation(
 
 
 def summarize_validations(costs: ValidationCosts) -> Text:
-    """Parts of all validations: ``2 took 40.8 s each: data wait 75 %, metric 1 %``."""
+    """Text on all validations: ``2 took 40.8 s each: data wait 75 %, metric 1 %``."""
     each_s, shares = costs.wall_s / costs.count, tuple(list_shares(costs))
     if costs.count == 1:
         return phrase('1 took {each_s:sum}: {shares}', each_s=each_s, shares=shares)
@@ -53,7 +53,7 @@ def summarize_validations(costs: ValidationCosts) -> Text:
 
 
 def list_parts(costs: ValidationCosts) -> Iterator[Text]:
-    """Notable parts of the validations, the longest first, each with its seconds."""
+    """Texts on the notable parts of validations with their seconds, longest first."""
     for part, spent_s in _list_worth(costs.parts_s, costs.wall_s):
         yield _add_metrics(
             costs,
@@ -67,7 +67,7 @@ def list_parts(costs: ValidationCosts) -> Iterator[Text]:
 
 
 def list_shares(costs: ValidationCosts) -> Iterator[Text]:
-    """Notable parts of the validations, the longest first, each with its share."""
+    """Texts on the notable parts of validations with their shares, longest first."""
     for part, spent_s in _list_worth(costs.parts_s, costs.wall_s):
         yield _add_metrics(
             costs,
@@ -81,14 +81,14 @@ def list_shares(costs: ValidationCosts) -> Iterator[Text]:
 
 
 def _add_metrics(costs: ValidationCosts, part: str, said: Text) -> Text:
-    """Adds the names of the metrics that a part was spent on."""
+    """Adds the names of the metrics on which a validation's part was spent."""
     metrics_s = _find_metrics(costs, part)
     named = tuple(name for name, _ in _list_worth(metrics_s, costs.wall_s))
     return phrase('{part} ({metrics})', part=said, metrics=named) if named else said
 
 
 def _find_metrics(costs: ValidationCosts, part: str) -> Mapping[str, float]:
-    """Seconds of a part of validation by metric."""
+    """Seconds of one part of validation, by metric."""
     return {'metric': costs.metrics_s, 'process': costs.process_s}.get(part, {})
 
 
@@ -101,7 +101,7 @@ def _list_worth(
 
 
 def describe_validations(costs: ValidationCosts | None) -> list[Section]:
-    """Section with a table of the parts of validation; none if they are unknown."""
+    """Section with a table of validation's parts; none if the parts are unknown."""
     if costs is None:
         return []
     count, rows = costs.count, list[tuple[str, ...]]()

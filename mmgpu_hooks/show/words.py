@@ -1,4 +1,4 @@
-"""Chooses the language of texts: the user's, if a catalog has it.
+"""Chooses the language of all texts: the user's, if there is a catalog of it.
 
 ``MMGPU_LANG`` names it; commands also heed ``LANG`` and its like. What a training
 writes into its log heeds ``MMGPU_LANG`` alone: the language of a server must not change
@@ -21,10 +21,10 @@ DOMAIN = 'mmgpu_hooks'
 PSEUDO = 'pseudo'
 """Test language that puts each translatable sentence in brackets."""
 MARKS = '\u27e6', '\u27e7'
-"""Brackets around each sentence in the language :data:`PSEUDO`."""
+"""Brackets put around each sentence in the test language :data:`PSEUDO`."""
 
 _SHORT = {'zh': 'zh_CN'}
-"""Translation catalog for each short name that ``MMGPU_LANG`` accepts."""
+"""Translation catalogs by the short names that ``MMGPU_LANG`` accepts."""
 _LOCALES = 'LANGUAGE', 'LC_ALL', 'LC_MESSAGES', 'LANG'
 """Environment variables for the language, in order of precedence."""
 
@@ -32,7 +32,7 @@ _LOCALES = 'LANGUAGE', 'LC_ALL', 'LC_MESSAGES', 'LANG'
 def list_languages(
     environ: Mapping[str, str], *, heeds_locale: bool = True
 ) -> list[str]:
-    """Requested languages, the best first; empty for English.
+    """Languages that the user asks for, best first; empty for English.
 
     Args:
         environ: Environment variables.
@@ -54,12 +54,12 @@ def list_languages(
 
 
 def find_folder() -> Path:
-    """Folder of the translation catalogs."""
+    """Folder that holds the translation catalogs."""
     return Path(str(files('mmgpu_hooks'))) / 'locale'
 
 
 def make_wording(languages: list[str]) -> Wording:
-    """The wording of the first requested language, or English without a catalog.
+    """Wording of the first requested language with a catalog, or English.
 
     Args:
         languages: As :func:`list_languages` returns them.
@@ -83,7 +83,7 @@ _wording: Wording | None = None
 
 
 def speak(environ: Mapping[str, str] | None = None) -> None:
-    """Chooses the language of this process by its locale, click's own words included.
+    """Sets this process's language, click's messages included, by its locale.
 
     Without it ``MMGPU_LANG`` alone counts, as in a training.
 
@@ -101,7 +101,7 @@ def speak(environ: Mapping[str, str] | None = None) -> None:
 
 
 def current() -> Wording:
-    """Returns the wording of texts that this process uses.
+    """Returns the wording of texts in this process's language.
 
     Until a command calls :func:`speak` it is that of a training: English where the
     console, or a log file, has no room for other letters.
@@ -117,12 +117,12 @@ def current() -> Wording:
 
 
 def is_english() -> bool:
-    """True if this process speaks English."""
+    """True if this process's language is English."""
     return current() is ENGLISH
 
 
 def say(said: object) -> str:
-    """Translates a text to this process's language; leaves other values as they are."""
+    """Translates a text to this process's language; other values are returned as is."""
     return current().say(said)
 
 
@@ -138,5 +138,5 @@ _STATUS_NAMES: dict[str, Text] = {
 
 
 def phrase_status(status: str) -> Text:
-    """Phrases how a training or a trial ended."""
+    """Phrase on how a training or a trial ended."""
     return _STATUS_NAMES.get(status) or quoted(status.replace('_', ' '))

@@ -1,4 +1,4 @@
-"""Rules about the parts of the GPU memory in use."""
+"""Rule on GPU memory by use: tensors, allocator cache, CUDA context and others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules about CPU work of a train step beside its arithmetic."""
+"""Rules about host CPU work of a train step other than its arithmetic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mmgpu_hooks.schema.text import phrase
 
 
 def _judge(run: Run, name: str) -> Finding | None:
-    """Judge the host work that an optimisation would spare; ``None`` if little."""
+    """Judge host work that an optimisation would spare; ``None`` if too little."""
     cost, iter_s = run.host_costs.get(name), run.figures.iter_s
     if cost is None or not iter_s or not run.is_worth_sparing(cost):
         return None

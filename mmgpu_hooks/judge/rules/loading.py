@@ -1,4 +1,4 @@
-"""Rules about waiting for data."""
+"""Rules about the training loop's waits for data."""
 
 from __future__ import annotations
 

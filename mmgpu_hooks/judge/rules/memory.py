@@ -1,4 +1,4 @@
-"""Rules about memory: of the host, of ``/dev/shm``, of the card."""
+"""Rules about memory: of the host, of ``/dev/shm``, of the GPU."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _judge_short_growth(run: Run) -> Finding | None:
 
 
 def _list_growth(each: Estimate) -> dict[str, float]:
-    """Name the values of a growth per 1000 iterations, for message templates."""
+    """Return the values of a memory growth per 1000 iterations, for templates."""
     return {
         'rise_bytes': each.value,
         'low_bytes': max(each.low, 0),

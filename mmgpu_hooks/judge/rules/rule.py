@@ -1,4 +1,4 @@
-"""The type of a rule, and the list of all rules."""
+"""Type of a diagnostic rule, and the registry of all rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Judge = Callable[[Run], Optional[Finding]]
 
 @dataclass(frozen=True)
 class Rule:
-    """Rule that judges a run, with its code, title and verdict.
+    """Diagnostic rule that judges a run, with its code, title and verdict.
 
     The docstring of its function is the page of ``mmgpu explain CODE``.
     """
@@ -42,7 +42,7 @@ REGISTERED: dict[str, Rule] = {}
 
 
 def rule(code: str, title: str, verdict: str | None = None) -> Callable[[Judge], Judge]:
-    """Register a function as a rule under a stable code."""
+    """Register the decorated function as a diagnostic rule under a stable code."""
 
     def register(judge: Judge) -> Judge:
         REGISTERED[code] = Rule(code, worded(title), verdict, judge)
@@ -57,27 +57,27 @@ def _make_finding(severity: str, detail: Text, share: float | None = None) -> Fi
 
 
 def problem(detail: Text, share: float) -> Finding:
-    """Make a finding of a problem that costs ``share`` of the time."""
+    """Make a finding of a problem that costs ``share`` of the training time."""
     return _make_finding('problem', detail, share)
 
 
 def notice(detail: Text, share: float | None = None) -> Finding:
-    """Make a finding that is a notice: worth knowing, and no problem."""
+    """Make a finding that is worth knowing, but no problem."""
     return _make_finding('notice', detail, share)
 
 
 def weigh(detail: Text, share: float | None) -> Finding:
-    """Make a finding: a problem that costs ``share`` of the time, or else a notice."""
+    """Make a finding: a problem if a ``share`` of the time is given, else a notice."""
     return notice(detail) if share is None else problem(detail, share)
 
 
 def fine(detail: Text) -> Finding:
-    """Make a finding that all is well."""
+    """Make a finding that the judged matter is in order."""
     return _make_finding('ok', detail)
 
 
 def cannot_tell(missing: str) -> Finding:
-    """Make a finding that an input is missing, which is neither good nor bad.
+    """Make a finding that nothing can be judged, as an input is missing.
 
     Args:
         missing: What is missing, with a full stop or without.

@@ -184,7 +184,7 @@ def _delay_s(save: SaveJudgement) -> float:
 
 
 def _judge_cause(run: Run, cause: str) -> Finding | None:
-    """Judge the saves that a cause made slow, together."""
+    """Make one finding of all saves that the same cause made slow."""
     slow = run.saves_held_by(cause)
     if not slow:
         return None

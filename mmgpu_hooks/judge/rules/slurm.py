@@ -1,4 +1,4 @@
-"""Rules about CPUs that SLURM gave a job and its commands left unused."""
+"""Rule about CPUs that SLURM gave a job and ``srun`` left unused."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def _is_worth(run: Run, seconds: float) -> bool:
 
 
 def _list_parsed(run: Run) -> list[DatasetStart]:
-    """List the data sets whose annotations were parsed, not mapped from a cache."""
+    """List the data sets whose annotations were parsed, not taken from a cache."""
     start = run.evidence.start
     found: Iterable[DatasetStart] = () if start is None else start.data_sets
     return [data_set for data_set in found if not data_set.is_cached]

@@ -1,4 +1,4 @@
-"""Rules about the step, the card, validation and hooks."""
+"""Rules about the train step, GPU utilisation, validations and hooks."""
 
 from __future__ import annotations
 

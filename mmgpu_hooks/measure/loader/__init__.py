@@ -1,1 +1,1 @@
-"""Measures the train DataLoader: settings, workers from inside and outside, queue."""
+"""Measures the train DataLoader: its settings, workers, batches and waits."""

@@ -12,15 +12,15 @@ from typing import Any, Callable, NamedTuple, TypeVar
 from mmgpu_hooks.measure.absent import SourceError
 
 _ODD = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)
-"""Exceptions that examining a batch of unknown type may raise."""
+"""Exceptions that examining a batch of unknown structure may raise."""
 
 _T = TypeVar('_T')
 
 SMALL_BYTES = 4096
-"""Largest size of a tensor that a worker could send by value, in its message."""
+"""Largest size, in bytes, of a tensor that a worker could send within its message."""
 
 _MOST_PARTS = 20_000
-"""Most objects of a batch that are examined for its tensors, which takes 5 ms."""
+"""Most objects of a batch that are searched for tensors, which takes 5 ms."""
 
 
 class Contents(NamedTuple):
@@ -35,7 +35,7 @@ class Contents(NamedTuple):
     boxes: int | None = None
     """Number of annotated boxes in the batch."""
     height: int | None = None
-    """Padded height of the batch's images; ``None`` if its branches have several."""
+    """Padded height of the batch's images; ``None`` if images differ in height."""
     width: int | None = None
 
 
@@ -88,7 +88,7 @@ class BatchWatch:
         self._divisor = max(1, pad_size_divisor)
 
     def examine(self, batch: Any) -> Contents:
-        """Count what a batch of MMEngine's data protocol holds; 5 us for 8 images.
+        """Count images, pixels and boxes of a batch of MMEngine's protocol; takes 5 us.
 
         Args:
             batch: What the loader returned: usually ``dict(inputs=...,
@@ -177,7 +177,7 @@ def _find_images(batch: Any) -> Any:
 
 
 def find_stored_ratio(batch: Any) -> float | None:
-    """Ratio of the pixels of a batch's images as stored to the pixels trained on.
+    """Ratio of the pixels of images as stored on disk to the pixels trained on.
 
     MMDetection's data samples hold both: ``ori_shape`` and ``img_shape``.
     """

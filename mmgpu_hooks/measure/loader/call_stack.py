@@ -18,7 +18,7 @@ _PROC = Path('/proc')
 _MOST_BYTES = 65_536
 _PATIENCE_S, _STEP_S = 0.5, 0.01
 _SIGNAL = getattr(signal, 'SIGRTMAX', 64) - 4
-"""Signal that asks a worker for its Python stack, offered if nobody else uses it.
+"""Signal that makes a worker print its Python stack, unless it is used otherwise.
 
 The highest real-time signals are others' first.
 """
@@ -42,7 +42,7 @@ def offer_stack() -> int:
 
 
 def _read_masks(names: str, pid: int | str = 'self') -> list[bool]:
-    """Read which signal masks of a process have `_SIGNAL`; empty where hidden."""
+    """Read in which signal masks of a process `_SIGNAL` is set; empty if hidden."""
     try:
         text = (_PROC / str(pid) / 'status').read_text('ascii', 'replace')
     except OSError:
@@ -52,7 +52,7 @@ def _read_masks(names: str, pid: int | str = 'self') -> list[bool]:
 
 
 def ask_stack(pid: int, descriptor: int) -> tuple[str, ...]:
-    """Ask a process for the Python calls in which it stands, the innermost first.
+    """Ask a process for the Python calls that it is in, the innermost first.
 
     Args:
         pid: The process.
@@ -84,7 +84,7 @@ def ask_stack(pid: int, descriptor: int) -> tuple[str, ...]:
 
 
 def parse_stack(text: str) -> tuple[str, ...]:
-    """Parse a stack as faulthandler prints it into ``file:line in function`` texts."""
+    """Parse faulthandler's output to calls, as ``file:line in function``."""
     calls = []
     for line in text.splitlines():
         file, mark, rest = line.strip().partition('", line ')

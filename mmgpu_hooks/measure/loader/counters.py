@@ -69,7 +69,7 @@ Rows = NDArray[np.void]
 
 @dataclass(frozen=True)
 class WorkerNotes:
-    """Notes that a DataLoader worker leaves next to its counters, since it began."""
+    """Rarely written values of a DataLoader worker: transform times, OpenCV threads."""
 
     transforms_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds inside each transform, by class, over the timed samples."""
@@ -77,11 +77,11 @@ class WorkerNotes:
     opencv_threads: int | None = None
     """Number of OpenCV's threads in the worker; ``None`` where it is not loaded."""
     failure: str | None = None
-    """Reason why measuring in the worker ended; the other fields are void then."""
+    """Reason why measuring in the worker ended; other fields are meaningless then."""
 
 
 def join_rows(parts: Sequence[Rows]) -> Rows:
-    """Join the rows of batches that were read one after the other into one array."""
+    """Join arrays of batch rows, read one after another, into one array."""
     if len(parts) == 1:
         return parts[0]
     # numpy compares types of rows name by name
@@ -90,7 +90,7 @@ def join_rows(parts: Sequence[Rows]) -> Rows:
 
 
 class Counters:
-    """Shared memory in which a DataLoader iterator's workers count and leave notes.
+    """Shared memory in which a DataLoader iterator's workers write times and notes.
 
     Forked workers inherit it, without any file. For others it can be pickled while
     they are being started, and then holds one descriptor.
@@ -113,12 +113,12 @@ class Counters:
                 memory = multiprocessing.RawArray('b', size)
         self._memory = memory
         self.ring: Rows = np.frombuffer(memory, BATCH, RING)
-        """Ring buffer of the newest batches, a :data:`BATCH` each."""
+        """Ring buffer of the newest batches, one row of type :data:`BATCH` each."""
         # rows of numbers alone are copied twice as fast
         self._cells = self.ring.view(np.float64).reshape(len(self.ring), -1)
         end = self.ring.nbytes
         self.workers: Rows = np.frombuffer(memory, WORKER, workers, end)
-        """Counters of the DataLoader's workers, a :data:`WORKER` each."""
+        """Counters of the DataLoader's workers, one row of type :data:`WORKER` each."""
         end += self.workers.nbytes
         self._files = np.frombuffer(memory, f'S{_FILE_BYTES}', workers, end)
         end += self._files.nbytes
@@ -145,7 +145,7 @@ class Counters:
         self.ring[number % len(self.ring)] = row
 
     def read_batches(self, first: int, stop: int) -> Rows:
-        """Read batches by their numbers, as far as the ring buffer still has them.
+        """Read batches by number, as far as they are still in the ring buffer.
 
         Args:
             first: Number of the first one.
@@ -157,7 +157,7 @@ class Counters:
         return np.compress(rows['number'] == numbers, rows)
 
     def write_notes(self, worker: int, notes: WorkerNotes) -> None:
-        """Write a worker's notes as text; notes that are too long are left out."""
+        """Write a worker's notes as text; too long notes are not written."""
         text = json.dumps(vars(notes)).encode()
         if len(text) <= _NOTES_BYTES:
             # odd while it is being written
@@ -178,7 +178,7 @@ class Counters:
         return found
 
     def write_file(self, worker: int, name: str) -> None:
-        """Write the name of the file that a worker is loading; empty if unknown."""
+        """Write the name of the file that a worker loads; an empty name is unknown."""
         self._files[worker] = name.encode('utf-8', 'replace')[-_FILE_BYTES:]
 
     def read_file(self, worker: int) -> str | None:

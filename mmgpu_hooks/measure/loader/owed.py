@@ -25,14 +25,14 @@ _CALLS = {
     'x86_64': {0: 'read', 17: 'pread64', 2: 'open', 257: 'openat', 202: 'futex'},
     'aarch64': {63: 'read', 67: 'pread64', 56: 'openat', 98: 'futex'},
 }
-"""Names of Linux system calls by number, for each machine type."""
+"""Names of Linux system calls by their number, for each machine type."""
 _ON_A_FILE = ('read', 'pread64')
 """System calls whose first argument is a file descriptor."""
 
 
 @dataclass(frozen=True)
 class ProcessState:
-    """State of a process by the kernel's account; ``None`` is unknown."""
+    """State of a process as the kernel reports it; ``None`` is unknown."""
 
     state: str
     """State of the process as in ``ps``: R, S, D, T, Z, or X when it is gone."""
@@ -51,13 +51,13 @@ class LoadingSample:
     """The dataset sample that a worker is loading, and for how long."""
 
     index: int | None
-    """Index of the sample in the dataset; ``None`` for one that is no number."""
+    """Index of the sample in the dataset; ``None`` if the index is not a number."""
     seconds: float
     """Seconds since the worker began to load the sample."""
     image: str | None
-    """Image file of the dataset sample, known once its annotation was read."""
+    """Image file of the dataset sample; ``None`` before its annotation was read."""
     number: int | None = None
-    """Place of the sample in its batch, from 1; ``None`` where that is unknown."""
+    """Position of the sample in its batch, from 1; ``None`` if unknown."""
     batch_samples: int | None = None
     batch_s: float | None = None
     """Seconds since the worker began to load the batch."""
@@ -73,9 +73,9 @@ class OwedBatch:
     process: ProcessState | None = None
     """State of the worker's process; ``None`` without a worker."""
     stack: tuple[str, ...] = ()
-    """Python calls of the worker, the innermost first; empty without an answer."""
+    """Python calls of the worker, innermost first; empty if it did not answer."""
     alike: int = 0
-    """Number of workers at this worker's line of code, this worker included."""
+    """Number of workers at the same line of code, this worker included."""
     sample: LoadingSample | None = None
     """Sample that the worker loads; ``None`` between samples, or if unknown."""
 
@@ -159,7 +159,7 @@ def _ask(pid: int, counters: Counters | None, worker: int) -> tuple[str, ...]:
 
 
 def read_state(pid: int, proc: Path = _PROC) -> ProcessState:
-    """Read a process's state, system call and file, by the kernel's account.
+    """Read a process's state, system call and file from the kernel.
 
     Args:
         pid: The process.

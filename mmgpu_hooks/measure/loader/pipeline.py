@@ -1,4 +1,4 @@
-"""Times the transforms of a dataset's pipeline during one fetch.
+"""Times the transforms of a dataset's pipeline during one fetch of a batch.
 
 For one batch now and then the transforms' classes get a timing ``__call__``, in a
 training process without workers, too: an instance that is not in the pipeline, and
@@ -16,7 +16,7 @@ from mmgpu_hooks.measure.clock import Clock, monotonic_s
 from mmgpu_hooks.measure.patches import Patches
 
 _DATASETS = ('dataset', 'datasets', '_mmgpu_dataset')
-"""Attributes in which a dataset holds an inner dataset; the last is this package's."""
+"""Names of attributes in which a dataset holds the dataset that it wraps."""
 _TRANSFORMS = (
     'pipeline',
     'transforms',
@@ -28,7 +28,7 @@ _MOST_OBJECTS = 512
 _MOST_ENTRIES = 64
 
 Costs = dict[str, float]
-"""Seconds inside transforms, by class, without transforms that they call."""
+"""Seconds inside transforms by class, without the transforms that they call."""
 
 
 def find_transforms(dataset: Any) -> list[Any]:
@@ -73,7 +73,7 @@ def _can_be_timed(kind: type) -> bool:
 
 
 class _Call:
-    """A transform of a dataset's pipeline that is being called."""
+    """Running call of a transform of a dataset's pipeline."""
 
     __slots__ = ('inner_s', 'transform')
 
@@ -104,7 +104,7 @@ class PipelineTimer:
         self._thread = 0
 
     def start(self, dataset: Any) -> None:
-        """Begin to time a dataset's transforms; 30 us for eight, :meth:`stop` included.
+        """Begin to time a dataset's transforms; with :meth:`stop` 30 us for eight.
 
         Args:
             dataset: Its transforms are searched anew: hooks may have changed them.

@@ -33,7 +33,7 @@ _MEMORY_PERIOD_S = 300.0
 
 
 class _IteratorMaker:
-    """Replaces ``_get_iterator`` of a DataLoader, so that new iterators are seen.
+    """Replaces a DataLoader's ``_get_iterator``, to report each new iterator.
 
     ``DataLoader.__iter__`` makes them through ``_get_iterator``, in both train loops.
     A copy or a pickle of the loader has the loader's own method in its place.
@@ -64,7 +64,7 @@ class _Tally:
         self.uses: list[WorkersUse] = []
 
     def summarize(self, pss_bytes: int | None) -> WorkersWindow | None:
-        """Summarise the DataLoader's batches and workers; ``None`` if not measured."""
+        """Summarise the DataLoader's batches and workers; ``None`` if unmeasured."""
         uses = self.uses or [WorkersUse()]
         cpus = [use.affinity_cpus for use in uses if use.affinity_cpus is not None]
         window = WorkersWindow(
@@ -94,7 +94,7 @@ class _Tally:
         )
 
     def add_notes(self, before: WorkerNotes, notes: WorkerNotes) -> None:
-        """Add the transform times that a worker noted since the notes ``before``."""
+        """Add the transform times that a worker noted after the notes ``before``."""
         for name, seconds in notes.transforms_s.items():
             self.transforms_s[name] += seconds - before.transforms_s.get(name, 0.0)
         self.timed_samples += notes.timed_samples - before.timed_samples
@@ -102,7 +102,7 @@ class _Tally:
 
 
 class _Followed:
-    """One iterator of a DataLoader, with its workers and their counters.
+    """DataLoader iterator that is measured, with its workers and their counters.
 
     Args:
         iterator: The iterator; it is not kept alive.
@@ -117,7 +117,7 @@ class _Followed:
         self.iterator: Callable[[], Any] = weakref.ref(iterator)
         self.counters = counters
         self.local: FetchProbe | None = None
-        """Probe of an iterator that loads in this process; ``None`` with workers."""
+        """Probe for an iterator that loads in this process; ``None`` with workers."""
         self.processes: WorkerProcesses | None = None
         workers = getattr(iterator, '_workers', None) or ()
         if workers:
@@ -128,7 +128,7 @@ class _Followed:
             self.local.follow(iterator._dataset_fetcher)
         self._taken = self._made = 0
         self._epoch: Any = None
-        """Object that PyTorch's iterator makes anew when its batch numbers restart."""
+        """Object that PyTorch's iterator replaces when its batch numbers restart."""
         self.notes: dict[int, WorkerNotes] = {}
         """Newest notes of each DataLoader worker, by worker id."""
 
@@ -222,7 +222,7 @@ class LoaderProbe:
             self._patches.set(loader, '_get_iterator', maker)
 
     def hand_over(self, listener: LoopListener) -> None:
-        """Report new DataLoader iterators to another listener from now on.
+        """Report new DataLoader iterators to ``listener`` from now on.
 
         The start hands the loader to the recording.
 
@@ -278,7 +278,7 @@ class LoaderProbe:
             )
 
     def before_wait(self, iterator: Any) -> None:
-        """Read the workers before a wait for data that may end them."""
+        """Read the workers' counters before a wait in which workers may end."""
         # no batch is owed, and they are still there
         if getattr(iterator, '_task_info', None) == {}:
             self._run(self._collect)
@@ -290,7 +290,7 @@ class LoaderProbe:
                 self.inside_failure = f'measuring in a worker ended: {reason}'
 
     def read(self) -> WorkersWindow | None:
-        """Read the DataLoader's batches and workers since the last call or their start.
+        """Return measurements of the DataLoader since the last call.
 
         Figures per batch are over those that the loop took, counted are those that were
         made, by workers that have ended too. Where no worker can be read (``count`` is
@@ -307,7 +307,7 @@ class LoaderProbe:
         return tally.summarize(pss_bytes)
 
     def read_contents(self, iterations: int) -> IntervalContents:
-        """Sum up images, pixels and boxes of batches between the last two reads.
+        """Sum up images, pixels and boxes of the batches that :meth:`read` covered.
 
         Args:
             iterations: How many it took; where others are known, nothing is.
@@ -355,7 +355,7 @@ class LoaderProbe:
         return newest if newest and newest.living() is not None else None
 
     def find_owed(self) -> OwedBatch:
-        """Find the worker that must deliver the next batch, as far as it is known."""
+        """Find the worker that must deliver the next batch, if that is known."""
         newest = self._newest()
         if newest is None:
             return OwedBatch()
@@ -367,7 +367,7 @@ class LoaderProbe:
         return self.processes is not None and self._clock() >= self._memory_due_s
 
     def read_memory(self) -> None:
-        """Read the workers' memory if it is due; the next :meth:`read` returns it.
+        """Read the workers' memory, if due, for the next :meth:`read` to return.
 
         After a worker that took 20 ms, as those of some GiB do, none is read again. It
         may be called on any thread.

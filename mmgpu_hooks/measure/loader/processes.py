@@ -21,7 +21,7 @@ from mmgpu_hooks.measure.proc import (
 _PROC = Path('/proc')
 _MOST_PSS_READS = 4
 _COSTLY_S = 0.02
-"""Seconds of reading a worker's memory after which no other worker is read."""
+"""Seconds that reading a worker's memory may take before reading is given up."""
 
 
 class WorkerTimes(NamedTuple):
@@ -36,12 +36,12 @@ class WorkerTimes(NamedTuple):
 
 
 WorkersMark = Mapping[int, WorkerTimes]
-"""Times of the workers that are alive at one reading, by process id."""
+"""CPU time and run delay of the live workers at one reading, by process id."""
 
 
 @dataclass(frozen=True)
 class WorkersMeanwhile:
-    """Number and CPU of workers between two readings; ``None`` where one is hidden."""
+    """Number and CPU use of workers between two readings; ``None`` if hidden."""
 
     count: int | None
     """Number of workers that were alive at both readings."""
@@ -79,7 +79,7 @@ def sum_workers_meanwhile(
 def _list_grown(
     both: Sequence[tuple[WorkerTimes, WorkerTimes]], name: str
 ) -> list[float]:
-    """Growth of a worker's time between two readings, for workers where it is known."""
+    """Growth of one time between two readings, for each worker where it is known."""
     grew = (grown(getattr(old, name), getattr(new, name)) for old, new in both)
     return [seconds for seconds in grew if seconds is not None]
 
@@ -116,10 +116,10 @@ def write_nice(pids: Iterable[int], nice: int, proc: Path = _PROC) -> None:
 
 @dataclass(frozen=True)
 class WorkersUse:
-    """CPU and run delay of workers since they were read last."""
+    """CPU time and run delay of workers since the last reading."""
 
     count: int = 0
-    """Number of workers that were read at the start and at the end."""
+    """Number of workers that were read both at the start and at the end."""
     cpu_s: float = 0.0
     run_delay_s: float = 0.0
     thread_cpu_s: float = 0.0
@@ -129,7 +129,7 @@ class WorkersUse:
 
 
 class WorkersMemory(NamedTuple):
-    """Memory of the workers, and if it was costly to read."""
+    """Memory of the workers, and if reading it was costly."""
 
     pss_bytes: int | None
     """Memory of all workers, shared pages counted in part; ``None`` if hidden."""
@@ -158,7 +158,7 @@ class WorkerProcesses:
         return all(times.run_delay_s is None for times in self._last.values())
 
     def mark(self) -> WorkersMark:
-        """Read the times of live workers, without ending a window of :meth:`read`."""
+        """Read the times of live workers, apart from the periods of :meth:`read`."""
         mark = {}
         for pid in self.pids:
             cpu_s = read_process_cpu_s(pid)
@@ -174,7 +174,7 @@ class WorkerProcesses:
         return mark
 
     def read(self) -> WorkersUse:
-        """Read the workers' CPU and run delay since the last call or first reading."""
+        """Return the workers' CPU time and run delay since the last call."""
         before, self._last = self._last, self.mark()
         both = [
             (before[pid], times)

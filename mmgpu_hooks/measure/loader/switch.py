@@ -38,17 +38,17 @@ OPENMMLAB = ('mmengine', 'mmdet', 'mmpretrain', 'mmcv', 'mmseg', 'mmyolo')
 """Packages of OpenMMLab whose samplers draw from a seed of their own."""
 
 _KNOWN_SAMPLERS = ('torch', *OPENMMLAB)
-"""Packages whose samplers draw indices whatever the training does."""
+"""Packages whose samplers draw indices independently of the training."""
 
 _NEEDED = ('_get_iterator', '_index_sampler', '_auto_collation')
 _NEEDED_OF_ITERATOR = ('_sampler_iter', '_next_data', '_index_sampler')
 _NEEDED_OF_WORKERS = ('_task_info', '_try_put_index', '_shutdown_workers')
 
 _STOPPED = 'TtZXx'
-"""States of processes, as in ``ps``, that will not go on by themselves."""
+"""Process states, as in ``ps``, in which a worker cannot go on by itself."""
 
 BookTeardown = Callable[[], AbstractContextManager[Any]]
-"""Callback that makes a context manager, which times the end of old workers."""
+"""Callback that returns a context manager, which times the end of old workers."""
 
 _SEEDS, _MOST_SEED = 2**32, 2**63
 """Bounds of random seeds, exclusive: the first for NumPy, the second for PyTorch."""
@@ -75,9 +75,9 @@ class LoaderSwitch:
         self._loader, self._ranks = loader, ranks
         self._book_teardown = book_teardown
         self._used_seeds = ranks * (getattr(loader, 'num_workers', 0) or 0)
-        """Number of seeds, from the DataLoader's own on, that workers have had."""
+        """Number of consecutive seeds that workers have used, in all switches."""
         self._before: Patches | None = None
-        """Restores the settings before the last switch, until an iterator is made."""
+        """Patches that undo the last switch, until the switch is confirmed."""
         self._own_init = self._init = getattr(loader, 'worker_init_fn', None)
         """``worker_init_fn`` that the loader was built with, and the one set last."""
         self._old_init = self._init
@@ -115,7 +115,7 @@ class LoaderSwitch:
         return None
 
     def find_obstacle_within(self, live: Any, new: TunedSettings) -> str | None:
-        """Say why workers cannot be switched within an epoch; ``None`` if they can.
+        """Say why workers cannot be switched in mid-epoch; ``None`` if they can.
 
         Args:
             live: The iterator that the loop takes its batches of.
@@ -171,12 +171,12 @@ class LoaderSwitch:
         return f'its workers are started by {method}, which takes seconds'
 
     def is_passed_on(self, iterator: Any) -> bool:
-        """True if an iterator gave all its batches, and a newer iterator goes on."""
+        """True if an iterator gave all its batches and a newer one continues it."""
         relay = vars(iterator).get('_next_data')
         return isinstance(relay, _Relay) and relay.is_over
 
     def take_salt(self, iteration: int) -> int:
-        """Choose the number that is added to the seeds of the next workers.
+        """Choose the number to add to the random seeds of the next workers.
 
         Args:
             iteration: Iterations done.
@@ -208,7 +208,7 @@ class LoaderSwitch:
         self._before = None
 
     def take_back(self, error: Exception) -> bool:
-        """Undo :meth:`switch_between`, if no iterator could be made after it.
+        """Undo :meth:`switch_between` if no iterator could be made with the settings.
 
         Args:
             error: What it raised.
@@ -233,7 +233,7 @@ class LoaderSwitch:
         is_drained_first: bool = False,
         on_failure: Callable[[Exception], None] = lambda error: None,
     ) -> None:
-        """Switch to other workers between two batches of a pass over the data.
+        """Switch to other workers between two batches of the same pass over the data.
 
         The loop goes on with ``live``, which gives what its workers owe and then what
         a new iterator makes.
@@ -279,7 +279,7 @@ class LoaderSwitch:
         return self._make_heir(_Rest(rest.whole), old, self.take_salt(0))
 
     def _make_heir(self, rest: _Rest, new: TunedSettings, salt: int) -> Any:
-        """Make a DataLoader iterator that goes on with what a sampler has left."""
+        """Make a DataLoader iterator for the indices that a sampler has left."""
         import torch
 
         loader, moment = self._loader, Patches()
@@ -307,7 +307,7 @@ class LoaderSwitch:
         return heir
 
     def _set(self, new: TunedSettings, salt: int) -> Patches:
-        """Set worker settings of the DataLoader; the returned patches undo it."""
+        """Set worker settings of the DataLoader; return patches to undo the change."""
         loader, patches = self._loader, Patches()
         workers, old = new.num_workers, self.settings
         self._old_init = self._init
@@ -332,7 +332,7 @@ class LoaderSwitch:
 
 
 class _Rest:
-    """Indices that a sampler has left: replaces the sampler for one iterator.
+    """Replaces a sampler for one iterator: gives the indices that the sampler has left.
 
     What was drawn of it can be put back as long as no worker has it.
     """
@@ -351,12 +351,12 @@ class _Rest:
 
     @property
     def whole(self) -> Iterator[Any]:
-        """Indices left to the sampler at the switch, with those drawn after it."""
+        """Indices that the sampler had left when workers were switched."""
         return itertools.chain(self._drawn, self.indices)
 
 
 class _Relay:
-    """Replaces an iterator's ``_next_data``: its own batches, then a newer iterator's.
+    """Replaces an iterator's ``_next_data``: gives its own batches, then a newer one's.
 
     Args:
         old: The iterator; it is not kept alive.
@@ -379,7 +379,7 @@ class _Relay:
         self._holder, self._book_teardown = holder, book_teardown
         self.heir, self._make_heir = heir, make_heir
         self.is_over = False
-        """True once the old iterator has given all that it had in flight."""
+        """True once the old iterator has given all batches that it had in flight."""
 
     def __call__(self) -> Any:
         if not self.is_over:
@@ -408,7 +408,7 @@ class _Relay:
 
 @dataclass
 class TunedInit:
-    """A ``worker_init_fn`` that calls the user's, then sets threads and niceness."""
+    """A ``worker_init_fn`` that calls the user's, then sets threads and nice value."""
 
     user_init: Callable[[int], Any] | None
     """``worker_init_fn`` that the user's DataLoader had before."""

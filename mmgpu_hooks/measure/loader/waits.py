@@ -20,7 +20,7 @@ from mmgpu_hooks.measure.loop_listener import NO_LISTENER, LoopListener
 from mmgpu_hooks.measure.patches import Patches
 
 CPU_EVERY = 8
-"""Mean number of waits for a batch per reading of their CPU, where workers load.
+"""Mean number of waits per wait whose CPU time is read, if workers load.
 
 Two reads are 30 us of the kernel's on cold caches, most of what an iteration costs."""
 
@@ -54,13 +54,13 @@ class WaitTimer:
         # the first of all, lest a short run's CPU is unknown
         self._until_cpu = 1
         self.skipped = skipped
-        """Number of coming waits whose batches a resumed training throws away."""
+        """Number of next waits for batches that a resumed training throws away."""
         self._listener = listener
         self._patches = Patches()
         self._is_open = True
 
     def read_cpu_by(self, cpu_clock: Callable[[], float], cpu_every: int) -> None:
-        """Set which clock reads the CPU of the next iterators' waits, and how often."""
+        """Set the clock that reads the CPU time of later waits, and how often."""
         self._cpu_clock, self._cpu_every = cpu_clock, cpu_every
 
     def expect_skipped(self, count: int) -> None:
@@ -115,7 +115,7 @@ class WaitTimer:
         self._patches.set(iterator, '_next_data', timed)
 
     def stop(self) -> None:
-        """Stop timing waits for batches, and only pass calls on from here on.
+        """Stop timing waits for batches; later calls are only passed on.
 
         Somebody may have wrapped what was put in the place of ``_next_data``.
         """

@@ -1,4 +1,4 @@
-"""Measures fetches of batches inside the process that loads them, such as a worker.
+"""Measures how batches are fetched, inside the process that loads them.
 
 Batches are examined where they are made: that costs 15 us between two steps, and in a
 worker it costs the training thread nothing. Inside a worker process PyTorch's fetch
@@ -40,7 +40,7 @@ from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.proc import read_thread_cpu_s
 
 _TIMING_PERIOD_S = 1.0
-"""Seconds between two batches whose transforms are timed, at 2 us for each call."""
+"""Seconds between two batches whose transforms are timed, which costs 2 us a call."""
 
 
 class WatchedDataset:
@@ -120,7 +120,7 @@ class FetchProbe:
         """True if the probe of fetches failed, or was closed."""
 
     def follow(self, fetcher: Any) -> None:
-        """Measure the fetches of a DataLoader's fetcher, until :meth:`close`."""
+        """Measure the calls of a DataLoader's fetcher from now until :meth:`close`."""
         fetch = self.wrap(type(fetcher).fetch)
         find_fetcher = weakref.ref(fetcher)  # a plain reference would be a cycle
         self._fetch.set(fetcher, 'fetch', lambda index: fetch(find_fetcher(), index))
@@ -147,7 +147,7 @@ class FetchProbe:
         return fetch
 
     def _guard(self, function: Callable[..., None], *args: Any) -> None:
-        """Call a function unless the probe is off; a failure switches the probe off."""
+        """Call a function unless the probe is off; an exception switches it off."""
         if self.is_off:
             return
         try:
@@ -280,7 +280,7 @@ class FetchProbe:
 
 
 def _count_opencv_threads() -> int | None:
-    """Count OpenCV's threads in the worker, which may have set another number."""
+    """Return the number of OpenCV's threads in this worker, as OpenCV reports it."""
     count = getattr(sys.modules.get('cv2'), 'getNumThreads', None)
     return None if count is None else max(int(count()), 0)
 

@@ -1,4 +1,4 @@
-"""All settings that are tuned, in the order of the search; one module each.
+"""All tuned settings in the order of the search, with one module each.
 
 A setting is a function from a prospect to a prospect (``model/prospect.py``): its file
 says its key, type and range, how it is read from a run, its candidates or what it

@@ -20,13 +20,13 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 from mmgpu_hooks.schema.values import Whole
 
 KNEE_SHARE = 0.03
-"""Relative difference from the fastest below which a batch size counts as fastest.
+"""Relative difference from the fastest at which a batch size counts as equal.
 
 Less memory, and a smaller change of the learning rate.
 """
 
 FARTHEST = 2
-"""Largest multiple of the measured batch sizes that may be recommended.
+"""Largest recommended batch size, as a multiple of the largest measured one.
 
 Beyond, a line is a guess.
 """
@@ -56,13 +56,13 @@ class BatchSize(Setting):
     is_recipe = True
 
     def read(self, run: Run) -> int | None:
-        """Read the images per batch of this rank."""
+        """Read the number of images per batch on this rank."""
         if run.workload is None:
             return run.meta.loader.batch_size
         return run.workload.batch_size
 
     def candidates(self, job: Job, at: Choice) -> tuple[int | None, ...]:
-        """List the run's own batch size, and larger sizes that fit, if allowed."""
+        """List the run's batch size and, if the user allows, larger ones that fit."""
         old, memory = at[self.name], job.memory
         if old is None or memory is None or memory.fit is None:
             return (old,)
@@ -79,7 +79,7 @@ class BatchSize(Setting):
     def apply(
         self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
     ) -> Prospect:
-        """Return the training with more images per batch, in fewer iterations.
+        """Return the training with larger batches, in correspondingly fewer iterations.
 
         Raises:
             NoPredictionError: If no run shows the step against batch size.
@@ -107,7 +107,7 @@ class BatchSize(Setting):
         return job.memory is not None
 
     def why(self, decision: Decision) -> Text:
-        """Phrase the rates with the old and new batch size, and the memory peak."""
+        """Phrase images per second with old and new batch size, and the memory peak."""
         job, old, new = decision.job, decision.old[self.name], decision.new[self.name]
         assert job.memory is not None and job.memory.fit is not None
         peak = predict_peak(job.memory.fit, new)
@@ -152,7 +152,7 @@ class BatchSize(Setting):
 
 
 def _find_limit(job: Job) -> _BatchLimit:
-    """Find the tightest limit on the batch size.
+    """Find the tightest limit on the batch size, with its reason.
 
     Raises:
         NoPredictionError: If memory, the step, or the size of the card is unknown.

@@ -22,17 +22,17 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 from mmgpu_hooks.schema.values import Whole
 
 OWN_CORE_GAIN = 0.1
-"""Smallest gain for which workers may use the core of the training process.
+"""Smallest gain for which workers may use the training process's core.
 
 Sharing one is what simulations know least about.
 """
 
 EACH_UP_TO = 12
-"""Number of workers up to which every number is tried; beyond, in steps of 25 %."""
+"""Number of workers up to which each number is tried; then in steps of 25 %."""
 
 
 class NumWorkers(Setting):
-    """Chooses the fewest workers that are nearly as fast as any number."""
+    """Chooses the fewest workers whose iteration is nearly as fast as possible."""
 
     name = 'num_workers'
     noun = phrase('Numbers of loader workers')
@@ -46,7 +46,7 @@ class NumWorkers(Setting):
         return run.meta.loader.num_workers or 0
 
     def candidates(self, job: Job, at: Choice) -> list[int]:
-        """List numbers of workers from 0 to the host's limit, and the run's own."""
+        """List worker counts from 0 to the host's limit, the run's own included."""
         most, own = job.cap(at).workers, at[self.name]
         return sorted({*_list_counts(most), *([own] if own <= most else [])})
 
@@ -55,7 +55,7 @@ class NumWorkers(Setting):
         return replace(then, loader=replace(then.loader, num_workers=new))
 
     def handicap(self, job: Job, new: int) -> float:
-        """Return the gain that workers must have to share the main process's core."""
+        """Return the gain that workers must have to use the training process's core."""
         if job.run.waiting_share:
             return 0.0
         workload = job.base.workload
@@ -69,7 +69,7 @@ class NumWorkers(Setting):
         return bool(at[self.name] > job.cores)
 
     def is_needed(self, job: Job, before: Choice, after: Choice) -> bool:
-        """Return True if the run's workers only take turns on too few cores.
+        """Return True if the run has more workers than cores, so that they take turns.
 
         Only where that was measured: workers that wait for storage are right to
         outnumber the cores.
@@ -139,7 +139,7 @@ class NumWorkers(Setting):
         return reason
 
     def cite(self, decision: Decision) -> tuple[str, ...]:
-        """Return the codes of the rules that ask for the change of ``num_workers``."""
+        """Return the codes of the rules that ask for another number of workers."""
         return ('MG105', 'MG106') if self._is_crowd(decision) else self.rules
 
     def _is_crowd(self, decision: Decision) -> bool:

@@ -19,11 +19,11 @@ from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.values import Whole
 
 ONE_THREAD = 0
-"""OpenCV's sequential mode, MMEngine's default: one thread, the one that calls it."""
+"""OpenCV's number for sequential mode, MMEngine's default: only the calling thread."""
 
 
 class OpencvNumThreads(Setting):
-    """Chooses one OpenCV thread per worker, where several took each other's cores."""
+    """Chooses one OpenCV thread per worker if several compete for cores."""
 
     name = 'opencv_num_threads'
     noun = phrase('Threads of OpenCV in each worker, 0 being one')
@@ -39,7 +39,7 @@ class OpencvNumThreads(Setting):
         return run.figures.loader.opencv_threads if run.figures.loader else None
 
     def candidates(self, job: Job, at: Choice) -> tuple[int | None, ...]:
-        """List the run's own number of threads, and one thread where several thrash."""
+        """List the run's number of threads, and one if several compete for cores."""
         own = at[self.name]
         return (own,) if _find_thrash(job.run) is None else (own, ONE_THREAD)
 
@@ -62,7 +62,7 @@ class OpencvNumThreads(Setting):
         return replace(then, workload=workload)
 
     def why_unknown(self, job: Job, new: int | None) -> Text | None:
-        """Say that only one OpenCV thread in place of thrashing ones was measured."""
+        """Say that only a change to one OpenCV thread has a measured effect."""
         if new == job.old[self.name]:
             return None
         if _find_thrash(job.run) is None:
@@ -77,7 +77,7 @@ class OpencvNumThreads(Setting):
         return None
 
     def why(self, decision: Decision) -> Text:
-        """Phrase how long OpenCV's threads wait, and the iteration without them."""
+        """Phrase how long OpenCV's threads wait, and the iteration without waiting."""
         job, run = decision.job, decision.job.run
         found, then = run.threads, job.at(decision.new)
         assert found is not None  # or it would not change
@@ -92,7 +92,7 @@ class OpencvNumThreads(Setting):
 
 
 def _find_thrash(run: Run) -> WorkerThreads | None:
-    """Find the workers' threads, if OpenCV's threads take each other's cores."""
+    """Find the worker threads if OpenCV's compete for cores, else ``None``."""
     found = run.threads
     is_thrash = found is not None and found.is_thrash and (found.opencv or 0) >= 2
     return found if is_thrash else None

@@ -22,7 +22,7 @@ from mmgpu_hooks.schema.values import Flag
 
 
 class PersistentWorkers(Setting):
-    """Decides on persistent workers by the cost of starting workers anew."""
+    """Decides on persistent workers by the cost of starting workers each epoch."""
 
     name = 'persistent_workers'
     noun = phrase('Workers that live through all epochs')
@@ -36,7 +36,7 @@ class PersistentWorkers(Setting):
         return bool(loader.persistent_workers) and bool(loader.num_workers)
 
     def settle(self, job: Job, at: Choice) -> bool:
-        """Return True if repeated worker starts cost time and the host has room."""
+        """Return True if repeated worker starts cost time, and memory suffices."""
         recorded, workers = job.run.meta.loader, at['num_workers']
         if not workers:
             return False
@@ -52,7 +52,7 @@ class PersistentWorkers(Setting):
         return replace(then, loader=replace(then.loader, persistent_workers=bool(new)))
 
     def judge_unpredicted(self, run: Run) -> Unpredicted | None:
-        """Judge persistent workers by the measured starts, which are saved anyway."""
+        """Judge persistent workers by measured worker starts, without a prediction."""
         loader = run.meta.loader
         ends = bool(loader.num_workers) and loader.persistent_workers is False
         if not run.figures.is_enough or not ends or not starts_cost(run):
@@ -64,7 +64,7 @@ class PersistentWorkers(Setting):
         return Unpredicted(True, gain, _why_keep(run))
 
     def why(self, decision: Decision) -> Text:
-        """Phrase what starting workers anew costs, or would cost."""
+        """Phrase how much time starting workers each epoch costs, or would cost."""
         run = decision.job.run
         if not decision.new[self.name]:
             return phrase('There are no workers to keep.')
@@ -81,7 +81,7 @@ class PersistentWorkers(Setting):
 
 
 def count_starts(run: Run) -> int:
-    """Count how often the DataLoader begins an epoch, as far as that is known.
+    """Count how often the DataLoader starts an epoch, as far as that is known.
 
     A loop that counts iterations says nothing of its epochs, so only what was seen
     counts.
@@ -93,7 +93,7 @@ def count_starts(run: Run) -> int:
 
 
 def starts_cost(run: Run) -> bool:
-    """Return True if starting workers anew costs time, and frees no growing memory.
+    """Return True if starting workers each epoch costs time and frees no leaked memory.
 
     Workers that grow give their memory back when an epoch ends them: they stay so.
     """

@@ -9,18 +9,18 @@ from mmgpu_hooks.schema.values import Flag
 
 
 class PinMemory(Setting):
-    """Leaves ``pin_memory`` as it is: no run records what a copy to the GPU takes."""
+    """Keeps ``pin_memory``, as no run records how long a copy to the GPU takes."""
 
     name = 'pin_memory'
     noun = phrase('Page-locked batches')
     values = Flag(is_optional=True)
 
     def read(self, run: Run) -> bool | None:
-        """Read the ``pin_memory`` that the run's loader had."""
+        """Read ``pin_memory`` of the run's DataLoader."""
         return run.meta.loader.pin_memory
 
     def why_unknown(self, job: Job, new: bool | None) -> Text | None:
-        """Say that copies to the GPU were not measured; a sweep measures them."""
+        """Say that copies to the GPU were not measured, as a sweep would do."""
         # nothing is copied where no GPU trains
         is_alike = bool(new) == bool(job.old[self.name])
         if is_alike or job.run.meta.device != 'cuda':

@@ -16,7 +16,7 @@ DEPTHS = (2, 4, 8)
 
 
 class PrefetchFactor(Setting):
-    """Chooses a larger ``prefetch_factor`` where that bridges slow batches."""
+    """Chooses a larger ``prefetch_factor`` if it bridges slow batches."""
 
     name = 'prefetch_factor'
     noun = phrase('Batches ahead of each worker')
@@ -27,12 +27,12 @@ class PrefetchFactor(Setting):
     rules = ('MG101',)
 
     def read(self, run: Run) -> int | None:
-        """Read the run's batches ahead per worker; ``None`` without workers."""
+        """Read the run's batches ahead of each worker; ``None`` without workers."""
         loader = run.meta.loader
         return loader.prefetch_factor if loader.num_workers else None
 
     def candidates(self, job: Job, at: Choice) -> Iterator[int | None]:
-        """List the run's own prefetch depth, and deeper ones that the host carries."""
+        """List the run's prefetch factor and larger ones that the host can carry."""
         own, workers = at[self.name], at['num_workers']
         yield own
         for depth in DEPTHS if workers else ():
@@ -41,29 +41,29 @@ class PrefetchFactor(Setting):
                 yield depth
 
     def settle(self, job: Job, at: Choice) -> int | None:
-        """Return the prefetch depth; ``None`` without workers, as PyTorch demands."""
+        """Return the prefetch factor; ``None`` without workers, as PyTorch demands."""
         return at[self.name] if at['num_workers'] else None
 
     def assume(self, job: Job, at: Choice) -> int | None:
-        """Return a prefetch depth to compare workers at: PyTorch's default or more."""
+        """Return a prefetch factor to compare workers at: PyTorch's default or more."""
         own: int | None = at[self.name]
         is_kept = at['num_workers'] == job.old['num_workers']
         return own if own is None or is_kept else max(own, DEFAULT_PREFETCH)
 
     def fill_in(self, job: Job, at: Choice) -> int | None:
-        """Return a prefetch depth to predict with: PyTorch's default or more."""
+        """Return a prefetch factor to predict with: PyTorch's default or more."""
         own: int | None = at[self.name]
         return None if own is None else max(own, DEFAULT_PREFETCH)
 
     def apply(
         self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
     ) -> Prospect:
-        """Return the training with another prefetch depth, to be simulated."""
+        """Return the training with another prefetch factor, to be simulated."""
         depth = new or DEFAULT_PREFETCH
         return replace(then, loader=replace(then.loader, prefetch_factor=depth))
 
     def why(self, decision: Decision) -> Text:
-        """Phrase why the prefetch depth changes: late batches, or no workers."""
+        """Phrase why the prefetch factor changes: late batches, or no workers."""
         if not decision.new['num_workers']:
             return phrase('There are no workers to make batches ahead.')
         return phrase(

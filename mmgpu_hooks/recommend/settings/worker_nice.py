@@ -13,11 +13,11 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 from mmgpu_hooks.schema.values import NICENESS
 
 NICE = 10
-"""Nice value of niced workers: a tenth of the CPU weight, so that none starves."""
+"""Nice value for workers: a tenth of the usual CPU weight, so that none starves."""
 
 
 class WorkerNice(Setting):
-    """Chooses niced workers for faster checkpoint saves, not for faster loading."""
+    """Chooses a nice value for workers to shorten checkpoint saves, not loading."""
 
     name = 'worker_nice'
     noun = phrase('Niceness of the workers')
@@ -29,13 +29,13 @@ class WorkerNice(Setting):
     rules = ('MG304',)
 
     def read(self, run: Run) -> int | None:
-        """Read the nice value of workers that the hook was given."""
+        """Read the nice value that the hook was asked to give workers."""
         return run.meta.worker_nice
 
     def apply(
         self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
     ) -> Prospect:
-        """Return the training without the delays of saves that niced workers end."""
+        """Return the training without the delays of saves that niced workers avoid."""
         run, saves_s = job.run, job.run.figures.ledger_s.get('checkpoint_save', 0.0)
         if (new or 0) < NICE or job.old[self.name] or not saves_s:
             return then
@@ -49,7 +49,7 @@ class WorkerNice(Setting):
         return replace(then, plan=plan)
 
     def why_unknown(self, job: Job, new: int | None) -> Text | None:
-        """Say that another nice value than none and 10 was not measured."""
+        """Say that only the nice value 10 has a known effect."""
         old = job.old[self.name] or 0
         if (new or 0) == old or (not old and (new or 0) >= NICE):
             return None
@@ -60,7 +60,7 @@ class WorkerNice(Setting):
         )
 
     def judge_alone(self, run: Run, at: Choice) -> LoneChange | None:
-        """Judge niced workers by saves: applied if the job gains and cores are full."""
+        """Judge niced workers by their effect on saves; applied if cores are full."""
         cure = None if run.meta.worker_nice else _cure_by_nice(run)
         if cure is None or run.meta.host.cores_had is None:
             return None
@@ -80,7 +80,7 @@ def _is_full(run: Run, num_workers: int) -> bool:
 
 
 def _cure_by_nice(run: Run) -> SaveCure | None:
-    """Predict the delays of checkpoint saves that niced workers would end.
+    """Predict by how much niced workers would shorten checkpoint saves.
 
     Delays that make no single save slow count too, as soon as they add up to something.
 
