@@ -14,7 +14,7 @@ killed one's from a living one's; where nothing can be locked, its process and t
 of the part do. An array in it is a subclass that is pickled as its file only while a
 process is being spawned.
 
-All bytes have a CRC-32, which each rank checks before it maps them: 0.04 s for 75 MB,
+All bytes have a CRC-32, which each rank checks before it maps them: 0.05 s for 75 MB,
 where parsing takes 7 s. A note that somebody has checked them before would save that,
 and miss what a disk has lost since. They are read for it and not mapped: where the disk
 has lost them, a read fails, and a mapped byte would kill the training (SIGBUS).
