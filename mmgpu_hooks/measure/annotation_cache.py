@@ -357,7 +357,7 @@ def _lock(descriptor: int) -> bool | None:
 
     Returns:
         False if another process holds the lock; ``None`` where its file system has
-        none, as Lustre by default.
+        none, as Lustre mounted without ``flock``.
     """
     import fcntl  # Windows has none, and imports this module
 

@@ -217,6 +217,9 @@ class AnnotationCache:
             raise RefusalError('it starts threads or processes, whose files are unseen')
         if opened.misses_files:
             raise RefusalError('it looks for a file that is not there, and may come')
+        if read_code_state(type(dataset)).digest != plan.code.digest:
+            # what is mapped would leave that out
+            raise RefusalError('parsing it changes its class, or a value of a module')
         stamps = dict(opened.stamps)
         file = os.path.abspath(dataset.ann_file)
         stamps.setdefault(file, read_stamp(file))

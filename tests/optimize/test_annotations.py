@@ -535,6 +535,27 @@ class Forking(CocoDataset):
         return super().load_data_list()
 
 
+class Counting(CocoDataset):
+    """Notes in its class that it was parsed."""
+
+    parsed = 0
+
+    def load_data_list(self) -> Any:
+        Counting.parsed += 1
+        return super().load_data_list()
+
+
+OPENED: list[str] = []
+
+
+class Noting(CocoDataset):
+    """Notes in its module what it has parsed."""
+
+    def load_data_list(self) -> Any:
+        OPENED.append(self.ann_file)
+        return super().load_data_list()
+
+
 class Hopeful(CocoDataset):
     """Reads one more file, where it is there."""
 
@@ -574,6 +595,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     'a program': (
         {'kind': Forking},
         'it starts threads or processes, whose files are unseen',
+    ),
+    'its class': (
+        {'kind': Counting},
+        'parsing it changes its class, or a value of a module',
+    ),
+    'a module': (
+        {'kind': Noting},
+        'parsing it changes its class, or a value of a module',
     ),
     'no file': (
         {'kind': Hopeful},
