@@ -22,11 +22,13 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from mmgpu_hooks.optimize.plain_data import describe
+from mmgpu_hooks.optimize.plain_data import count_values, describe
 from mmgpu_hooks.optimize.refusal import RefusalError
 
 _MOST_OBJECTS = 20_000
 """Most objects that are followed; whose code reaches more is refused."""
+_MOST_VALUES = 500_000
+"""Most plain values that are read for one class, which takes half a second."""
 _OURS = 'mmgpu_hooks'
 _BASES = ('builtins', 'typing', 'abc')
 """Modules of base classes that have nothing of a data set."""
@@ -135,6 +137,8 @@ class _Reader:
         While they are in here, no other object gets the ``id()`` of one."""
         self._attributes: set[tuple[str, str]] = set()
         """Attributes of modules that were found, by the module's name."""
+        self._values = 0
+        """Number of plain values that were read."""
         self.files: set[str] = set()
         self.names: set[str] = set()
         self._own = {each for each in kind.__mro__ if each.__module__ not in _BASES}
@@ -164,6 +168,9 @@ class _Reader:
         if isinstance(value, ModuleType):
             self._read_module(value, names)
             return
+        self._values += count_values(value, _MOST_VALUES)
+        if self._values > _MOST_VALUES:
+            raise RefusalError('its code uses too much to follow it')
         try:
             self._say('value', describe(value))
             return

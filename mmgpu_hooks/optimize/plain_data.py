@@ -52,6 +52,28 @@ def describe(value: Any) -> str:
     raise RefusalError(f'a {kind.__name__}, which is no plain data')
 
 
+def count_values(value: Any, most: int) -> int:
+    """Counts what :func:`describe` would read of a value, up to a little over ``most``.
+
+    Containers are counted with all in them, long texts and arrays by their size.
+    """
+    waiting, count = [value], 0
+    while waiting and count <= most:
+        each = waiting.pop()
+        count += 1
+        if isinstance(each, (str, bytes)):
+            count += len(each) // 100
+        elif isinstance(each, np.ndarray):
+            count += each.nbytes // 1_000
+        elif isinstance(each, (list, tuple, set, frozenset, dict)):
+            count += len(each)
+            # a list of millions is not copied
+            if count <= most:
+                waiting += each
+                waiting += each.values() if isinstance(each, dict) else ()
+    return count
+
+
 def dump_plain(value: Any) -> bytes:
     """Pickles plain data.
 

@@ -305,6 +305,28 @@ def test_a_cycle_and_a_long_chain_come_to_an_end(planted, monkeypatch):
         read_code_state(much.Owned)
 
 
+LARGE: dict[str, Any] = {
+    'a list': [0] * 600_000,
+    'a tree': {number: list(range(100)) for number in range(6_000)},
+    'a text': 'x' * 60_000_000,
+}
+
+
+@pytest.mark.parametrize('case', LARGE)
+def test_a_large_value_is_refused_and_not_read(planted, monkeypatch, case):
+    monkeypatch.setattr(planted.data_set, 'SIZES', LARGE[case])
+    begun_s = time.process_time()
+    with pytest.raises(RefusalError, match='too much to follow'):
+        read_code_state(planted.data_set.Owned)
+    assert time.process_time() - begun_s < 0.5
+
+
+def test_a_list_in_itself_comes_to_an_end(planted):
+    planted.data_set.SIZES.append(planted.data_set.SIZES)
+    with pytest.raises(RefusalError, match='too much to follow'):
+        read_code_state(planted.data_set.Owned)
+
+
 def test_it_takes_little_time():
     from mmdet.datasets import LVISV1Dataset
 
