@@ -22,11 +22,14 @@ import torch
 from mmengine.dataset import BaseDataset
 from mmengine.hooks import Hook
 from mmengine.registry import DATASETS, MODELS
+from mmengine.runner import CheckpointLoader, Runner
 from torch import distributed
 
 from benchmarks.toy import HOOK, OneWeight, build_runner
 
 LENGTH = 64
+PREFIX, BACKEND = 'planted://', 'planted'
+"""Scheme of a checkpoint that loads slowly, and backend that compiles slowly."""
 STARTED = 'MMGPU_BENCH_STARTED'
 """Environment variable for the process's start by the monotonic clock."""
 
@@ -119,13 +122,61 @@ def time_method(owner: Any, name: str, part: str) -> None:
     setattr(owner, name, timed)
 
 
+def plant_checkpoint(folder: str, seconds: float) -> str:
+    """Writes weights that take so long to load; returns what ``load_from`` names."""
+    path = Path(folder, 'weights.pth')
+    torch.save({'state_dict': PlantedStart().state_dict()}, path)
+
+    def load(filename: str, *_: Any, **__: Any) -> Any:
+        plant('load', seconds)
+        return torch.load(filename.removeprefix(PREFIX), weights_only=True)
+
+    CheckpointLoader.register_scheme(PREFIX, load)
+    return f'{PREFIX}{path}'
+
+
+def plant_compile(seconds: float) -> dict[str, Any]:
+    """Makes compiling take so long; returns what ``compile`` of a config is.
+
+    It is what needs no compiler of C: the graph runs as it was traced. The first step,
+    in which it is traced, is timed around what MMEngine has compiled.
+    """
+    original = Runner._maybe_compile
+
+    def compile_graph(graph: Any, inputs: Any) -> Any:
+        if seconds and 'graphs' not in _truth:
+            _truth['graphs'] = 0.0
+            time.sleep(seconds)
+        return graph.forward
+
+    def timed(runner: Any, target: str) -> None:
+        begun_s = time.perf_counter()
+        # importing it is what takes long, and is part of compiling
+        torch._dynamo.register_backend(compile_graph, name=BACKEND)
+        original(runner, target)
+        compiled = getattr(runner.model, target)
+
+        def first(*args: Any, **kwargs: Any) -> Any:
+            begun_s = time.perf_counter()
+            setattr(runner.model, target, compiled)
+            try:
+                return compiled(*args, **kwargs)
+            finally:
+                _truth['first_step'] = time.perf_counter() - begun_s
+
+        setattr(runner.model, target, first)
+        _truth['compile'] = time.perf_counter() - begun_s
+
+    Runner._maybe_compile = timed
+    return {'backend': BACKEND}
+
+
 def build(folder: str, spec: dict[str, Any]) -> Any:
     """Builds the Runner of a start with known seconds by part."""
     hooks = {'gpu_efficiency': {**HOOK, **spec.get('hook', {})}, 'aged': {'type': Aged}}
     kind = spec['kind']
     if kind == 'demo':
         from mmengine.config import Config
-        from mmengine.runner import Runner
 
         config = Config.fromfile(spec['config'])
         config.work_dir = folder
@@ -140,7 +191,9 @@ def build(folder: str, spec: dict[str, Any]) -> Any:
         from mmdet.utils import register_all_modules
 
         register_all_modules(init_default_scope=False)
-        time_method(CocoDataset, 'load_data_list', 'read')
+        if not spec.get('hook'):
+            # a method that is another one is parsed anew, and notes what it does
+            time_method(CocoDataset, 'load_data_list', 'read')
         dataset = {
             'type': 'mmdet.CocoDataset',
             'ann_file': spec['file'],
@@ -161,6 +214,10 @@ def build(folder: str, spec: dict[str, Any]) -> Any:
             'env_cfg': {'dist_cfg': {'backend': 'gloo'}},
             'cfg': {'model_wrapper_cfg': wrapper},
         }
+    if spec.get('load_s'):
+        more['load_from'] = plant_checkpoint(folder, spec['load_s'])
+    if spec.get('compile_s'):
+        more['cfg'] = {'compile': plant_compile(spec['compile_s'])}
     return build_runner(
         {'type': 'PlantedStart', **spec.get('model', {})},
         dataset,
@@ -192,6 +249,7 @@ def main() -> None:
     smaps = Path('/proc/self/smaps_rollup').read_text()
     pss = next(line for line in smaps.splitlines() if line.startswith('Pss:'))
     _truth['pss_kib'] = float(pss.split()[1])
+    _truth.pop('graphs', None)
     Path(folder, f'truth_{rank}.json').write_text(json.dumps(_truth))
 
 

@@ -360,6 +360,7 @@ _TYPES = {
     'Text': 'text',
     'int': 'whole number',
     'bool': 'true or false',
+    'CacheFault': 'text',
     'Ending': 'text',
     'MemoryBound': 'text',
     'MemoryPhase': 'text',

@@ -19,6 +19,7 @@ from typing import Any, Callable
 
 from mmengine.dataset import BaseDataset
 
+from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.measure.clock import monotonic_s, process_cpu_s
 from mmgpu_hooks.measure.dataset_start import DatasetWatch, Initialisation
 from mmgpu_hooks.measure.ledger import FIRST_WAIT, WORKER_START
@@ -66,11 +67,9 @@ SAID_S = 5.0
 SUMMED_S = 10.0
 """Seconds from which the log lists the parts of a start."""
 STILL_S = 60.0
-"""Seconds between log lines on a part of the start that still runs."""
-_WRITTEN_BYTES = 2**20
-"""Size in bytes from which parsing an annotation file is recorded as it begins.
-
-A process that is killed in the parsing is explained by that."""
+"""Seconds after which the log says again which part of the start still runs."""
+_LISTS = '.txt', '.lst', ''
+"""Suffixes of annotation files that may list images, one in a line."""
 
 _seen: set[int] = set()
 """Ids of the processes in which a hook was already built.
@@ -93,7 +92,9 @@ class StartSource:
             self._age_s = read_process_age_s()
         _seen.add(os.getpid())
         self._account = StartAccount(monotonic_s, 'runner')
-        self.watch = DatasetWatch(run, self._begin_data_set, self._note)
+        self.watch = DatasetWatch(
+            run, self._begin_data_set, self._note, self._note_file
+        )
         """Watch over the data sets that are built."""
         self._patches = Patches()
         self._data_sets: list[DatasetStart] = []
@@ -103,8 +104,22 @@ class StartSource:
         self._checkpoint_bytes: int | None = None
         self._lines = 0
         self._said_s = monotonic_s()
-        self.doing: str | None = None
-        """Clause for the log on the start's running part; readable from any thread."""
+        self._doing: str | None = None
+        self._loading: Initialisation | None = None
+        """Data set that is being initialised."""
+        self._is_announced = False
+        """True if the log has named the data set that is being initialised."""
+
+    @property
+    def doing(self) -> str | None:
+        """Clause for the log on what the start does now; from any thread."""
+        found = self._loading
+        if found is None:
+            return self._doing
+        named: str = found.file or phrase('no file')
+        if found.files > 1:
+            return phrase('loading {file} ({kind}, {files} so far)', found, file=named)
+        return phrase('loading {file} ({kind})', found, file=named)
 
     def begin_loop(self, runner: Any, write: Callable[[StartPartRecord], Any]) -> None:
         """Start timing the methods by which a Runner builds and starts its train loop.
@@ -143,7 +158,7 @@ class StartSource:
 
     def _begin(self, part: str, runner: Any) -> None:
         self._account.push(part)
-        self._said_s, self.doing = monotonic_s(), START_PARTS[part]
+        self._said_s, self._doing = monotonic_s(), START_PARTS[part]
         if part == 'optimizer':
             runner.logger.addFilter(self._count_line)
         named = getattr(runner, '_load_from', None)
@@ -151,7 +166,7 @@ class StartSource:
             return
         self._checkpoint, size = named, _read_size(named)
         self._checkpoint_bytes = size
-        self.doing = phrase('loading {file}', file=named)
+        self._doing = phrase('loading {file}', file=named)
         if size is None:
             self._say(phrase('loading {file}.', file=named))
         elif size >= SAID_BYTES:
@@ -168,7 +183,8 @@ class StartSource:
     def _end(self, part: str, runner: Any) -> None:
         if part == 'optimizer':
             runner.logger.removeFilter(self._count_line)
-        self.doing = None
+        # a data set that raised did not end
+        self._doing = self._loading = None
         self._say_end(part)
 
     def _say_end(self, part: str) -> None:
@@ -184,16 +200,35 @@ class StartSource:
             )
 
     def _begin_data_set(self, found: Initialisation) -> None:
-        named: str = found.file or phrase('no file')
-        self._said_s = monotonic_s()
-        self.doing = phrase('loading {file} ({kind})', found, file=named)
-        size = found.file_bytes
-        if size is not None and size >= SAID_BYTES:
+        self._said_s, self._loading = monotonic_s(), found
+        size, named = found.file_bytes, found.file
+        # first of all: it may never come to an end
+        self._write(self._account.part, found.kind, named, size)
+        self._is_announced = size is not None and size >= SAID_BYTES
+        if self._is_announced:
             self._say(phrase('loading {file}, {file_bytes} ({kind}).', found))
-        # a list of names, or a folder, may stand for a file an image
-        is_long = size is None or size >= _WRITTEN_BYTES
-        if is_long or not named.endswith('.json'):
-            self._write(self._account.part, found.kind, found.file, size)
+        elif named is not None and size is not None:
+            lines = _count_lines(named)
+            # a list of images may stand for a file of each
+            if lines >= thresholds.MANY_FILES:
+                self._is_announced = True
+                self._say(
+                    phrase(
+                        'loading {file}, a list of {lines} ({kind}).',
+                        found,
+                        lines=lines,
+                    )
+                )
+
+    def _note_file(self, found: Initialisation) -> None:
+        if found.files == thresholds.MANY_FILES and not self._is_announced:
+            self._is_announced = True
+            named: str = found.file or phrase('no file')
+            self._say(
+                phrase(
+                    'loading {file} ({kind}): {files} read so far.', found, file=named
+                )
+            )
 
     def _write(
         self, part: str, kind: str | None, file: str | None, size: int | None
@@ -211,7 +246,7 @@ class StartSource:
             )
 
     def _note(self, found: Initialisation) -> None:
-        self.doing = None
+        self._loading = None
         mount = None
         if found.file is not None:
             mount = read_mount(os.path.realpath(found.file))
@@ -230,11 +265,12 @@ class StartSource:
             samples=found.samples,
             bytes=found.bytes,
             is_cached=found.is_cached,
+            is_kept=found.is_kept,
+            refused=found.refused,
             is_validation=self._account.part == 'validation_data',
         )
         self._data_sets.append(start)
-        is_large = (found.file_bytes or 0) >= SAID_BYTES
-        if is_large or found.wall_s >= SAID_S:
+        if self._is_announced or found.wall_s >= SAID_S:
             self._say(describe_data_set(start))
 
     def _say(self, text: Text) -> None:
@@ -322,6 +358,21 @@ class StartSource:
         rest_s = self._age_s - sum(before_s.values())
         first, *_ = before_s
         return {**before_s, first: max(before_s[first] + rest_s, 0.0)}
+
+
+def _count_lines(name: str) -> int:
+    """Count the lines of a short file that lists images; 0 for any other.
+
+    It takes no more than what reads the same file next.
+    """
+    if os.path.splitext(name)[1] not in _LISTS:
+        return 0
+    try:
+        with open(name, 'rb') as file:
+            data = file.read(SAID_BYTES)
+    except OSError:
+        return 0
+    return data.count(b'\n') + (not data.endswith(b'\n'))
 
 
 def _read_size(name: str) -> int | None:

@@ -20,6 +20,7 @@ from mmgpu_hooks.judge.slurm import find_narrow_start
 from mmgpu_hooks.schema.checkup import (
     MMENGINE_OPEN_FILES,
     Bounds,
+    CacheUse,
     Checked,
     ConfigCheck,
     Folder,
@@ -332,11 +333,7 @@ def _judge_annotations(machine: Machine) -> Iterator[Checked]:
         return
     if use.reason is not None:
         text = phrase('{reason}: annotations are parsed at each start', use)
-        cure = phrase(
-            'chmod 700 {folder}, or export MMGPU_CACHE=DIR',
-            folder=shlex.quote(use.path or ''),
-        )
-        yield Checked('annotations', 'notice', text, cure)
+        yield Checked('annotations', 'notice', text, _phrase_cache_cure(use))
         return
     text = phrase(
         '{parsed_sets} as parsed, {bytes} in {path}; deleting it is always safe',
@@ -344,6 +341,24 @@ def _judge_annotations(machine: Machine) -> Iterator[Checked]:
         parsed_sets=use.files,
     )
     yield Checked('annotations', 'ok', text)
+
+
+def _phrase_cache_cure(use: CacheUse) -> Text:
+    """Name what makes the folder of parsed annotations usable.
+
+    Never ``chown -R``: samples in it are pickles, and another user's would be trusted.
+    """
+    folder = shlex.quote(use.path or '')
+    if use.fault == 'mode':
+        return phrase('chmod 700 {folder}, or export MMGPU_CACHE=DIR', folder=folder)
+    if use.fault == 'kind':
+        return phrase('move {folder} away, or export MMGPU_CACHE=DIR', folder=folder)
+    if use.target is not None:
+        return phrase(
+            'export MMGPU_CACHE={folder} (where the link leads)',
+            folder=shlex.quote(use.target),
+        )
+    return phrase('export MMGPU_CACHE=DIR, a folder of your own')
 
 
 def _phrase_file_system(folder: Folder) -> Text:

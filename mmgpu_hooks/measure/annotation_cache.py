@@ -10,8 +10,14 @@ What is kept is checked by what was read. The key says which data set it is (arg
 class, code, versions), and the file holds the state of every file that Python opened
 while it was parsed. The folder is opened once and checked by its descriptor, so no name
 is looked up twice. A writer holds a lock on its part as long as it lives, which tells a
-killed one's from a living one's. An array in it is a subclass that is pickled as its
-file only while a process is being spawned.
+killed one's from a living one's; where nothing can be locked, its process and the age
+of the part do. An array in it is a subclass that is pickled as its file only while a
+process is being spawned.
+
+All bytes have a CRC-32, which each rank checks before it maps them: 0.05 s for 75 MB,
+where parsing takes 7 s. A note that somebody has checked them before would save that,
+and miss what a disk has lost since. They are read for it and not mapped: where the disk
+has lost them, a read fails, and a mapped byte would kill the training (SIGBUS).
 """
 
 from __future__ import annotations
@@ -36,8 +42,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from mmgpu_hooks.measure.clock import read_age_s
 from mmgpu_hooks.measure.mounts import read_mount
-from mmgpu_hooks.schema.checkup import CacheUse
+from mmgpu_hooks.schema.checkup import CacheFault, CacheUse
 from mmgpu_hooks.schema.figures import format_bytes
 
 FOLDER_VARIABLE = 'MMGPU_CACHE'
@@ -49,18 +56,37 @@ SPARE_TIMES = 2
 """Free space needed to write a cache file, as a multiple of the file's size."""
 
 _SUFFIX, _PART_SUFFIX = '.annotations', '.part'
-_MAGIC = b'mmgpu annotations 1\n'
+_MAGIC = b'mmgpu annotations 2\n'
 _HEAD = struct.Struct('<20sQI')
 """Layout of a cache file's first bytes: magic; length and CRC-32 of the header."""
 _PAGE = 4096
 _MOST_DIGITS = 64
-"""Spare bytes of a cache file's header for digits of its sections' offsets."""
+"""Spare bytes in a cache file's header for the digits of its sections' offsets."""
+_CHUNK = 2**20
+"""Bytes that are read at once to be checked; they stay in a core's own cache."""
+_SILENT_S = 600.0
+"""Seconds without a byte more after which a part counts as left, if nothing locks it.
+
+Who writes still finds its part gone, and keeps nothing."""
 _OPEN = getattr(os, 'O_NOFOLLOW', 0) | getattr(os, 'O_CLOEXEC', 0)
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class CacheError(Exception):
-    """Raised when the annotation cache cannot be used; the text is the reason."""
+    """Raised when the annotation cache cannot be used; the text is the reason.
+
+    Args:
+        reason: Sentence for the log, without its full stop.
+        fault: Kind of the fault, which says what mends it; ``None`` for any other.
+    """
+
+    def __init__(self, reason: str, fault: CacheFault | None = None) -> None:
+        super().__init__(reason)
+        self.fault = fault
+
+
+class DamagedError(CacheError):
+    """Raised when a cache file is not what was written; it is safe to write it anew."""
 
 
 class FileStamp(NamedTuple):
@@ -103,7 +129,6 @@ class _Header(msgspec.Struct, frozen=True):
     state: _Section
     addresses: _Section
     data: _Section
-    """Section of a cache file with the samples; its CRC is 0, as it is not checked."""
 
 
 @dataclass(frozen=True)
@@ -155,11 +180,11 @@ class CacheFolder:
                 path.mkdir(mode=0o700)
             self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _OPEN)
         except OSError as error:
-            raise CacheError(_describe_error(path, error)) from error
+            raise _explain(path, error) from error
         try:
-            _check_own(os.fstat(self._fd), path)
-            if not os.access(path, os.W_OK | os.X_OK):
-                raise CacheError(f'{path} cannot be written')
+            info = os.fstat(self._fd)
+            _check_own(info, path)
+            _check_writable(info, path)
         except BaseException:
             os.close(self._fd)
             raise
@@ -177,9 +202,10 @@ class CacheFolder:
             key: All that it depends on beside those files.
 
         Returns:
-            ``None`` where nothing is kept, or what is kept is not whole or is old.
+            ``None`` where nothing is kept, or what is kept is old.
 
         Raises:
+            DamagedError: If what is kept is not what was written.
             CacheError: If a file stands there that is not this user's alone.
         """
         name = _name(key)
@@ -190,37 +216,30 @@ class CacheFolder:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise CacheError(_describe_error(self.path / name, error)) from error
+            raise _explain(self.path / name, error) from error
         file = _OpenFile(descriptor)
         info = os.fstat(descriptor)
         _check_own(info, self.path / name, is_folder=False)
-        header = _read_header(descriptor, info.st_size)
-        if header is None or header.key != key or not _are_current(header.files):
-            return None
-        entry = self._open_entry(file, header, info.st_size)
-        if entry is not None:
-            # what was used last goes last
-            with contextlib.suppress(OSError):
-                os.utime(descriptor)
-        return entry
-
-    def _open_entry(
-        self, file: _OpenFile, header: _Header, size: int
-    ) -> ParsedAnnotations | None:
-        state = os.pread(file.descriptor, header.state.size, header.state.begin)
-        if zlib.crc32(state) != header.state.crc:
-            return None
         # a file that another host deletes is gone under who has mapped it there
-        buffer: Any = None
-        if self._is_network:
-            buffer = _read_whole(file.descriptor, size)
-        data = _open_array(file, buffer, header.data, np.uint8, size)
-        addresses = _open_array(file, buffer, header.addresses, np.int64, size)
-        if zlib.crc32(addresses.data) != header.addresses.crc:
-            return None
-        ends_well = len(addresses) > 0 and int(addresses[-1]) == len(data)
-        if not ends_well or bool((np.diff(addresses) < 0).any()):
-            return None
+        buffer: bytes | None = None
+        try:
+            header = _read_header(descriptor, info.st_size)
+            if header is None or header.key != key or not _are_current(header.files):
+                return None
+            if self._is_network:
+                buffer = _read_whole(descriptor, info.st_size)
+            for section in (header.state, header.addresses, header.data):
+                if _sum_up(descriptor, buffer, section) != section.crc:
+                    raise _TornError('its bytes are not those that were written')
+            state = os.pread(descriptor, header.state.size, header.state.begin)
+        except (_TornError, OSError) as error:
+            # a disk that cannot read it any more may well write it anew elsewhere
+            raise DamagedError(f'{self.path / name} is damaged: {error}') from error
+        # what was used last goes last
+        with contextlib.suppress(OSError):
+            os.utime(descriptor)
+        data = _open_array(file, buffer, header.data, np.uint8)
+        addresses = _open_array(file, buffer, header.addresses, np.int64)
         return ParsedAnnotations(state, data, addresses, is_shared=not self._is_network)
 
     def keep(
@@ -264,11 +283,15 @@ class CacheFolder:
                 f'{self.path} has {format_bytes(free)} free, less than {SPARE_TIMES} '
                 f'times the {format_bytes(size)} to be written'
             )
-        self._write(name, parts)
-        return True
+        return self._write(name, parts)
 
-    def _write(self, name: str, parts: Sequence[memoryview]) -> None:
-        part_name = f'{name}.{os.getpid()}.{secrets.token_hex(4)}{_PART_SUFFIX}'
+    def _write(self, name: str, parts: Sequence[memoryview]) -> bool:
+        """Write a file whole; False if another process took its part for one left.
+
+        That one writes the same, or has written it.
+        """
+        writer = f'{_name_host()}.{os.getpid()}.{secrets.token_hex(4)}'
+        part_name = f'{name}.{writer}{_PART_SUFFIX}'
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN
         descriptor = os.open(part_name, flags, 0o600, dir_fd=self._fd)
         try:
@@ -277,7 +300,11 @@ class CacheFolder:
             for part in parts:
                 _write_all(descriptor, part)
             os.fsync(descriptor)
-            os.rename(part_name, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+            try:
+                os.rename(part_name, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+            except FileNotFoundError:
+                return False
+            return True
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(part_name, dir_fd=self._fd)
@@ -294,7 +321,7 @@ class CacheFolder:
         kept = []
         for found in _list_files(self._fd):
             if found.name.endswith(_PART_SUFFIX):
-                if self._is_abandoned(found.name):
+                if self._is_abandoned(found):
                     self._unlink(found.name)
                 elif found.name.startswith(name):
                     return False
@@ -308,31 +335,55 @@ class CacheFolder:
             total -= oldest.size
         return True
 
-    def _is_abandoned(self, name: str) -> bool:
-        """True if no process holds the lock of a cache file that was being written."""
-        try:
-            descriptor = os.open(name, os.O_RDONLY | _OPEN, dir_fd=self._fd)
-        except OSError:
-            return False
-        try:
-            return _lock(descriptor)
-        finally:
-            os.close(descriptor)
+    def _is_abandoned(self, part: _KeptFile) -> bool:
+        """True if no process writes a part any more: a writer holds its lock."""
+        is_free = None
+        with contextlib.suppress(OSError):
+            # NFS locks only what is open for writing
+            descriptor = os.open(part.name, os.O_RDWR | _OPEN, dir_fd=self._fd)
+            try:
+                is_free = _lock(descriptor)
+            finally:
+                os.close(descriptor)
+        return _is_writer_gone(part) if is_free is None else is_free
 
     def _unlink(self, name: str) -> None:
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=self._fd)
 
 
-def _lock(descriptor: int) -> bool:
-    """Lock an open file until it is closed; False if another process holds the lock."""
+def _lock(descriptor: int) -> bool | None:
+    """Lock an open file until it is closed.
+
+    Returns:
+        False if another process holds the lock; ``None`` where its file system has
+        none, as Lustre mounted without ``flock``.
+    """
     import fcntl  # Windows has none, and imports this module
 
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
+    except OSError as error:
+        return False if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else None
     return True
+
+
+def _name_host() -> str:
+    return f'{zlib.crc32(os.uname().nodename.encode()):08x}'
+
+
+def _is_writer_gone(part: _KeptFile) -> bool:
+    """True if a part that nothing locks was left: by its process, or by its age."""
+    host, pid = [*part.name.split('.')[-4:-2], '', ''][:2]
+    if host == _name_host() and pid.isdecimal():
+        try:
+            os.kill(int(pid), 0)
+        except (ProcessLookupError, OverflowError):
+            return True
+        except OSError:
+            pass  # another user's
+    # the clock of another host may be ahead
+    return abs(read_age_s(part.used_ns)) > _SILENT_S
 
 
 class _KeptFile(NamedTuple):
@@ -361,33 +412,53 @@ def read_use(environ: Mapping[str, str]) -> CacheUse:
         path = locate_folder(environ)
     except CacheError as error:
         return CacheUse(reason=str(error))
+    is_there = False
     try:
-        info = os.lstat(path)
-    except FileNotFoundError:
-        return CacheUse(str(path))
-    except OSError as error:
-        return CacheUse(str(path), reason=_describe_error(path, error))
-    try:
+        try:
+            info = os.lstat(path)
+        except FileNotFoundError:
+            return CacheUse(str(path))
+        is_there = True
         _check_own(info, path)
+        _check_writable(info, path)
         sizes = [file.size for file in _list_files(str(path))]
-    except CacheError as error:
-        return CacheUse(str(path), is_there=True, reason=str(error))
     except OSError as error:
-        return CacheUse(str(path), is_there=True, reason=_describe_error(path, error))
-    return CacheUse(str(path), is_there=True, files=len(sizes), bytes=sum(sizes))
+        found = _explain(path, error)
+    except CacheError as error:
+        found = error
+    else:
+        return CacheUse(str(path), is_there=True, files=len(sizes), bytes=sum(sizes))
+    target = _find_target(path) if found.fault == 'link' else None
+    return CacheUse(
+        str(path), is_there, reason=str(found), fault=found.fault, target=target
+    )
+
+
+def _find_target(link: Path) -> str | None:
+    """Find the folder that a link leads to; ``None`` if it cannot be the cache's."""
+    target = os.path.realpath(link)
+    try:
+        info = os.stat(target)
+        _check_own(info, Path(target))
+        _check_writable(info, Path(target))
+    except FileNotFoundError:
+        pass  # it is made
+    except (CacheError, OSError):
+        return None
+    return target
 
 
 def _name(key: str) -> str:
     return hashlib.sha256(key.encode('utf-8', 'surrogateescape')).hexdigest() + _SUFFIX
 
 
-def _describe_error(path: Path, error: OSError) -> str:
+def _explain(path: Path, error: OSError) -> CacheError:
     # a folder above may be one that this user may not search
     if error.errno == errno.ELOOP or os.path.islink(path):
-        return f'{path} is a link'
+        return CacheError(f'{path} is a link', 'link')
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
-        return f'{path} is no folder'
-    return f'{path}: {error.strerror or error}'
+        return CacheError(f'{path} is no folder', 'kind')
+    return CacheError(f'{path}: {error.strerror or error}')
 
 
 def _check_own(info: os.stat_result, path: Path, *, is_folder: bool = True) -> None:
@@ -398,14 +469,28 @@ def _check_own(info: os.stat_result, path: Path, *, is_folder: bool = True) -> N
     """
     is_kind = stat.S_ISDIR if is_folder else stat.S_ISREG
     if stat.S_ISLNK(info.st_mode):
-        raise CacheError(f'{path} is a link')
+        raise CacheError(f'{path} is a link', 'link')
     if not is_kind(info.st_mode):
-        raise CacheError(f'{path} is no {"folder" if is_folder else "regular file"}')
+        name = 'folder' if is_folder else 'regular file'
+        raise CacheError(f'{path} is no {name}', 'kind')
     if info.st_uid != os.geteuid():
-        raise CacheError(f'{path} belongs to another user (uid {info.st_uid})')
+        reason = f'{path} belongs to another user (uid {info.st_uid})'
+        raise CacheError(reason, 'owner')
     if info.st_mode & _OTHERS_WRITE:
         mode = stat.S_IMODE(info.st_mode)
-        raise CacheError(f'{path} may be written by others (mode {mode:04o})')
+        reason = f'{path} may be written by others (mode {mode:04o})'
+        raise CacheError(reason, 'mode')
+
+
+def _check_writable(info: os.stat_result, path: Path) -> None:
+    """Check that this user can read, search and write a folder of its own.
+
+    Raises:
+        CacheError: If not.
+    """
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        is_closed = info.st_mode & stat.S_IRWXU != stat.S_IRWXU
+        raise CacheError(f'{path} cannot be written', 'mode' if is_closed else None)
 
 
 def _are_current(files: Sequence[tuple[str, int, int, int, int]]) -> bool:
@@ -416,24 +501,45 @@ def _are_current(files: Sequence[tuple[str, int, int, int, int]]) -> bool:
         return False
 
 
+class _TornError(Exception):
+    """Raised when a cache file is not whole; the text says what is wrong."""
+
+
 def _read_header(descriptor: int, size: int) -> _Header | None:
-    """Read the header of a whole cache file; ``None`` for a torn or foreign one."""
+    """Read the header of a whole cache file; ``None`` for one of another layout.
+
+    Raises:
+        _TornError: If the file is not whole.
+    """
     head = os.pread(descriptor, _HEAD.size, 0)
     if len(head) < _HEAD.size:
-        return None
+        raise _TornError('it is cut off')
     magic, length, crc = _HEAD.unpack(head)
-    if magic != _MAGIC or length > size:
+    if magic != _MAGIC:
         return None
-    text = os.pread(descriptor, length, _HEAD.size)
+    text = os.pread(descriptor, min(length, size), _HEAD.size)
     if len(text) != length or zlib.crc32(text) != crc:
-        return None
-    try:
-        header = msgspec.json.decode(text, type=_Header)
-    except msgspec.MsgspecError:
-        return None
+        raise _TornError('its header is not the one that was written')
+    header = msgspec.json.decode(text, type=_Header)
     # the data comes last
-    ends = header.data.begin + header.data.size
-    return header if ends == size else None
+    if header.data.begin + header.data.size != size:
+        raise _TornError('its size is not the one that was written')
+    return header
+
+
+def _sum_up(descriptor: int, buffer: bytes | None, section: _Section) -> int:
+    """Compute the CRC-32 of a section: of the file, or of its bytes in memory."""
+    end = section.begin + section.size
+    if buffer is not None:
+        return zlib.crc32(memoryview(buffer)[section.begin : end])
+    crc, begin = 0, section.begin
+    while begin < end:
+        chunk = os.pread(descriptor, min(end - begin, _CHUNK), begin)
+        if not chunk:
+            break
+        crc = zlib.crc32(chunk, crc)
+        begin += len(chunk)
+    return crc
 
 
 def _lay_out(
@@ -445,8 +551,9 @@ def _lay_out(
 ) -> list[memoryview]:
     """Lay out an annotation cache file: header and sections in order, with padding."""
     plain = np.ascontiguousarray(addresses, np.int64)
-    sizes = len(state), plain.nbytes, data.nbytes
-    crcs = zlib.crc32(state), zlib.crc32(plain.data), 0
+    samples = np.ascontiguousarray(data)
+    sizes = len(state), plain.nbytes, samples.nbytes
+    crcs = zlib.crc32(state), zlib.crc32(plain.data), zlib.crc32(samples.data)
     stamps = [(each[0], *each[1:]) for each in files]
 
     def encode(begins: Sequence[int]) -> bytes:
@@ -462,7 +569,7 @@ def _lay_out(
     header = encode(begins).ljust(room - _HEAD.size)
     head = _HEAD.pack(_MAGIC, len(header), zlib.crc32(header))
     parts, written = [memoryview(head + header)], len(head) + len(header)
-    bodies = (memoryview(state), plain.data, np.ascontiguousarray(data).data)
+    bodies = (memoryview(state), plain.data, samples.data)
     for begin, body in zip(begins, bodies):
         parts += [memoryview(bytes(begin - written)), body.cast('B')]
         written = begin + len(parts[-1])
@@ -538,12 +645,10 @@ def _map_array(file: _OpenFile, begin: int, size: int, kind: Any) -> MappedArray
 
 
 def _open_array(
-    file: _OpenFile, buffer: bytes | None, section: _Section, kind: Any, size: int
+    file: _OpenFile, buffer: bytes | None, section: _Section, kind: Any
 ) -> npt.NDArray[Any]:
     dtype = np.dtype(kind)
     if buffer is None:
         return _map_array(file, section.begin, section.size, dtype)
     count = section.size // dtype.itemsize
-    if len(buffer) < size:
-        count = 0
     return np.frombuffer(buffer, dtype, count, section.begin)

@@ -32,6 +32,15 @@ def seconds_until(unix_s: float) -> float:
     return unix_s - wall_unix_s()
 
 
+def read_age_s(unix_ns: int) -> float:
+    """Seconds since a file's time, which is of a clock on a wall; negative if ahead.
+
+    Args:
+        unix_ns: Time of the file, as ``os.stat`` gives it.
+    """
+    return (time.time_ns() - unix_ns) / 1e9
+
+
 def grown(before: float | None, now: float | None) -> float | None:
     """Growth from one counter reading to the next, 0 at least; ``None`` if unknown."""
     return None if before is None or now is None else max(now - before, 0.0)

@@ -10,8 +10,7 @@ import multiprocessing.process
 import os
 import subprocess
 import threading
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Callable
 
@@ -34,7 +33,7 @@ class Initialisation:
     kind: str
     """Name of the data set's class."""
     file: str | None
-    """Annotation file, as the data set names it."""
+    """Annotation file, as the data set names it, or else the folder of its images."""
     file_bytes: int | None
     """Size of the annotation file; ``None`` where there is none on this host."""
     wall_s: float = 0.0
@@ -46,12 +45,16 @@ class Initialisation:
     filter_s: float = 0.0
     serialise_s: float = 0.0
     files: int = 0
-    """Number of files that the data set opened for reading, each counted once."""
+    """Number of files that the data set opened for reading so far, each once."""
     samples: int | None = None
     bytes: int | None = None
     """Bytes of the data set's serialised samples; ``None`` for Python objects."""
     is_cached: bool = False
     """True if the annotations came from the cache, and nothing was parsed."""
+    is_kept: bool = False
+    """True if the parsed annotations are in the cache, or another rank writes them."""
+    refused: str | None = None
+    """Reason why the parsed annotations are not in the cache, where they should be."""
 
 
 _STARTS = (
@@ -70,9 +73,12 @@ class OpenedFiles:
     Args:
         with_state: True if their state is wanted, and not their number alone: it takes
             a look-up for each.
+        on_open: Called with the number of files so far, before each new one is opened.
     """
 
-    def __init__(self, with_state: bool) -> None:
+    def __init__(
+        self, with_state: bool, on_open: Callable[[int], None] = lambda count: None
+    ) -> None:
         self.paths: set[str] = set()
         """Paths of the files that were opened for reading, as they were named."""
         self.stamps: dict[str, FileStamp] = {}
@@ -82,8 +88,8 @@ class OpenedFiles:
         self.misses_files = False
         """True if a missing file was opened; always False without stamps."""
         self.starts_others = False
-        """True if a thread or process began; always False without stamps."""
-        self._with_state = with_state
+        """True if a thread or process was started; False unless states are wanted."""
+        self._with_state, self._on_open = with_state, on_open
         self._thread = threading.get_ident()
         self._patches = Patches()
 
@@ -123,6 +129,7 @@ class OpenedFiles:
         if name in self.paths:
             return
         self.paths.add(name)
+        self._on_open(len(self.paths))
         if self._with_state:
             path = os.path.abspath(name)
             try:
@@ -178,6 +185,7 @@ class DatasetWatch:
         run: Calls a function with arguments, and keeps from training what it raises.
         on_begin: Called before a data set is initialised.
         on_end: Called once it is.
+        on_file: Called before one opens a file that it has not opened yet.
     """
 
     def __init__(
@@ -185,8 +193,10 @@ class DatasetWatch:
         run: Callable[..., Any],
         on_begin: Callable[[Initialisation], None] = lambda found: None,
         on_end: Callable[[Initialisation], None] = lambda found: None,
+        on_file: Callable[[Initialisation], None] = lambda found: None,
     ) -> None:
         self._run, self._on_begin, self._on_end = run, on_begin, on_end
+        self._on_file = on_file
         self._provide: Provide | None = None
         self._patches = Patches()
         self._pending: dict[int, _Pending] = {}
@@ -266,7 +276,10 @@ class DatasetWatch:
         self._run(self._on_end, found)
 
     def _parse(self, dataset: Any, found: Initialisation) -> OpenedFiles:
-        opened = OpenedFiles(with_state=self._provide is not None)
+        opened = OpenedFiles(
+            with_state=self._provide is not None,
+            on_open=functools.partial(self._count_file, found),
+        )
         patches = Patches()
         self._run(opened.open)
         for name, field in PHASES.items():
@@ -276,8 +289,11 @@ class DatasetWatch:
         finally:
             self._run(patches.close)
             self._run(opened.close)
-        found.files = len(opened.paths)
         return opened
+
+    def _count_file(self, found: Initialisation, count: int) -> None:
+        found.files = count
+        self._run(self._on_file, found)
 
 
 def _time(
@@ -299,8 +315,7 @@ def _time(
 
 
 def _describe(dataset: Any) -> Initialisation:
-    file = getattr(dataset, 'ann_file', None)
-    file = os.fspath(file) if isinstance(file, (str, os.PathLike)) and file else None
+    file = next(_list_sources(dataset), None)
     size = None
     if file is not None:
         try:
@@ -310,21 +325,18 @@ def _describe(dataset: Any) -> Initialisation:
     return Initialisation(type(dataset).__name__, file, size)
 
 
+def _list_sources(dataset: Any) -> Iterator[str]:
+    """Annotation file of a data set, then folders of its images, as it names them."""
+    prefixes = getattr(dataset, 'data_prefix', None)
+    folders = list(prefixes.values()) if isinstance(prefixes, dict) else []
+    root = getattr(dataset, 'data_root', None)
+    for named in (getattr(dataset, 'ann_file', None), *folders, root):
+        # what is joined with nothing ends in a slash
+        if isinstance(named, (str, os.PathLike)) and os.fspath(named):
+            yield os.fspath(named).rstrip(os.sep) or os.sep
+
+
 def _weigh(dataset: Any, found: Initialisation) -> None:
     found.samples = len(dataset)
     if getattr(dataset, 'serialize_data', False):
         found.bytes = int(dataset.data_bytes.nbytes)
-
-
-def is_settled(stamps: Mapping[str, FileStamp], grain_s: float) -> bool:
-    """True if files are old enough for any further change to alter their time stamps.
-
-    Args:
-        stamps: Read now.
-        grain_s: Of the file system's times.
-    """
-    now_ns = time.time_ns()
-    newest_ns = max(
-        (max(stamp.mtime_ns, stamp.ctime_ns) for stamp in stamps.values()), default=0
-    )
-    return now_ns - newest_ns >= 1e9 * grain_s

@@ -9,16 +9,12 @@ ranks and workers of a host then share one copy.
 from __future__ import annotations
 
 import functools
-import hashlib
-import io
 import os
-import pickle
 import sys
-from collections import OrderedDict, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, NoReturn
+from typing import Any, Callable
 
 import numpy as np
 from mmengine.dataset import BaseDataset
@@ -26,21 +22,24 @@ from mmengine.dataset import BaseDataset
 from mmgpu_hooks.measure.annotation_cache import (
     CacheError,
     CacheFolder,
+    DamagedError,
     FileStamp,
     ParsedAnnotations,
     locate_folder,
     read_stamp,
 )
+from mmgpu_hooks.measure.clock import read_age_s
 from mmgpu_hooks.measure.dataset_start import (
     DatasetWatch,
     Initialisation,
     OpenedFiles,
-    is_settled,
 )
 from mmgpu_hooks.measure.installed import read_versions
 from mmgpu_hooks.measure.mounts import read_mount
+from mmgpu_hooks.optimize.code_state import CodeState, list_imported, read_code_state
+from mmgpu_hooks.optimize.plain_data import describe, dump_plain, load_plain
 from mmgpu_hooks.optimize.refusal import RefusalError
-from mmgpu_hooks.schema.text import phrase
+from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.show.words import say
 from mmgpu_hooks.version import __version__
 
@@ -65,6 +64,9 @@ class _Plan:
     key: str
     before: Mapping[str, str] = field(repr=False)
     """Attributes of the data set before it was initialised, as text."""
+    code: CodeState
+    modules: Collection[str] = field(repr=False)
+    """Modules that were imported before the data set was initialised."""
 
 
 class AnnotationCache:
@@ -83,6 +85,8 @@ class AnnotationCache:
         self, watch: DatasetWatch, logger: Any, environ: Mapping[str, str] = os.environ
     ) -> None:
         self._logger, self._watch = logger, watch
+        self._is_used = self._is_refused = False
+        self._said: set[str] = set()
         try:
             self._folder: CacheFolder | None = CacheFolder(locate_folder(environ))
         except CacheError as error:
@@ -100,40 +104,61 @@ class AnnotationCache:
             self._watch.initialise_by(None)
             folder.close()
 
+    @property
+    def idle_reason(self) -> str | None:
+        """Reason why no data set is kept or mapped; ``None`` where one is."""
+        if self._is_used:
+            return None
+        if self._is_refused:
+            return 'no data set could be kept, for the reasons above'
+        return 'no data set of MMEngine was initialised'
+
     def _provide(
         self, dataset: Any, found: Initialisation, parse: Callable[[], OpenedFiles]
     ) -> None:
-        """Initialises a data set from the cache, or parses and caches annotations."""
-        plan = self._try(found, functools.partial(self._plan, dataset))
-        if plan is not None:
-            entry = self._try(found, functools.partial(self._read, plan))
-            if entry is not None and self._try(
-                found, functools.partial(_restore, dataset, entry)
-            ):
-                found.is_cached = True
-                return
-        opened = parse()
-        if plan is not None:
-            self._try(
-                found, functools.partial(self._keep, dataset, plan, found, opened)
-            )
-
-    def _try(self, found: Initialisation, function: Callable[[], Any]) -> Any:
-        """Calls caching code; after a failure, which is logged, the data set parses."""
+        """Initialises a data set from the cache, or caches what it parses."""
+        plan = None
         try:
-            return function()
-        except (RefusalError, CacheError) as reason:
-            text = str(reason)
+            plan = self._plan(dataset)
+            entry = self._read(plan, found)
+            if entry is not None:
+                _restore(dataset, entry)
+                found.is_cached = self._is_used = True
+                return
         except Exception as error:  # noqa: BLE001, training must not see it
-            text = f'{type(error).__name__}: {error}'
-        said = phrase(
-            'GPUEfficiencyHook: annotations of {data_set} are parsed and not kept: '
-            '{reason}.',
-            data_set=f'{found.file} ({found.kind})' if found.file else found.kind,
-            reason=text,
+            # said once: what cannot be read for a reason is not written, either
+            plan = None
+            self._refuse(found, error)
+        opened = parse()
+        if plan is None:
+            return
+        try:
+            self._keep(dataset, plan, found, opened)
+        except Exception as error:  # noqa: BLE001, training must not see it
+            self._refuse(found, error)
+        else:
+            found.is_kept = self._is_used = True
+
+    def _refuse(self, found: Initialisation, error: Exception) -> None:
+        """Logs why a data set is parsed and not kept."""
+        reason = str(error)
+        if not isinstance(error, (RefusalError, CacheError)):
+            reason = f'{type(error).__name__}: {error}'
+        found.refused, self._is_refused = reason, True
+        self._say(
+            phrase(
+                'GPUEfficiencyHook: annotations of {data_set} are parsed and not kept: '
+                '{reason}.',
+                data_set=_name(found),
+                reason=reason,
+            )
         )
-        self._logger.info(say(said))
-        return None
+
+    def _say(self, text: Text) -> None:
+        # a data set may be built twice, or once for each of several loaders
+        if text not in self._said:
+            self._said.add(text)
+            self._logger.info(say(text))
 
     def _plan(self, dataset: Any) -> _Plan:
         """Describes all that the parsing of a data set depends on.
@@ -150,23 +175,36 @@ class AnnotationCache:
             raise RefusalError(
                 f'{self._path} lies beside the data: set MMGPU_CACHE to another folder'
             )
-        before = list_attributes(dataset)
+        before, kind = list_attributes(dataset), type(dataset)
+        code = read_code_state(kind)
         key = describe(
             {
-                'kind': _name_class(type(dataset)),
+                'kind': _name_class(kind),
                 'attributes': before,
                 'folder': os.getcwd(),
                 'file': os.path.abspath(dataset.ann_file),
-                'code': _list_code(type(dataset)),
+                'code': code.digest,
+                'sources': _stamp_sources(kind, code),
                 'versions': _list_versions(),
                 'python': sys.version_info[:2],
             }
         )
-        return _Plan(key, before)
+        return _Plan(key, before, code, frozenset(sys.modules))
 
-    def _read(self, plan: _Plan) -> ParsedAnnotations | None:
+    def _read(self, plan: _Plan, found: Initialisation) -> ParsedAnnotations | None:
         assert self._folder is not None
-        return self._folder.read(plan.key)
+        try:
+            return self._folder.read(plan.key)
+        except DamagedError as damage:
+            self._say(
+                phrase(
+                    'GPUEfficiencyHook: {damage}; annotations of {data_set} are '
+                    'parsed and kept anew.',
+                    damage=damage,
+                    data_set=_name(found),
+                )
+            )
+            return None
 
     def _keep(
         self, dataset: Any, plan: _Plan, found: Initialisation, opened: OpenedFiles
@@ -179,6 +217,9 @@ class AnnotationCache:
             raise RefusalError('it starts threads or processes, whose files are unseen')
         if opened.misses_files:
             raise RefusalError('it looks for a file that is not there, and may come')
+        if read_code_state(type(dataset)).digest != plan.code.digest:
+            # what is mapped would leave that out
+            raise RefusalError('parsing it changes its class, or a value of a module')
         stamps = dict(opened.stamps)
         file = os.path.abspath(dataset.ann_file)
         stamps.setdefault(file, read_stamp(file))
@@ -186,10 +227,14 @@ class AnnotationCache:
             raise RefusalError('a file changed while it was read')
         mount = read_mount(os.path.realpath(file))
         is_remote = mount is not None and mount.is_network
-        if not is_settled(stamps, _NETWORK_GRAIN_S if is_remote else _GRAIN_S):
-            raise RefusalError('a file changed a moment ago')
+        grain_s = _NETWORK_GRAIN_S if is_remote else _GRAIN_S
+        for stamp in stamps.values():
+            check_settled(stamp, grain_s)
+        # a module that is imported in a function is as good as a file that is read
+        for source in list_imported(plan.code.names, plan.modules):
+            stamps.setdefault(source, read_stamp(source))
         state = take_state(dataset, plan.before)
-        entry = self._folder.read(plan.key)
+        entry = self._read(plan, found)
         is_new = False
         if entry is None:
             is_new = self._folder.keep(
@@ -216,6 +261,37 @@ class AnnotationCache:
         if is_same and entry.is_shared:
             dataset.data_bytes = entry.data
             dataset.data_address = entry.addresses
+
+
+def _name(found: Initialisation) -> str:
+    return f'{found.file} ({found.kind})' if found.file else found.kind
+
+
+def check_settled(stamp: FileStamp, grain_s: float) -> None:
+    """Checks that a next change of a file will move its times.
+
+    Every change of a file moves both of its times to that of the file system's clock.
+    One that comes within the resolution of these times is not seen. ``mtime`` can be
+    set to anything: where it lies ahead, the time of the last change (``ctime``), which
+    nobody can set, says when that was. Where that one lies ahead, too, a clock is
+    wrong, and it is unknown when it was.
+
+    Args:
+        stamp: Of the file, as it was read.
+        grain_s: Resolution of the file system's times.
+
+    Raises:
+        RefusalError: If not, or if it is unknown.
+    """
+    changed_s, written_s = read_age_s(stamp.ctime_ns), read_age_s(stamp.mtime_ns)
+    if changed_s <= -grain_s:
+        raise RefusalError(
+            f'{stamp.path} was changed {-changed_s:.0f} s ahead of the clock of this '
+            'host, and so a next change may go unseen: set the clock of this host, or '
+            'of the one that has the file'
+        )
+    if changed_s < grain_s or abs(written_s) < grain_s:
+        raise RefusalError('a file changed a moment ago')
 
 
 def check_dataset(dataset: Any) -> None:
@@ -258,49 +334,27 @@ def list_attributes(dataset: Any) -> dict[str, str]:
     return texts
 
 
-def describe(value: Any) -> str:
-    """Returns a value as text, which is equal only for equal values.
-
-    Raises:
-        RefusalError: If it is no plain data.
-    """
-    kind = type(value)
-    if value is None or kind in (bool, int, float, str, bytes):
-        return repr(value)
-    if isinstance(value, (list, tuple)) and kind in (list, tuple):
-        return f'{kind.__name__}({",".join(map(describe, value))})'
-    if isinstance(value, Mapping) and isinstance(value, dict):
-        items = (f'{describe(key)}:{describe(own)}' for key, own in value.items())
-        return f'{kind.__name__}({",".join(items)})'
-    if kind in (set, frozenset):
-        return f'{kind.__name__}({",".join(sorted(map(describe, value)))})'
-    if kind is np.ndarray and value.dtype.kind in 'biufUS':
-        digest = hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()
-        return f'array({value.dtype.str},{value.shape},{digest})'
-    if isinstance(value, Path):
-        return f'Path({os.fspath(value)!r})'
-    if isinstance(value, np.generic):
-        return f'{kind.__name__}({value!r})'
-    raise RefusalError(f'a {kind.__name__}, which is no plain data')
-
-
 def _name_class(kind: type) -> str:
     return f'{kind.__module__}.{kind.__qualname__}'
 
 
-def _list_code(kind: type) -> dict[str, Any]:
-    """Path, size and time of the source files that define a data set's classes."""
+def _stamp_sources(kind: type, code: CodeState) -> dict[str, Any]:
+    """Path, size and time of the source files of a data set's classes and their code.
+
+    Those of its bases are among them if they are installed: a fork may be edited where
+    it lies, its version the same.
+    """
     classes = [each for each in kind.__mro__ if each is not object]
     for each in list(classes):
         own = vars(each).values()
         classes += [value for value in own if isinstance(value, type)]
+    modules = (sys.modules.get(each.__module__) for each in classes)
+    files = {getattr(module, '__file__', None) for module in modules}
     stamps = {}
-    for name in {each.__module__ for each in classes}:
-        file = getattr(sys.modules.get(name), '__file__', None)
-        if file is not None:
-            stamp = read_stamp(file)
-            stamps[name] = (stamp.path, stamp.size, stamp.mtime_ns)
-    return {name: stamps[name] for name in sorted(stamps)}
+    for file in sorted({*code.files, *filter(None, files)}):
+        stamp = read_stamp(file)
+        stamps[file] = stamp.size, stamp.mtime_ns
+    return stamps
 
 
 @functools.cache
@@ -336,9 +390,7 @@ def take_state(dataset: Any, before: Mapping[str, str]) -> bytes:
         if name not in before or _is_changed(value, before[name])
     }
     removed = [name for name in before if name not in own and name not in _NOT_KEPT]
-    buffer = io.BytesIO()
-    _StatePickler(buffer, protocol=4).dump((changed, removed))
-    return buffer.getvalue()
+    return dump_plain((changed, removed))
 
 
 def _is_changed(value: Any, text: str) -> bool:
@@ -348,9 +400,9 @@ def _is_changed(value: Any, text: str) -> bool:
         return True
 
 
-def _restore(dataset: Any, entry: ParsedAnnotations) -> bool:
-    """Gives a data set the cached attributes of an initialised one."""
-    changed, removed = _StateUnpickler(io.BytesIO(entry.state)).load()
+def _restore(dataset: Any, entry: ParsedAnnotations) -> None:
+    """Gives a data set the cached state of an initialised one."""
+    changed, removed = load_plain(entry.state)
     own = vars(dataset)
     for name in removed:
         own.pop(name, None)
@@ -361,43 +413,3 @@ def _restore(dataset: Any, entry: ParsedAnnotations) -> bool:
         data_address=entry.addresses,
         _fully_initialized=True,
     )
-    return True
-
-
-_PLAIN = (list, dict, set, frozenset, tuple, int, float, str, bytes, bool, complex)
-"""Plain types that the annotation cache accepts, as values and as types."""
-_TYPES: tuple[type, ...] = (OrderedDict, defaultdict, np.ndarray, np.dtype)
-_NUMPY_MODULES = ('numpy', 'numpy.core.multiarray', 'numpy._core.multiarray')
-_NUMPY_NAMES = ('_reconstruct', 'scalar', 'ndarray', 'dtype')
-
-
-class _StatePickler(pickle.Pickler):
-    """Pickler for a data set's attributes, which refuses all but plain data."""
-
-    def reducer_override(self, value: Any) -> Any:
-        kind = value if isinstance(value, type) else type(value)
-        is_plain = kind in _PLAIN or issubclass(kind, (*_TYPES, np.generic))
-        is_numpys = callable(value) and value.__module__ in _NUMPY_MODULES
-        if is_plain or is_numpys:
-            return NotImplemented
-        raise RefusalError(f'it keeps a {kind.__name__}, which is no plain data')
-
-
-class _StateUnpickler(pickle.Unpickler):
-    """Unpickler for a data set's attributes, which refuses all but plain data."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        plain = {kind.__name__ for kind in _PLAIN}
-        is_builtin = module == 'builtins' and name in plain
-        is_collection = module == 'collections' and name in (
-            'OrderedDict',
-            'defaultdict',
-        )
-        is_array = module in _NUMPY_MODULES and name in _NUMPY_NAMES
-        if not (is_builtin or is_collection or is_array):
-            _refuse_class(module, name)
-        return super().find_class(module, name)
-
-
-def _refuse_class(module: str, name: str) -> NoReturn:
-    raise CacheError(f'what is kept has a {module}.{name}')

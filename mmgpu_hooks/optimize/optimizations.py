@@ -88,8 +88,7 @@ class Optimizations:
         """Starts all remaining optimisations, right before the train loop runs."""
         for name in self._names:
             if name == 'annotations':
-                if not self._has_data_sets:
-                    self._refuse(name, 'the data sets were built before')
+                self._settle_annotations()
             elif name != 'small_tensors':
                 self._begin(name, runner, partial(self._give_up, name))
             elif not self._has_loader:
@@ -109,6 +108,18 @@ class Optimizations:
             resume.begin_epoch(book)
         except Exception as error:  # noqa: BLE001, training must not see it
             self._give_up('resume', error)
+
+    def _settle_annotations(self) -> None:
+        """Ends the annotation cache if it was of no use, once data sets are built."""
+        name = 'annotations'
+        if not self._has_data_sets:
+            self._refuse(name, 'the data sets were built before')
+            return
+        active: Any = self._on.get(name)
+        reason = None if active is None else active.idle_reason
+        if reason is not None:
+            self._close(name, self._on.pop(name))
+            self._refuse(name, reason)
 
     def _begin_late(self, loop: Any) -> None:
         """Starts DataLoader optimisations of a loop that was built before the hook."""

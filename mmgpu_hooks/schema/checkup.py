@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Optional, Tuple
+from typing import Literal, Optional, Tuple
 
 from mmgpu_hooks.schema.recorded import HostLimits
 from mmgpu_hooks.schema.text import Text
@@ -181,6 +181,10 @@ class ConfigCheck:
     """Soft limit on open files to which MMEngine raises a lower limit."""
 
 
+CacheFault = Literal['link', 'kind', 'owner', 'mode']
+"""Fault of the folder of parsed annotations: a link, no folder, another's, its mode."""
+
+
 @dataclass(frozen=True)
 class CacheUse:
     """The folder of parsed annotations, which ``optimize='annotations'`` fills."""
@@ -193,6 +197,10 @@ class CacheUse:
     """Bytes of all files in the folder of parsed annotations."""
     reason: Optional[str] = None
     """Reason why the cache folder is not used; ``None`` if it can be used or made."""
+    fault: Optional[CacheFault] = None
+    """Kind of that reason, where something other than another folder may mend it."""
+    target: Optional[str] = None
+    """Folder that the cache folder's link leads to, if that one can be used or made."""
 
 
 @dataclass(frozen=True)

@@ -322,6 +322,8 @@ class RunRecord(
     optimized: Tuple[str, ...] = ()
     """Optimisations that were on when training began, by their names in ``optimize``.
 
+    ``annotations`` is one of them if it mapped or kept any data set.
+
     It trains the same weights with all but ``resume``."""
     overhead: Optional[StepOverhead] = None
     """Host work of one train step, counted once: parameter groups, clipping etc."""
@@ -387,7 +389,9 @@ class DatasetStart(Recorded, frozen=True, kw_only=True):
     kind: str
     """Class of the data set, such as ``CocoDataset``."""
     file: Optional[str] = None
-    """Annotation file, as the data set names it; ``None`` where it has none."""
+    """Annotation file, or else the folder of its images, as the data set names it.
+
+    ``None`` where it names neither."""
     file_bytes: Optional[Count] = None
     mount: Optional[str] = None
     """Type of the annotation file's file system, where that is on another host."""
@@ -410,6 +414,12 @@ class DatasetStart(Recorded, frozen=True, kw_only=True):
     """Bytes of the serialised samples; ``None`` where they stay Python objects."""
     is_cached: bool = False
     """True if the data set was mapped and not parsed (``optimize='annotations'``)."""
+    is_kept: bool = False
+    """True if the data set was parsed and kept for the next start, by any rank."""
+    refused: Optional[str] = None
+    """Reason why ``optimize='annotations'`` did not keep what was parsed.
+
+    ``None`` where it did, or was not asked to."""
     is_validation: bool = False
 
 

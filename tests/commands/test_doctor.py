@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -841,3 +842,49 @@ def test_the_folder_of_parsed_annotations_is_shown(check, tmp_path, monkeypatch)
     assert row['level'] == 'notice'
     assert row['text'].startswith(f'{folder} may be written by others (mode 0777)')
     assert row['cure'] == f'chmod 700 {folder}, or export MMGPU_CACHE=DIR'
+
+
+def plant_own_link(folder: Path) -> str:
+    folder.rename(folder.with_name('elsewhere'))
+    folder.symlink_to(folder.with_name('elsewhere'))
+    return f'export MMGPU_CACHE={folder.with_name("elsewhere")} (where the link leads)'
+
+
+def plant_bad_link(folder: Path) -> str:
+    plant_own_link(folder)
+    folder.chmod(0o777)
+    return 'export MMGPU_CACHE=DIR, a folder of your own'
+
+
+def plant_file(folder: Path) -> str:
+    folder.rmdir()
+    folder.touch()
+    return f'move {folder} away, or export MMGPU_CACHE=DIR'
+
+
+def plant_another_owner(folder: Path) -> str:
+    if os.geteuid():
+        pytest.skip('only root gives folders away')
+    os.chown(folder, 4321, -1)
+    return 'export MMGPU_CACHE=DIR, a folder of your own'
+
+
+FAULTS = plant_own_link, plant_bad_link, plant_file, plant_another_owner
+
+
+@pytest.mark.parametrize(
+    'plant', FAULTS, ids=lambda plant: plant.__name__.split('_', 1)[1]
+)
+def test_the_cure_of_the_folder_of_parsed_annotations_helps(
+    check, tmp_path, monkeypatch, plant
+):
+    folder = tmp_path / 'annotations'
+    folder.mkdir(mode=0o700)
+    cure = plant(folder)
+    monkeypatch.setenv('MMGPU_CACHE', str(folder))
+    row = check()['annotations']
+    assert (row['level'], row['cure']) == ('notice', cure)
+    named = re.match(r'export MMGPU_CACHE=(/\S+)', cure)
+    if named:
+        monkeypatch.setenv('MMGPU_CACHE', named[1])
+        assert check()['annotations']['level'] == 'ok'

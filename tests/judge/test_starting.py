@@ -74,6 +74,16 @@ CASES: dict[str, tuple[Run, dict[str, str]]] = {
         {'MG702': PARSED.replace('48.0 s (', '48.0 s on each of 8 ranks (', 1)},
     ),
     'mapped': (make_run_of(make_start(replace(COCO, is_cached=True))), {}),
+    'kept': (make_run_of(make_start(replace(COCO, is_kept=True))), {}),
+    'refused': (
+        make_run_of(make_start(replace(COCO, refused='it lists folders'))),
+        {
+            'MG702': PARSED.replace(
+                'maps what was parsed once',
+                'kept nothing of it, since it lists folders',
+            )
+        },
+    ),
     'little': (make_run_of(make_start(replace(COCO, wall_s=9.0, read_s=9.0))), {}),
     'little of a long run': (make_run_of(make_start(COCO), step=50_000.0), {}),
     'minutes of a long run': (

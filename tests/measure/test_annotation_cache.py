@@ -20,6 +20,7 @@ from mmgpu_hooks.measure import annotation_cache
 from mmgpu_hooks.measure.annotation_cache import (
     CacheError,
     CacheFolder,
+    DamagedError,
     MappedArray,
     locate_folder,
     read_stamp,
@@ -114,27 +115,74 @@ def test_a_file_that_changed_makes_it_old(folder, source, change):
     assert folder.read(KEY) is None
 
 
-def test_a_torn_file_is_none(folder, source):
+def test_a_torn_file_is_damaged(folder, source):
     keep(folder, source)
     path = find_file(folder)
     whole = path.read_bytes()
     for size in (0, 10, 40, 300, 4096, 5000, len(whole) - 1):
         path.write_bytes(whole[:size])
-        assert folder.read(KEY) is None
+        with pytest.raises(DamagedError, match='is damaged: '):
+            folder.read(KEY)
     path.write_bytes(whole + b'x')
-    assert folder.read(KEY) is None
+    with pytest.raises(DamagedError, match='its size is not the one'):
+        folder.read(KEY)
     path.write_bytes(whole)
     assert folder.read(KEY) is not None
 
 
-@pytest.mark.parametrize('place', [5, 60, 4100, 8200])
-def test_a_flipped_bit_is_found(folder, source, place):
+PLACES = {'header': 60, 'attributes': 4100, 'addresses': 8200, 'first sample': 12300}
+
+
+@pytest.mark.parametrize('is_network', [False, True], ids=['mapped', 'read'])
+@pytest.mark.parametrize('place', [*PLACES, 'middle', 'last'])
+def test_a_flipped_bit_is_found(folder, source, place, is_network):
     keep(folder, source)
+    folder._is_network = is_network
     path = find_file(folder)
     whole = bytearray(path.read_bytes())
-    whole[place] ^= 1
+    middle = (12288 + len(whole)) // 2
+    places = {**PLACES, 'middle': middle, 'last': len(whole) - 1}
+    whole[places[place]] ^= 1
     path.write_bytes(whole)
+    with pytest.raises(DamagedError, match=r'that (was|were) written'):
+        folder.read(KEY)
+    # and is written anew
+    assert keep(folder, source)
+    assert folder.read(KEY) is not None
+
+
+def test_a_file_of_another_layout_is_none(folder, source):
+    keep(folder, source)
+    path = find_file(folder)
+    path.write_bytes(path.read_bytes().replace(b'annotations 2', b'annotations 1', 1))
     assert folder.read(KEY) is None
+
+
+def test_what_the_disk_has_lost_is_damaged_and_never_mapped(
+    folder, source, monkeypatch
+):
+    keep(folder, source)
+    read = os.pread
+
+    def fail(descriptor: int, size: int, begin: int) -> bytes:
+        if begin >= 12288:
+            raise OSError(errno.EIO, 'Input/output error')
+        return read(descriptor, size, begin)
+
+    monkeypatch.setattr(os, 'pread', fail)
+    monkeypatch.setattr(annotation_cache, '_map_array', None)
+    with pytest.raises(DamagedError, match='Input/output error'):
+        folder.read(KEY)
+
+
+def test_reading_is_cheap_beside_parsing(folder, source):
+    """75 MB, as of COCO's annotations, which take seconds to parse."""
+    data = np.zeros(75_000_000, np.uint8)
+    ends = np.arange(1_000, 75_000_001, 1_000)
+    folder.keep(KEY, [read_stamp(str(source))], STATE, data, ends)
+    begun_s = time.process_time()
+    assert folder.read(KEY) is not None
+    assert time.process_time() - begun_s < 0.5
 
 
 def plant_link(path: Path) -> None:
@@ -193,7 +241,44 @@ def test_a_folder_that_is_not_the_users_own_is_refused(tmp_path, case):
     with pytest.raises(CacheError) as refused:
         CacheFolder(path)
     assert str(refused.value) == f'{path} {reasons[case]}'
-    assert read_use({'MMGPU_CACHE': str(path)}).reason == str(refused.value)
+    use = read_use({'MMGPU_CACHE': str(path)})
+    assert use.reason == str(refused.value)
+    faults = {
+        'another owner': 'owner',
+        'a link': 'link',
+        'written by all': 'mode',
+        'a file': 'kind',
+    }
+    assert use.fault == faults[case]
+    target = str(path.with_name('elsewhere')) if case == 'a link' else None
+    assert use.target == target
+
+
+@pytest.mark.parametrize('case', ['gone', 'written by all', 'a file', 'a loop'])
+def test_where_a_link_leads_is_named_if_it_can_be_used(tmp_path, case):
+    link, target = tmp_path / 'annotations', tmp_path / 'elsewhere'
+    link.symlink_to(link if case == 'a loop' else target)
+    if case == 'written by all':
+        target.mkdir()
+        target.chmod(0o777)
+    elif case == 'a file':
+        target.touch()
+    use = read_use({'MMGPU_CACHE': str(link)})
+    assert use.fault == 'link'
+    assert use.target == (str(target) if case == 'gone' else None)
+
+
+def test_a_folder_that_is_closed_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / 'annotations'
+    path.mkdir(mode=0o500)
+    # who runs the tests may be root
+    monkeypatch.setattr(os, 'access', lambda path, mode: not mode & os.W_OK)
+    for fault, mode in (('mode', 0o500), (None, 0o700)):
+        path.chmod(mode)
+        use = read_use({'MMGPU_CACHE': str(path)})
+        assert (use.reason, use.fault) == (f'{path} cannot be written', fault)
+        with pytest.raises(CacheError, match='cannot be written'):
+            CacheFolder(path)
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
@@ -256,8 +341,7 @@ def test_what_fails_while_it_is_written_leaves_nothing(
 
 
 def test_of_two_writers_one_writes(folder, source):
-    name = annotation_cache._name(KEY)
-    part = folder.path / f'{name}.77.aa.part'
+    part = name_part(folder, 77)
     has_locked, locks = os.pipe()
     child = os.fork()
     if not child:
@@ -272,6 +356,107 @@ def test_of_two_writers_one_writes(folder, source):
     # and what it left is cleared away
     assert keep(folder, source)
     assert not part.exists()
+
+
+def name_part(folder: CacheFolder, pid: int, host: str | None = None) -> Path:
+    """What a writer of the same annotations is writing, or was."""
+    name = annotation_cache._name(KEY)
+    host = host or annotation_cache._name_host()
+    return folder.path / f'{name}.{host}.{pid}.aa.part'
+
+
+def refuse_locks(monkeypatch: Any, number: int) -> None:
+    """As a file system that has none."""
+
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr('fcntl.flock', flock)
+
+
+def find_dead_pid() -> int:
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+    return child
+
+
+NO_LOCKS = {
+    'Lustre': errno.ENOSYS,
+    'no such operation': errno.EOPNOTSUPP,
+    'no lock daemon': errno.ENOLCK,
+}
+
+
+@pytest.mark.parametrize('case', NO_LOCKS)
+def test_where_nothing_locks_a_killed_writer_is_told_by_its_process(
+    folder, source, monkeypatch, case
+):
+    refuse_locks(monkeypatch, NO_LOCKS[case])
+    part = name_part(folder, os.getppid())
+    part.touch(0o600)
+    assert not keep(folder, source)
+    part = part.rename(name_part(folder, find_dead_pid()))
+    assert keep(folder, source)
+    assert not part.exists()
+    assert folder.read(KEY) is not None
+
+
+@pytest.mark.parametrize('sign', [-1, 1], ids=['old', 'ahead'])
+@pytest.mark.parametrize('host', ['another host', 'a pid that was given again'])
+def test_where_nothing_locks_a_killed_writer_is_told_by_its_silence(
+    folder, source, monkeypatch, host, sign
+):
+    refuse_locks(monkeypatch, errno.ENOSYS)
+    part = name_part(folder, os.getppid(), '00000000' if 'another' in host else None)
+    part.touch(0o600)
+    assert not keep(folder, source)
+    changed_s = time.time() + sign * (annotation_cache._SILENT_S - 60)
+    os.utime(part, (changed_s, changed_s))
+    assert not keep(folder, source)
+    changed_s = time.time() + sign * (annotation_cache._SILENT_S + 60)
+    os.utime(part, (changed_s, changed_s))
+    assert keep(folder, source)
+    assert not part.exists()
+
+
+def test_a_lock_that_another_holds_is_no_missing_lock(folder, source, monkeypatch):
+    refuse_locks(monkeypatch, errno.EWOULDBLOCK)
+    part = name_part(folder, find_dead_pid())
+    part.touch(0o600)
+    os.utime(part, (0, 0))
+    assert not keep(folder, source)
+
+
+def test_a_part_is_locked_for_writing_as_nfs_asks(folder, source, monkeypatch):
+    opened = []
+    original = os.open
+
+    def note(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        if str(path).endswith('.part'):
+            opened.append(flags & os.O_ACCMODE)
+        return original(path, flags, *args, **kwargs)
+
+    name_part(folder, 77).touch(0o600)
+    monkeypatch.setattr(os, 'open', note)
+    assert keep(folder, source)
+    assert opened[0] == os.O_RDWR
+
+
+def test_who_is_taken_for_a_killed_writer_keeps_nothing(folder, source, monkeypatch):
+    sync = os.fsync
+
+    def take_over(descriptor: int) -> None:
+        sync(descriptor)
+        for part in folder.path.glob('*.part'):
+            part.unlink()
+
+    with monkeypatch.context() as planted:
+        planted.setattr(os, 'fsync', take_over)
+        assert not keep(folder, source)
+    assert list(folder.path.iterdir()) == []
+    assert keep(folder, source)
 
 
 def test_writers_that_are_killed_leave_no_torn_file(folder, source):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib
 import json
 import multiprocessing
 import os
 import pickle
 import random
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,9 +20,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mmdet.datasets import CocoDataset, Objects365V1Dataset, VOCDataset
+from mmdet.datasets import (
+    CocoDataset,
+    LVISV05Dataset,
+    LVISV1Dataset,
+    Objects365V1Dataset,
+    VOCDataset,
+)
 from mmengine.dataset import BaseDataset, ConcatDataset, RepeatDataset
 
+from fakes.lvis_stub import provide_lvis
 from mmgpu_hooks.measure.dataset_start import DatasetWatch, Initialisation
 from mmgpu_hooks.optimize import annotations as kept
 from mmgpu_hooks.optimize.annotations import AnnotationCache
@@ -117,6 +126,22 @@ def write_voc(root: Path, images: int = 12) -> Path:
     return root
 
 
+def write_lvis(path: Path, images: int = 30) -> Path:
+    """As COCO's, with what LVIS has beside: where an image came from, and negatives."""
+    chosen = random.Random(2)
+    found = json.loads(write_coco(path, images, 2).read_text())
+    found['categories'] = [{'id': n + 1, 'name': f'{n}'} for n in range(1203)]
+    for image in found['images']:
+        name = f'{image["id"]:012d}.jpg'
+        image['file_name'] = f'COCO_train2014_{name}'
+        image['coco_url'] = f'http://images.cocodataset.org/train2017/{name}'
+        image['neg_category_ids'] = [chosen.randrange(1203) + 1]
+    for annotation in found['annotations']:
+        annotation['category_id'] = chosen.randrange(1203) + 1
+    path.write_text(json.dumps(found))
+    return path
+
+
 @pytest.fixture(scope='module')
 def data(tmp_path_factory) -> Path:
     """A folder of annotations that nobody changes."""
@@ -124,6 +149,7 @@ def data(tmp_path_factory) -> Path:
     write_coco(folder / 'coco' / 'train.json')
     write_coco(folder / 'coco' / 'val.json', 15, 1)
     write_voc(folder / 'voc')
+    write_lvis(folder / 'lvis' / 'train.json')
     time.sleep(2 * kept._GRAIN_S)
     return folder
 
@@ -156,6 +182,16 @@ def build_voc(data: Path, **more: Any) -> Any:
     )
 
 
+def build_lvis(data: Path, kind: Any = LVISV1Dataset) -> Any:
+    return kind(
+        data_root=str(data / 'lvis'),
+        ann_file='train.json',
+        data_prefix={'img': ''},
+        filter_cfg=dict(FILTER),
+        pipeline=[],
+    )
+
+
 def build_concat(data: Path) -> Any:
     return ConcatDataset(
         [build_coco(data), build_coco(data, ann_file='val.json', lazy_init=True)]
@@ -170,6 +206,8 @@ BUILT: dict[str, Callable[[Path], Any]] = {
     'chosen samples': lambda data: build_coco(data, indices=[3, 1, 2]),
     'with classes': lambda data: build_coco(data, return_classes=True),
     'Objects365': lambda data: build_coco(data, Objects365V1Dataset),
+    'LVIS v1': build_lvis,
+    'LVIS v0.5': lambda data: build_lvis(data, LVISV05Dataset),
     'VOCDataset': build_voc,
     'Concat': build_concat,
     'Repeat': lambda data: RepeatDataset(build_coco(data), times=3),
@@ -207,7 +245,8 @@ def assert_same(ours: Any, plain: Any) -> None:
 
 
 @pytest.mark.parametrize('case', BUILT)
-def test_what_is_kept_is_what_is_parsed(data, folder, case):
+def test_what_is_kept_is_what_is_parsed(data, folder, monkeypatch, case):
+    provide_lvis(monkeypatch)
     plain = BUILT[case](data)
     for is_cached in (False, True):
         with Start(folder) as start:
@@ -232,17 +271,15 @@ def test_a_data_set_whose_annotations_are_kept_opens_no_file(data, folder, monke
     """No annotation file is opened where what it holds is kept."""
     with Start(folder):
         build_voc(data)
-    opened = []
 
-    def note(self: Any) -> Any:
-        opened.append(self)
+    def read(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError('parsed')
 
-    monkeypatch.setattr(VOCDataset, 'load_data_list', note)
+    for name in ('list_from_file', 'get_local_path', 'get'):
+        monkeypatch.setattr(f'mmdet.datasets.xml_style.{name}', read)
     with Start(folder) as start:
         assert len(build_voc(data)) > 0
     assert start.cached == [True]
-    assert opened == []
 
 
 CHANGED_ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -275,6 +312,79 @@ def test_another_version_is_parsed_anew(data, folder, monkeypatch):
         build_coco(data)
     kept._list_versions.cache_clear()
     assert start.cached == [False]
+
+
+OWN_CODE = {
+    'own_data_set': (
+        'from mmdet.datasets import CocoDataset\n'
+        'from own_helpers import mark\n'
+        'class OwnDataset(CocoDataset):\n'
+        '    MARK = 1\n'
+        '    def parse_data_info(self, raw):\n'
+        '        from own_late import late\n'
+        '        parsed = super().parse_data_info(raw)\n'
+        '        return dict(parsed, mark=mark(), own=self.MARK, late=late())\n'
+    ),
+    'own_helpers': 'def mark():\n    return 1\n',
+    'own_late': 'def late():\n    return 1\n',
+}
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch) -> Iterator[Any]:
+    """A project's own data set, of several modules."""
+    for name, text in OWN_CODE.items():
+        (tmp_path / f'{name}.py').write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield importlib.import_module('own_data_set')
+    for name in OWN_CODE:
+        sys.modules.pop(name, None)
+
+
+def change_helper(own: Any, monkeypatch: Any) -> dict[str, int]:
+    path = Path(sys.modules['own_helpers'].__file__)
+    path.write_text('def mark():\n    return 22\n')
+    monkeypatch.setattr(own, 'mark', lambda: 22)
+    return {'mark': 22}
+
+
+def change_late(own: Any, monkeypatch: Any) -> dict[str, int]:
+    path = Path(sys.modules.pop('own_late').__file__)
+    path.write_text('def late():\n    return 22\n')
+    return {'late': 22}
+
+
+def change_attribute(own: Any, monkeypatch: Any) -> dict[str, int]:
+    monkeypatch.setattr(own.OwnDataset, 'MARK', 22)
+    return {'own': 22}
+
+
+def change_installed(own: Any, monkeypatch: Any) -> dict[str, int]:
+    parse = CocoDataset.parse_data_info
+
+    def changed(self: Any, raw: Any) -> Any:
+        return {**parse(self, raw), 'flag': 22}
+
+    monkeypatch.setattr(CocoDataset, 'parse_data_info', changed)
+    return {'flag': 22}
+
+
+CODE_CHANGES = change_helper, change_late, change_attribute, change_installed
+
+
+@pytest.mark.parametrize(
+    'change', CODE_CHANGES, ids=lambda change: change.__name__.split('_', 1)[1]
+)
+def test_code_that_its_class_uses_is_in_the_key(data, folder, own, monkeypatch, change):
+    for is_cached in (False, True):
+        with Start(folder) as start:
+            build_coco(data, own.OwnDataset)
+        assert start.cached == [is_cached]
+    expected = change(own, monkeypatch)
+    with Start(folder) as start:
+        sample = build_coco(data, own.OwnDataset).get_data_info(0)
+    assert start.cached == [False]
+    assert {name: sample[name] for name in expected} == expected
 
 
 def test_code_that_changed_is_parsed_anew(data, folder, tmp_path, monkeypatch):
@@ -324,15 +434,50 @@ def test_a_file_that_changed_is_parsed_anew(tmp_path, folder, changed):
     assert len(list(folder.iterdir())) == 1
 
 
-def test_a_file_that_just_changed_is_not_kept(tmp_path, folder):
-    file = tmp_path / 'data' / 'coco' / 'train.json'
-    write_coco(file)
+def test_a_file_that_just_changed_is_not_kept(tmp_path, folder, monkeypatch):
+    write_coco(tmp_path / 'data' / 'coco' / 'train.json')
     # a machine that is slow to come here must not make it old
-    ahead_s = time.time() + 60
-    os.utime(file, (ahead_s, ahead_s))
+    monkeypatch.setattr(kept, '_GRAIN_S', 60.0)
     with Start(folder) as start:
         build_coco(tmp_path / 'data')
-    assert start.logger.lines[0].endswith('not kept: a file changed a moment ago.')
+    (line,) = start.logger.lines
+    assert line.endswith('not kept: a file changed a moment ago.')
+
+
+@pytest.mark.parametrize('case', ['the day before', 'a day ahead'])
+def test_a_time_that_was_set_is_kept(tmp_path, folder, case):
+    """``touch``, ``rsync -t`` and archives set ``mtime``, never the time of that."""
+    file = write_coco(tmp_path / 'data' / 'coco' / 'train.json')
+    set_s = time.time() + (86_400 if 'ahead' in case else -86_400)
+    os.utime(file, (set_s, set_s))
+    time.sleep(2 * kept._GRAIN_S)
+    for is_cached in (False, True):
+        with Start(folder) as start:
+            build_coco(tmp_path / 'data')
+        assert start.cached == [is_cached]
+    # and a change is seen even if its time is set to the same again
+    text = file.read_text()
+    file.write_text(text.replace('0.jpg', '1.jpg', 1))
+    os.utime(file, (set_s, set_s))
+    with Start(folder) as start:
+        build_coco(tmp_path / 'data')
+    assert start.cached == [False]
+
+
+def test_a_file_of_a_host_whose_clock_is_ahead_is_not_kept(
+    tmp_path, folder, monkeypatch
+):
+    file = write_coco(tmp_path / 'data' / 'coco' / 'train.json')
+    ahead_ns = file.stat().st_ctime_ns
+    monkeypatch.setattr(kept, 'read_age_s', lambda ns: (ahead_ns - ns) / 1e9 - 3600)
+    with Start(folder) as start:
+        build_coco(tmp_path / 'data')
+    (line,) = start.logger.lines
+    assert line.endswith(
+        f'not kept: {file} was changed 3600 s ahead of the clock of this host, and so '
+        'a next change may go unseen: set the clock of this host, or of the one that '
+        'has the file.'
+    )
 
 
 class OwnInit(CocoDataset):
@@ -390,6 +535,27 @@ class Forking(CocoDataset):
         return super().load_data_list()
 
 
+class Counting(CocoDataset):
+    """Notes in its class that it was parsed."""
+
+    parsed = 0
+
+    def load_data_list(self) -> Any:
+        Counting.parsed += 1
+        return super().load_data_list()
+
+
+OPENED: list[str] = []
+
+
+class Noting(CocoDataset):
+    """Notes in its module what it has parsed."""
+
+    def load_data_list(self) -> Any:
+        OPENED.append(self.ann_file)
+        return super().load_data_list()
+
+
 class Hopeful(CocoDataset):
     """Reads one more file, where it is there."""
 
@@ -430,6 +596,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {'kind': Forking},
         'it starts threads or processes, whose files are unseen',
     ),
+    'its class': (
+        {'kind': Counting},
+        'parsing it changes its class, or a value of a module',
+    ),
+    'a module': (
+        {'kind': Noting},
+        'parsing it changes its class, or a value of a module',
+    ),
     'no file': (
         {'kind': Hopeful},
         'it looks for a file that is not there, and may come',
@@ -450,8 +624,14 @@ def test_what_is_not_safe_is_parsed_and_said(data, folder, monkeypatch, case):
         )
     for _ in range(2):
         with Start(folder) as start:
-            ours = build_coco(data, **given)
-        assert start.cached == [False]
+            for _ in range(2):
+                ours = build_coco(data, **given)
+            assert start.cache.idle_reason == (
+                'no data set could be kept, for the reasons above'
+            )
+        assert start.cached == [False, False]
+        assert [found.refused for found in start.found] == [reason, reason]
+        # once is enough
         (line,) = start.logger.lines
         assert line.endswith(f' are parsed and not kept: {reason}.')
     plain = build_coco(data, **given)
@@ -481,7 +661,32 @@ def test_what_others_planted_is_parsed_anew(data, folder, planted):
         'a link': 'is a link',
         'written by all': 'may be written by others (mode 0666)',
     }
-    assert f'{path} {reasons[planted]}' in start.logger.lines[0]
+    (line,) = start.logger.lines
+    assert line.endswith(f'not kept: {path} {reasons[planted]}.')
+
+
+@pytest.mark.parametrize('place', ['middle', 'end'])
+def test_a_damaged_file_is_said_parsed_and_kept_anew(data, folder, place):
+    with Start(folder):
+        build_coco(data)
+    (path,) = folder.iterdir()
+    whole = bytearray(path.read_bytes())
+    if place == 'end':
+        del whole[-1]
+    else:
+        # the same size, in the middle of the samples
+        whole[(12288 + len(whole)) // 2] ^= 0x10
+    path.write_bytes(whole)
+    with Start(folder) as start:
+        assert_same(build_coco(data), build_coco(data))
+    assert start.cached == [False, True]
+    damaged, kept_anew = start.logger.lines
+    assert f'{path} is damaged: ' in damaged
+    assert damaged.endswith('train.json (CocoDataset) are parsed and kept anew.')
+    assert kept_anew.endswith('are kept for the next start.')
+    with Start(folder) as start:
+        assert_same(build_coco(data), build_coco(data))
+    assert start.logger.lines == []
 
 
 def test_a_folder_that_others_may_write_is_not_used(data, folder):

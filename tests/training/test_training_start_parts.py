@@ -231,6 +231,48 @@ def test_what_is_long_is_said_before_and_after(tmp_path, monkeypatch):
     assert start.checkpoint_bytes == (tmp_path / 'weights.pth').stat().st_size
 
 
+@DATASETS.register_module(force=True)
+class ManyFiles(PlantedDataset):
+    """Reads a file for each image, before it has a list of them."""
+
+    def load_data_list(self) -> list[dict[str, Any]]:
+        for path in sorted(Path(self.data_root).glob('*.xml')):
+            path.read_text()
+        return super().load_data_list()
+
+
+@pytest.mark.parametrize('has_list', [True, False], ids=['a list', 'a folder'])
+def test_many_small_files_are_said_before_and_after(tmp_path, monkeypatch, has_list):
+    monkeypatch.setattr('mmgpu_hooks.judge.thresholds.MANY_FILES', 20)
+    folder, names = tmp_path / 'data', [f'{number:02d}' for number in range(30)]
+    folder.mkdir()
+    for name in names:
+        (folder / f'{name}.xml').write_text('<annotation/>')
+    (tmp_path / 'train.txt').write_text('\n'.join(names))
+    ann_file = str(tmp_path / 'train.txt') if has_list else ''
+    dataset = {'type': 'ManyFiles', 'data_root': str(folder), 'pipeline': []}
+    runner = train(
+        build_runner(tmp_path / 'work', dataset={**dataset, 'ann_file': ann_file})
+    )
+    source = ann_file or str(folder)
+    said = re.findall(r'GPUEfficiencyHook: (load.*)', log_of(runner))
+    before = f'loading {folder} (ManyFiles): 20 files read so far.'
+    if has_list:
+        before = f'loading {source}, a list of 30 lines (ManyFiles).'
+    assert said[0] == before
+    assert re.fullmatch(rf'loaded {source} in \S+ s, 64 samples\.', said[1])
+    assert len(said) == 2
+    (data_set,) = evidence_of(tmp_path / 'work').start.data_sets
+    assert (data_set.file, data_set.files) == (source, 30)
+
+
+def test_few_files_are_not_said(tmp_path):
+    (tmp_path / 'train.txt').write_text('a\n' * 999)
+    dataset = {'type': 'PlantedDataset', 'ann_file': str(tmp_path / 'train.txt')}
+    runner = train(build_runner(tmp_path / 'work', dataset={**dataset, 'pipeline': []}))
+    assert 'GPUEfficiencyHook: load' not in log_of(runner)
+
+
 def save_weights(folder: Path) -> Path:
     path = folder / 'weights.pth'
     torch.save({'state_dict': ToyModel().state_dict()}, path)
@@ -282,11 +324,17 @@ def test_parts_add_up_to_the_age_of_the_process(tmp_path, annotation_file):
     assert start.parts_s['other'] < 0.2 * start.wall_s
 
 
-def test_a_kill_in_the_middle_of_a_parse_names_the_data_set(
-    tmp_path, annotation_file, ask
-):
-    work_dir = tmp_path / 'work'
-    process = start_process(work_dir, annotation_file, 60)
+SOURCES = {'a small file': 'train.json', 'a list': 'train.txt', 'a folder': 'images'}
+
+
+@pytest.mark.parametrize('case', SOURCES)
+def test_a_kill_in_the_middle_of_a_parse_names_the_data_set(tmp_path, ask, case):
+    work_dir, source = tmp_path / 'work', tmp_path / SOURCES[case]
+    if case == 'a folder':
+        source.mkdir()
+    else:
+        source.write_text('x' * 100)
+    process = start_process(work_dir, source, 60)
     try:
         until = time.monotonic() + 60
         while not list(work_dir.rglob('before_training.jsonl')):
@@ -298,7 +346,8 @@ def test_a_kill_in_the_middle_of_a_parse_names_the_data_set(
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     answer = ask('why', work_dir)
-    said = f'SlowlyParsed began to load {annotation_file}, 1 MiB, '
+    size = '' if case == 'a folder' else ' 100 bytes,'
+    said = f'SlowlyParsed began to load {source},{size} '
     assert said in answer['sentence']
     assert [proof for proof in answer['proof'] if said in proof['text']]
 
@@ -328,7 +377,35 @@ def test_annotations_are_kept_in_a_training(tmp_path, monkeypatch):
         evidence = evidence_of(work_dir)
         found += [data_set.is_cached for data_set in evidence.start.data_sets]
         assert 'annotations' in evidence.run.optimized
+        assert [each.is_kept for each in evidence.start.data_sets] == [not number]
         assert 'optimize=annotations is on: parsed annotations are kept in' in log_of(
             runner
         )
     assert found == [False, True]
+
+
+@pytest.mark.parametrize('case', ['refused', 'no data set of MMEngine'])
+def test_a_cache_that_kept_nothing_is_not_listed(tmp_path, monkeypatch, case):
+    path = tmp_path / 'train.json'
+    path.write_text('x' * 100)
+    monkeypatch.setenv('MMGPU_CACHE', str(tmp_path / 'cache' / 'annotations'))
+    more: dict[str, Any] = {}
+    reason = 'no data set of MMEngine was initialised'
+    refused = []
+    if case == 'refused':
+        dataset = {'type': 'PlantedDataset', 'ann_file': str(path), 'pipeline': []}
+        more = {'dataset': {**dataset, 'serialize_data': False}}
+        reason = 'no data set could be kept, for the reasons above'
+        refused = ['its samples are Python objects (serialize_data=False)']
+    runner = train(
+        build_runner(
+            tmp_path / 'work', hook={**HOOK, 'optimize': 'annotations,ema'}, **more
+        )
+    )
+    evidence = evidence_of(tmp_path / 'work')
+    assert 'annotations' not in evidence.run.optimized
+    found = [each.refused for each in evidence.start.data_sets]
+    assert found == refused
+    said = f'optimize=annotations is not used: {reason}; training goes on as it was.'
+    assert said in log_of(runner)
+    assert BaseDataset.__init__ is INIT

@@ -49,21 +49,26 @@ def judge_parsing(run: Run) -> Finding | None:
     if not _is_worth(run, seconds):
         return None
     longest = max(parsed, key=lambda start: start.wall_s)
+    cure = phrase("optimize='annotations' maps what was parsed once")
+    if longest.refused is not None:
+        cure = phrase(
+            "optimize='annotations' kept nothing of it, since {refused}", longest
+        )
     facts = {
         'parsing_s': seconds,
         'data_set': _name(longest),
         'longest_s': longest.wall_s,
+        'cure': cure,
     }
     detail = phrase(
         'Parsing annotations took {parsing_s:sum} ({data_set}: {longest_s:sum}), as it '
-        "will at each start; optimize='annotations' maps what was parsed once.",
+        'will at each start; {cure}.',
         **facts,
     )
     if run.meta.world_size > 1:
         detail = phrase(
             'Parsing annotations took {parsing_s:sum} on each of {world_ranks} '
-            '({data_set}: {longest_s:sum}), as it will at each start; '
-            "optimize='annotations' maps what was parsed once.",
+            '({data_set}: {longest_s:sum}), as it will at each start; {cure}.',
             world_ranks=run.meta.world_size,
             **facts,
         )
@@ -181,10 +186,10 @@ def _is_worth(run: Run, seconds: float) -> bool:
 
 
 def _list_parsed(run: Run) -> list[DatasetStart]:
-    """List the data sets whose annotations were parsed, not taken from a cache."""
+    """List the data sets whose annotations will be parsed at the next start, too."""
     start = run.evidence.start
     found: Iterable[DatasetStart] = () if start is None else start.data_sets
-    return [data_set for data_set in found if not data_set.is_cached]
+    return [each for each in found if not (each.is_cached or each.is_kept)]
 
 
 def _has_many_files(start: DatasetStart) -> bool:

@@ -1,0 +1,118 @@
+"""Plain data: writes values as text, and pickles them, and refuses all other objects.
+
+Text is equal only for equal values, so that it can be a part of a key. What is read
+back from a pickle can be nothing but data, whoever wrote it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import pickle
+from collections import OrderedDict, defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mmgpu_hooks.optimize.refusal import RefusalError
+
+_PLAIN = (list, dict, set, frozenset, tuple, int, float, str, bytes, bool, complex)
+"""Plain types, as values and as types themselves (``defaultdict(list)``)."""
+_TYPES: tuple[type, ...] = (OrderedDict, defaultdict, np.ndarray, np.dtype)
+_NUMPY_MODULES = ('numpy', 'numpy.core.multiarray', 'numpy._core.multiarray')
+_NUMPY_NAMES = ('_reconstruct', 'scalar', 'ndarray', 'dtype')
+
+
+def describe(value: Any) -> str:
+    """Writes a value as text that is equal only for equal values.
+
+    Raises:
+        RefusalError: If it is no plain data.
+    """
+    kind = type(value)
+    if value is None or kind in (bool, int, float, str, bytes):
+        return repr(value)
+    if isinstance(value, (list, tuple)) and kind in (list, tuple):
+        return f'{kind.__name__}({",".join(map(describe, value))})'
+    if isinstance(value, Mapping) and isinstance(value, dict):
+        items = (f'{describe(key)}:{describe(own)}' for key, own in value.items())
+        return f'{kind.__name__}({",".join(items)})'
+    if kind in (set, frozenset):
+        return f'{kind.__name__}({",".join(sorted(map(describe, value)))})'
+    if kind is np.ndarray and value.dtype.kind in 'biufUS':
+        digest = hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()
+        return f'array({value.dtype.str},{value.shape},{digest})'
+    if isinstance(value, Path):
+        return f'Path({os.fspath(value)!r})'
+    if isinstance(value, np.generic):
+        return f'{kind.__name__}({value!r})'
+    raise RefusalError(f'a {kind.__name__}, which is no plain data')
+
+
+def count_values(value: Any, most: int) -> int:
+    """Counts what :func:`describe` would read of a value, up to a little over ``most``.
+
+    Containers are counted with all in them, long texts and arrays by their size.
+    """
+    waiting, count = [value], 0
+    while waiting and count <= most:
+        each = waiting.pop()
+        count += 1
+        if isinstance(each, (str, bytes)):
+            count += len(each) // 100
+        elif isinstance(each, np.ndarray):
+            count += each.nbytes // 1_000
+        elif isinstance(each, (list, tuple, set, frozenset, dict)):
+            count += len(each)
+            # a list of millions is not copied
+            if count <= most:
+                waiting += each
+                waiting += each.values() if isinstance(each, dict) else ()
+    return count
+
+
+def dump_plain(value: Any) -> bytes:
+    """Pickles plain data.
+
+    Raises:
+        RefusalError: If something in it is none.
+    """
+    buffer = io.BytesIO()
+    _PlainPickler(buffer, protocol=4).dump(value)
+    return buffer.getvalue()
+
+
+def load_plain(pickled: bytes) -> Any:
+    """Unpickles plain data; no code is run for it.
+
+    Raises:
+        RefusalError: If something in it is none.
+    """
+    return _PlainUnpickler(io.BytesIO(pickled)).load()
+
+
+class _PlainPickler(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        kind = value if isinstance(value, type) else type(value)
+        is_plain = kind in _PLAIN or issubclass(kind, (*_TYPES, np.generic))
+        is_numpys = callable(value) and value.__module__ in _NUMPY_MODULES
+        if is_plain or is_numpys:
+            return NotImplemented
+        raise RefusalError(f'it keeps a {kind.__name__}, which is no plain data')
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        plain = {kind.__name__ for kind in _PLAIN}
+        is_builtin = module == 'builtins' and name in plain
+        is_collection = module == 'collections' and name in (
+            'OrderedDict',
+            'defaultdict',
+        )
+        is_array = module in _NUMPY_MODULES and name in _NUMPY_NAMES
+        if not (is_builtin or is_collection or is_array):
+            raise RefusalError(f'what is kept has a {module}.{name}')
+        return super().find_class(module, name)
