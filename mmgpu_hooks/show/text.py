@@ -32,7 +32,11 @@ def visible(text: object) -> str:
     lines of a terminal or log, cells of a page, labels of a chart. Tabs and line
     breaks stay.
     """
-    return _INVISIBLE.sub(lambda match: ascii(match[0])[1:-1], str(text))
+    shown = str(text)
+    # a tenth of the time, for text as it nearly always is
+    if shown.replace('\n', ' ').isprintable():
+        return shown
+    return _INVISIBLE.sub(lambda match: ascii(match[0])[1:-1], shown)
 
 
 _OWN_STYLES = re.compile(r'(\x1b\[(?:0|1|2|1?;?3[1236])m)')

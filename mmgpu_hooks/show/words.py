@@ -12,7 +12,6 @@ import locale
 import os
 import sys
 from collections.abc import Mapping
-from importlib.resources import files
 from pathlib import Path
 
 from mmgpu_hooks.schema.text import ENGLISH, Text, Wording, phrase, quoted
@@ -55,7 +54,7 @@ def list_languages(
 
 def find_folder() -> Path:
     """Folder of the translation catalogs."""
-    return Path(str(files('mmgpu_hooks'))) / 'locale'
+    return Path(__file__).parents[1] / 'locale'
 
 
 def make_wording(languages: list[str]) -> Wording:
