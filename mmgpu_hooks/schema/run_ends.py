@@ -36,7 +36,7 @@ them, as a rule.
 
 RecordT = TypeVar('RecordT', bound=EvidenceLine)
 
-_MARKS = {
+_MARKS: dict[type[EvidenceLine], bytes] = {
     kind: b'{"kind":"%s"' % str(kind.__struct_config__.tag).encode()
     for kind in (EndRecord, VerdictRecord)
 }
