@@ -808,6 +808,14 @@ PATTERNS = (
         writer='Kubernetes, kubectl describe',
     ),
     Pattern(
+        cause='preempted',
+        order=Order.ENDED,
+        pattern=r'[Rr]eason: +DeadlineExceeded\s*$',
+        example='Reason:           DeadlineExceeded',
+        healthy='      Reason:       Completed',
+        writer='Kubernetes, pkg/kubelet/active_deadline.go',
+    ),
+    Pattern(
         cause='interrupted',
         order=Order.ENDED,
         pattern=r'(?:^|[\s:\]])KeyboardInterrupt(?::|$)',
@@ -2443,6 +2451,18 @@ PATTERNS = (
             'retrying'
         ),
         writer='NCCL, src/misc/socket.cc',
+    ),
+    Pattern(
+        cause='rank_never_came',
+        order=Order.PEERS,
+        pattern=r"store->get\('[^']{1,80}'\) got error: (?:Socket T|[Ww]ait t)imeout",
+        example=(
+            'torch.distributed.DistBackendError: [1] is setting up NCCL communicator '
+            'and retrieving ncclUniqueId from [0] via c10d key-value store by '
+            "store->get('0'), but store->get('0') got error: Socket Timeout"
+        ),
+        healthy=_WATCHDOG_STARTS,
+        writer='PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp',
     ),
     Pattern(
         cause='rank_never_came',
