@@ -25,10 +25,10 @@ def choose_rank(evidence: Path, first: Run) -> JudgedRank:
         first: Its run.
 
     Returns:
-        The rank that is judged, and all ranks, where there are several. Rank 0 alone,
-        where the others left more than can be read now.
+        The rank that is judged, all ranks, where there are several, and rank 0. Rank 0
+        alone, where the others left more than can be read now.
     """
     paths = find_other_ranks(evidence)
     if sum(path.stat().st_size for path in paths) > _MOST_BYTES:
-        return JudgedRank(first, None)
+        return JudgedRank(first, None, first)
     return read_ranks(first, paths)

@@ -13,8 +13,6 @@ import pwd
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import date, timedelta
 from difflib import get_close_matches
@@ -47,6 +45,9 @@ from mmgpu_hooks.show.many_runs import (
 )
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+    from contextlib import AbstractContextManager
+
     # it imports numpy, which a list of runs does without
     from mmgpu_hooks.experiment.engine import OnProgress
 
@@ -57,6 +58,8 @@ _PERIOD_S = 0.1
 _CONNECT_S = 10
 """Longest wait for a Dask scheduler, in seconds."""
 _DAYS = {'d': 1, 'w': 7}
+_DATA_FOLDER = f'{os.sep}vis_data'
+"""End of the path of a folder with MMEngine's data of a run."""
 
 
 def _parse_since(match: re.Match[str]) -> date | None:
@@ -228,8 +231,10 @@ class Filters:
         """True if a run passes all filters except the one by verdict."""
         if self.owners and row.owner not in self.owners:
             return False
+        if self.since is None:
+            return True
         day = find_start_day(row)
-        return self.since is None or (day is not None and day >= self.since)
+        return day is not None and day >= self.since
 
     def keep_verdict(self, row: RunRow) -> bool:
         """True if a run's row passes the filter by verdict."""
@@ -323,8 +328,8 @@ def _report_each(tree: RunTree, on_progress: OnProgress) -> Iterator[FoundEviden
 def _begin_row(file: FoundEvidence, base: str, owner_names: dict[int, str]) -> RunRow:
     """Row of a run that was found but not read."""
     folder, name = os.path.split(file.path)
-    if os.path.basename(folder) == 'vis_data':
-        folder = os.path.dirname(folder)
+    if folder.endswith(_DATA_FOLDER):
+        folder = folder.removesuffix(_DATA_FOLDER) or os.sep
     # a second training with the same Runner has the folder of the first
     label = folder if name == EVIDENCE_NAME else os.path.join(folder, name)
     if file.owner_id not in owner_names:
@@ -340,6 +345,8 @@ def _begin_row(file: FoundEvidence, base: str, owner_names: dict[int, str]) -> R
 
 def _to_text(path: str) -> str:
     """Path as valid JSON text: bytes that are not UTF-8 become ``\\udc80``."""
+    if path.isascii():
+        return path
     return path.encode('utf-8', 'backslashreplace').decode()
 
 

@@ -566,7 +566,8 @@ class GPUEfficiencyHook(Hook):
         if run.evidence.end is None:
             run = Run(replace(run.evidence, end=recorder.end))
         chosen = self._guard.run('comparison of ranks', choose_rank, path, run)
-        judged, ranks = chosen or (run, None)
+        # from here on it knows the other ranks
+        judged, ranks, run = chosen or (run, None, run)
         diagnosis, advice = diagnose_run(judged), None
         if self.write_config and is_complete and judged.figures.is_enough:
             advice = self._guard.run('recommended config', ask_adviser, path)

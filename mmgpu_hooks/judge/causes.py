@@ -455,7 +455,9 @@ def config_error() -> None:
     Training ended before its first iteration, while MMEngine read the config or built
     what it names. ``None is not a callable object`` is an optimizer whose name no
     registry has; ``Class values must be smaller than num_classes`` is a head with fewer
-    classes than the annotations.
+    classes than the annotations. ``need at least one array to concatenate`` and
+    ``num_samples=0`` are a data set without an image: as a rule no category of the
+    annotations has a name of ``metainfo.classes``.
 
     - Correct the name or value that the message shows.
     - A class of your own needs custom_imports=dict(imports=['your.module']).

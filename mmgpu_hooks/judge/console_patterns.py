@@ -808,6 +808,14 @@ PATTERNS = (
         writer='Kubernetes, kubectl describe',
     ),
     Pattern(
+        cause='preempted',
+        order=Order.ENDED,
+        pattern=r'[Rr]eason: +DeadlineExceeded\s*$',
+        example='Reason:           DeadlineExceeded',
+        healthy='      Reason:       Completed',
+        writer='Kubernetes, pkg/kubelet/active_deadline.go',
+    ),
+    Pattern(
         cause='interrupted',
         order=Order.ENDED,
         pattern=r'(?:^|[\s:\]])KeyboardInterrupt(?::|$)',
@@ -877,6 +885,24 @@ PATTERNS = (
         example='Hangup',
         healthy=_BASH_DONE,
         writer='bash, jobs.c',
+        is_sure=True,
+    ),
+    Pattern(
+        cause='interrupted',
+        order=Order.ENDED,
+        pattern=r'line \d+:\s+\d+ Hangup\b',
+        example='run.sh: line 28:  8156 Hangup                  python tools/train.py',
+        healthy=_BASH_DONE,
+        writer='bash, jobs.c',
+        is_sure=True,
+    ),
+    Pattern(
+        cause='interrupted',
+        order=Order.ENDED,
+        pattern=rf'^(?:zsh: |{_JOB}|\[\d+\][+-]?\s+(?:\d+ )?)[Hh]angup\b',
+        example='[1]  + 4123 hangup     python tools/train.py',
+        healthy=_ZSH_DONE,
+        writer='zsh, Src/signames2.awk, and bash, jobs.c',
         is_sure=True,
     ),
     Pattern(
@@ -1802,6 +1828,31 @@ PATTERNS = (
     ),
     Pattern(
         cause='config_error',
+        order=Order.HINTED,
+        pattern=r'class `\w+` in \S+: need at least one array to concatenate$',
+        example=(
+            'ValueError: class `EpochBasedTrainLoop` in mmengine/runner/loops.py: '
+            'class `CocoDataset` in mmdet/datasets/coco.py: need at least one array '
+            'to concatenate'
+        ),
+        healthy=NoNeighbour.RAISED,
+        writer='MMEngine, mmengine/registry/build_functions.py, and NumPy',
+        is_raised=True,
+    ),
+    Pattern(
+        cause='config_error',
+        order=Order.HINTED,
+        pattern='num_samples should be a positive integer value, but got num_samples=0',
+        example=(
+            'ValueError: num_samples should be a positive integer value, but got '
+            'num_samples=0'
+        ),
+        healthy=NoNeighbour.RAISED,
+        writer='PyTorch, torch/utils/data/sampler.py',
+        is_raised=True,
+    ),
+    Pattern(
+        cause='config_error',
         order=Order.RESOURCE,
         pattern=r'^\S+(?:\.py|torchrun|train): error:\s',
         example='train.py: error: unrecognized arguments: --wrok-dir x',
@@ -2402,6 +2453,29 @@ PATTERNS = (
         writer='NCCL, src/misc/socket.cc',
     ),
     Pattern(
+        cause='rank_never_came',
+        order=Order.PEERS,
+        pattern=r"store->get\('[^']{1,80}'\) got error: (?:Socket T|[Ww]ait t)imeout",
+        example=(
+            'torch.distributed.DistBackendError: [1] is setting up NCCL communicator '
+            'and retrieving ncclUniqueId from [0] via c10d key-value store by '
+            "store->get('0'), but store->get('0') got error: Socket Timeout"
+        ),
+        healthy=_WATCHDOG_STARTS,
+        writer='PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp',
+    ),
+    Pattern(
+        cause='rank_never_came',
+        order=Order.PEERS,
+        pattern='Gloo connectFullMesh failed with ',
+        example=(
+            '[E ProcessGroupGloo.cpp:143] Gloo connectFullMesh failed with '
+            '[../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error'
+        ),
+        healthy=_GLOO_CONNECTED,
+        writer='PyTorch, torch/csrc/distributed/c10d/ProcessGroupGloo.cpp',
+    ),
+    Pattern(
         cause='uneven_inputs',
         order=Order.PEERS,
         pattern='Detected at least one rank that exhausted inputs',
@@ -2799,6 +2873,17 @@ PATTERNS = (
         example='Command exited with non-zero status 1',
         healthy='\tExit status: 0',
         writer='GNU time, src/time.c',
+    ),
+    Pattern(
+        cause='unknown',
+        order=Order.WRAPPER,
+        pattern='^docker: Error response from daemon: ',
+        example=(
+            'docker: Error response from daemon: could not select device driver "" '
+            'with capabilities: [[gpu]].'
+        ),
+        healthy=NoNeighbour.SILENT,
+        writer='Docker, cli/command/container/run.go',
     ),
     Pattern(
         cause='unknown',

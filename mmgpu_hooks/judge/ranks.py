@@ -163,6 +163,8 @@ class JudgedRank(NamedTuple):
     run: Run
     ranks: RanksSummary | None
     """Summary that says which rank is judged; ``None`` for a run of a single rank."""
+    first: Run
+    """Rank 0, which knows the others where they were read."""
 
 
 def read_ranks(first: Run, others: Sequence[Path]) -> JudgedRank:
@@ -193,7 +195,7 @@ def choose_judged(ranks: RanksSummary | None, runs: Sequence[Run]) -> JudgedRank
     """
     first = runs[0]
     if ranks is None or not ranks.rows:
-        return JudgedRank(first, ranks)
+        return JudgedRank(first, ranks, first)
     judged = ranks.slowest
     note = phrase(
         'Rank {slowest} of {world_size} holds the others up and is judged.', ranks
@@ -205,11 +207,10 @@ def choose_judged(ranks: RanksSummary | None, runs: Sequence[Run]) -> JudgedRank
             ranks,
             rank=judged,
         )
-    joined = join_ranks(ranks, runs)
-    chosen = with_saves_of(
-        next(run for run in joined if run.meta.rank == judged), first
-    )
-    return JudgedRank(chosen, replace(ranks, notes=(note, *ranks.notes)))
+    joined = {run.meta.rank: run for run in join_ranks(ranks, runs)}
+    chosen = with_saves_of(joined[judged], first)
+    first = joined.get(first.meta.rank, first)
+    return JudgedRank(chosen, replace(ranks, notes=(note, *ranks.notes)), first)
 
 
 def with_saves_of(judged: Run, first: Run) -> Run:

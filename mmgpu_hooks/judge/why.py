@@ -49,6 +49,7 @@ _PID = re.compile(r'\(pid(?:\(s\))?:? [\d, ]+\)')
 _ANY_PID = re.compile(r'(?i)\bpid[ :=]+(\d{1,10})')
 _LOCAL_RANK = re.compile(r'\blocal_rank: (\d+)')
 _KILLED = re.compile(r'Killed process (\d+)')
+_FIRST_COLLECTIVE = re.compile(r'\bWorkNCCL\(SeqNum=1,')
 _UNCLEAR = 'oom_host', 'worker_killed', 'unknown'
 """Causes that memory measurements of a run would confirm or refute."""
 _HEAD = 10
@@ -362,8 +363,13 @@ def _lead(events: Sequence[Event], has_records: bool) -> Event | None:
     if has_records:  # they say it better than the log's own warning
         events = [event for event in events if event.sign.order != Order.WATCHED]
     if any(event.sign.cause == 'rank_never_came' for event in events):
-        # what NCCL raises of it names no reason
-        events = [event for event in events if not _NCCL_ERROR.match(event.text)]
+        # what else NCCL raises of it names no reason
+        events = [
+            event
+            for event in events
+            if event.sign.cause == 'rank_never_came'
+            or not _NCCL_ERROR.match(event.text)
+        ]
     events = [
         event for event in events if not any(_went_on(event, later) for later in events)
     ]
@@ -488,6 +494,10 @@ def _name(lead: _Lead, state: str, is_waited_for: bool) -> Why:
     if sign.order == Order.RAISED and is_waited_for:
         # the others stand, or say that a rank left them: this is what that rank met
         cause, certainty = 'rank_lost', 'likely'
+    is_first = not event.progress and _FIRST_COLLECTIVE.search(event.text)
+    if cause == 'rank_waits' and is_first:
+        # a group that is made later counts from 1, too
+        cause, certainty = 'rank_never_came', 'likely'
     same = [
         other
         for other in events

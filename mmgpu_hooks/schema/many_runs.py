@@ -142,9 +142,13 @@ def by_waste(rows: Iterable[RunRow]) -> list[RunRow]:
     """Sort runs by wasted GPU hours, most first; ties by saved, then training hours."""
 
     def key(row: RunRow) -> Any:
-        figures = (row.saved_gpu_hours, row.saved_hours, row.training_hours)
         # what is unknown wastes nothing that anybody could save
-        least = (-(figure or 0.0) for figure in figures)
-        return (row.verdict is None, *least, row.run)
+        return (
+            row.verdict is None,
+            -(row.saved_gpu_hours or 0.0),
+            -(row.saved_hours or 0.0),
+            -(row.training_hours or 0.0),
+            row.run,
+        )
 
     return sorted(rows, key=key)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import codecs
 import os
-from dataclasses import dataclass
 from typing import NamedTuple, Optional, Type, TypeVar
 
 from mmgpu_hooks.schema.lines import (
@@ -37,6 +36,12 @@ them, as a rule.
 
 RecordT = TypeVar('RecordT', bound=EvidenceLine)
 
+_MARKS: dict[type[EvidenceLine], bytes] = {
+    kind: b'{"kind":"%s"' % str(kind.__struct_config__.tag).encode()
+    for kind in (EndRecord, VerdictRecord)
+}
+"""Start of a record's line, as the hook's own writer has it."""
+
 
 class FileIdentity(NamedTuple):
     """Device and inode of a file: the same for every path that leads to the file."""
@@ -45,8 +50,7 @@ class FileIdentity(NamedTuple):
     inode: int
 
 
-@dataclass(frozen=True)
-class RunEnds:
+class RunEnds(NamedTuple):
     """First and last records of one run's evidence file."""
 
     identity: FileIdentity
@@ -130,9 +134,7 @@ def _read_first(path: str, descriptor: int, whole: bytes) -> RunRecord:
 
 def _find_last(tail: bytes, kind: Type[RecordT]) -> Optional[RecordT]:
     """Find the last whole record of a kind in the end of an evidence file."""
-    # as the hook's own writer has it
-    mark = b'{"kind":"%s"' % str(kind.__struct_config__.tag).encode()
-    found = len(tail)
+    mark, found = _MARKS[kind], len(tail)
     while (found := tail.rfind(mark, 0, found)) >= 0:
         if found and tail[found - 1 : found] != b'\n':
             continue

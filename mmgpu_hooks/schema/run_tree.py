@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-_EVIDENCE = re.compile(r'gpu_efficiency(?:\.\d+)?\.jsonl')
-"""Regex for the names of rank 0's evidence files.
+_EVIDENCE_START = 'gpu_efficiency'
+_EVIDENCE = re.compile(_EVIDENCE_START + r'(?:\.\d+)?\.jsonl')
+"""Pattern of the names of rank 0's evidence files.
 
 A number is of a Runner that trained again.
 """
@@ -90,12 +91,14 @@ class RunTree:
                 reason = error.strerror or str(error)
                 self.unreadable.append(Unreadable(folder, reason))
                 continue
-            is_leaf = os.path.basename(folder) == _DATA_FOLDER
+            is_leaf = folder.rpartition(os.sep)[2] == _DATA_FOLDER
             for entry in entries:
-                if _EVIDENCE.fullmatch(entry.name):
+                name = entry.name
+                # most names are of other files, and need no expression
+                if name.startswith(_EVIDENCE_START) and _EVIDENCE.fullmatch(name):
                     # a folder of that name is refused when it is opened
                     yield FoundEvidence(entry.path, status.st_uid)
-                elif not is_leaf and not entry.name.startswith('.'):
+                elif not is_leaf and not name.startswith('.'):
                     self._sort(entry, folders, links)
 
     def _sort(

@@ -180,26 +180,28 @@ def _split(rows: Sequence[RunRow]) -> Iterator[Sequence[RunRow]]:
 
 def render_runs_csv(rows: Sequence[RunRow]) -> Iterator[str]:
     """Yields the runs as CSV with a header; unknown cells are empty."""
-    shares = [f'{part}_pct' for part in PARTS]
-    names = [name for name in RunRow.__struct_fields__ if name != 'ledger_pct']
-    yield ','.join([*names, *shares]) + '\n'
+    names = [*RunRow.__struct_fields__]
+    place = names.index('ledger_pct')
+    del names[place]
+    yield ','.join([*names, *(f'{part}_pct' for part in PARTS)]) + '\n'
     for piece in _split(rows):
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator='\n')
         for row in piece:
-            cells = [_to_cell(getattr(row, name)) for name in names]
-            writer.writerow([*cells, *(row.ledger_pct.get(part) for part in PARTS)])
+            cells = [*msgspec.structs.astuple(row)]
+            shares = cells.pop(place)
+            writer.writerow([*map(_to_cell, cells), *map(shares.get, PARTS)])
         yield stream.getvalue()
 
 
 def _to_cell(value: object) -> object:
+    # a line break in a name stays in its cell, and a spreadsheet runs no formula
+    if isinstance(value, str):
+        text = visible(value)
+        return f"'{text}" if text.startswith(('=', '+', '-', '@')) else text
     if isinstance(value, tuple):
         return '; '.join(
             f'{change.key}={msgspec.json.encode(change.new).decode()}'
             for change in value
         )
-    # a line break in a name stays in its cell, and a spreadsheet runs no formula
-    if isinstance(value, str):
-        text = visible(value)
-        return f"'{text}" if text[:1] in ('=', '+', '-', '@') else text
     return value

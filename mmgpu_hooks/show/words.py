@@ -12,7 +12,6 @@ import locale
 import os
 import sys
 from collections.abc import Mapping
-from importlib.resources import files
 from pathlib import Path
 
 from mmgpu_hooks.schema.text import ENGLISH, Text, Wording, phrase, quoted
@@ -54,8 +53,8 @@ def list_languages(
 
 
 def find_folder() -> Path:
-    """Folder that holds the translation catalogs."""
-    return Path(str(files('mmgpu_hooks'))) / 'locale'
+    """Folder of the translation catalogs."""
+    return Path(__file__).parents[1] / 'locale'
 
 
 def make_wording(languages: list[str]) -> Wording:

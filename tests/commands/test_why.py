@@ -57,7 +57,12 @@ NOISE = {
 @pytest.mark.parametrize('noise', [*LINES, *NOISE])
 @pytest.mark.parametrize(
     'name',
-    ['console_logs.txt', 'console_logs_of_others.txt', 'console_logs_of_ranks.txt'],
+    [
+        'console_logs.txt',
+        'console_logs_of_others.txt',
+        'console_logs_of_ranks.txt',
+        'console_logs_of_ends.txt',
+    ],
 )
 def test_real_console_logs_have_their_cause_under_any_noise(ask, tmp_path, name, noise):
     wrong, path = [], tmp_path / 'slurm.out'

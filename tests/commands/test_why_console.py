@@ -194,6 +194,22 @@ def test_real_ends_still_win(ask, tmp_path, head, last, cause):
     assert cause_of(ask, tmp_path, f'{head}{last}\n') == cause
 
 
+@pytest.mark.parametrize(
+    ('number', 'head', 'cause'),
+    [
+        pytest.param(1, '', 'rank_never_came', id='the first collective'),
+        # of a group that was made while training
+        pytest.param(1, f'{ITERATIONS}\n', 'rank_waits', id='the first of a group'),
+        pytest.param(12, '', 'rank_waits', id='a later one'),
+    ],
+)
+def test_a_first_collective_that_never_ended_has_its_own_cause(
+    ask, tmp_path, number, head, cause
+):
+    said = TIMED_OUT.replace('SeqNum=4486', f'SeqNum={number}')
+    assert cause_of(ask, tmp_path, f'{head}{said}\n') == cause
+
+
 INDENTED = (TRACEBACK + '    main()\n' + OUT_OF_MEMORY).replace('\n', '\n\t')
 GLUED = (
     '[rank0]: Traceback (most recent call last):[rank1]: Traceback (most recent call '

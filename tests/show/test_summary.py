@@ -33,9 +33,9 @@ HOOKS = {'LoggerHook': 0.12, 'EMAHook': 0.06, 'RuntimeInfoHook': 0.004}
 
 def render_of(evidence: RunEvidence, *others: RunEvidence) -> str:
     runs = [Run(recorded) for recorded in (evidence, *others)]
-    judged, ranks = choose_judged(compare_ranks(runs[0], runs[1:]), runs)
+    judged, ranks, first = choose_judged(compare_ranks(runs[0], runs[1:]), runs)
     diagnosis, rank = diagnose_run(judged), judged.meta.rank
-    return render_training_summary(runs[0], diagnosis, ranks, judged=rank)
+    return render_training_summary(first, diagnosis, ranks, judged=rank)
 
 
 def full_run() -> RunEvidence:
@@ -105,6 +105,21 @@ def test_the_summary_fits_into_a_log(ranks: int):
     if ranks > 1:
         assert f'Rank {ranks - 1}' in rows_of(text)['verdict']
         assert 'slowest' in rows_of(text)['ranks']
+
+
+def test_ranks_that_are_alike_leave_their_lines_to_the_reason():
+    found = make_ranks(
+        [0.05, 0.05],
+        hooks_s=0.002,
+        by_hook=HOOKS,
+        workers=make_inside_workers(),
+        process_cpu_s=4.0,
+    )
+    text = render_of(*found)
+    assert len(text.splitlines()) <= 10
+    assert '50.0 ms of 0.302 s' in text
+    assert {'machine', 'loader', 'GPU'} <= rows_of(text).keys()
+    assert 'No rank holds' not in text
 
 
 def test_a_card_has_its_use_and_its_memory():

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import sys
+import unicodedata
+
 import pytest
 
 from mmgpu_hooks.schema.figures import (
@@ -66,6 +69,14 @@ def test_no_line_breaks_between_a_figure_and_its_unit():
 )
 def test_control_and_bidi_characters_are_shown(text, shown):
     assert visible(text) == shown
+
+
+def test_no_character_that_moves_a_cursor_or_turns_a_line_passes():
+    turning = {'LRE', 'RLE', 'PDF', 'LRO', 'RLO', 'LRI', 'RLI', 'FSI', 'PDI'}
+    for letter in set(map(chr, range(sys.maxunicode + 1))) - set('\t\n'):
+        is_control = unicodedata.category(letter) in ('Cc', 'Cs', 'Zl', 'Zp')
+        if is_control or unicodedata.bidirectional(letter) in turning:
+            assert visible(f'a{letter}b') == f'a{ascii(letter)[1:-1]}b'
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,3 +123,56 @@ def test_a_training_in_a_job_comments_on_it(cluster, tmp_path, options, comment,
     found = ask('recommend', tmp_path / 'run', '--dry-run')['next_job']
     assert found['asked_cpus'] == 2
     assert 1 <= found['cpus_per_task'] <= 2
+
+
+def read_verdicts(work_dir: Path) -> list[dict[str, Any]]:
+    """Those in the evidence so far."""
+    texts = map(Path.read_text, work_dir.glob('*/vis_data/gpu_efficiency.jsonl'))
+    lines = [line for text in texts for line in text.splitlines()]
+    # the last one may be half written
+    records = [json.loads(line) for line in lines if line.endswith('}')]
+    return [record for record in records if record['kind'] == 'verdict']
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('options', 'comment'),
+    [
+        pytest.param([], 'mmgpu: data-bound', id='empty'),
+        pytest.param(['--comment=mine'], 'mine', id="the user's own"),
+    ],
+)
+def test_a_job_that_is_cancelled_has_its_hourly_verdict(
+    cluster, tmp_path, options, comment, ask
+):
+    config = write_config(
+        tmp_path,
+        **{'item_s': 0.015, 'step_s': 0.01, 'length': 72},
+        more=HOOKED.replace('interval=8', 'interval=8, slurm_comment=True'),
+    )
+    out, work_dir = tmp_path / 'job.out', tmp_path / 'run'
+    line = f'{sys.executable} -m training.hourly {config} {work_dir}'
+    ours = ['--parsable', f'--output={out}', f'--chdir={tmp_path}', *options]
+    job = cluster.run('sbatch', *ours, text=f'#!/bin/bash\n{line}\n')
+    try:
+        until_s = time.monotonic() + 120
+        while not read_verdicts(work_dir):
+            state = cluster.read_state(job)
+            is_late = time.monotonic() > until_s
+            assert state in ('PENDING', 'RUNNING') and not is_late, out.read_text()
+            time.sleep(0.1)
+        # the process that judges comments before the hook finds it over
+        assert read_comment(cluster, int(job)).startswith(comment)
+    finally:
+        cluster.run('scancel', job)
+    cluster.wait_for(job, 'CANCELLED')
+    shown = cluster.run('scontrol', 'show', 'job', '-o', job)
+    assert shown.partition(' Comment=')[2].startswith(comment)
+    verdict, *_ = read_verdicts(work_dir)
+    assert verdict['verdict'] == 'data_bound_workers'
+    assert verdict['changes'][0]['key'] == 'train_dataloader.num_workers'
+    assert verdict['slurm_job_id'] == int(job)
+    assert 'is_final' not in verdict
+    # and among many runs it is one with a verdict
+    (row,) = ask('runs', work_dir)['rows']
+    assert (row['verdict'], row['slurm_job_id']) == ('data_bound_workers', int(job))
