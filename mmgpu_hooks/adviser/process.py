@@ -313,6 +313,8 @@ def _start(
     Raises:
         SourceError: If there is not, or it cannot be started.
     """
+    if not hasattr(os, 'killpg'):  # Windows
+        raise SourceError('this system could not end it with all that it starts')
     free = read_free_bytes()
     try:
         needed = _MEMORY_FACTOR * evidence.stat().st_size

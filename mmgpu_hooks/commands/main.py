@@ -200,7 +200,9 @@ def _stopped_by_kill() -> Iterator[None]:
     before = {}
     # only the main thread may
     with contextlib.suppress(ValueError):
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        # Windows has no SIGHUP
+        names = [name for name in ('SIGTERM', 'SIGHUP') if hasattr(signal, name)]
+        for number in (getattr(signal, name) for name in names):
             # nohup has it ignored
             if signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, signal.default_int_handler)

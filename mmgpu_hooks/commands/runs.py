@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -333,14 +332,21 @@ def _begin_row(file: FoundEvidence, base: str, owner_names: dict[int, str]) -> R
     # a second training with the same Runner has the folder of the first
     label = folder if name == EVIDENCE_NAME else os.path.join(folder, name)
     if file.owner_id not in owner_names:
-        owner_names[file.owner_id] = str(file.owner_id)
-        with contextlib.suppress(KeyError):
-            owner_names[file.owner_id] = pwd.getpwuid(file.owner_id).pw_name
+        owner_names[file.owner_id] = _read_user_name(file.owner_id)
     return RunRow(
         run=_to_text(label.removeprefix(base) or label),
         evidence=_to_text(file.path),
         owner=owner_names[file.owner_id],
     )
+
+
+def _read_user_name(number: int) -> str:
+    """Read the name of a user; the number where there is none, as on Windows."""
+    with contextlib.suppress(ImportError, KeyError):
+        import pwd
+
+        return pwd.getpwuid(number).pw_name
+    return str(number)
 
 
 def _to_text(path: str) -> str:
@@ -418,7 +424,9 @@ def _choose_engine(
                 phrase('expected --jobs or --dask, found both; leave one out.')
             )
         return lambda: open_dask(dask)
-    return lambda: open_processes(jobs or len(os.sched_getaffinity(0)))
+    # macOS and Windows have no affinity
+    own = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else None
+    return lambda: open_processes(jobs or own or os.cpu_count() or 1)
 
 
 @contextlib.contextmanager

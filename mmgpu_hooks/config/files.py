@@ -289,8 +289,9 @@ def write_atomic(
                 os.umask(umask := os.umask(0))
                 os.chmod(name, 0o666 & ~umask)
             else:
-                # Only root may keep a foreign owner; others own what they write.
-                with contextlib.suppress(PermissionError):
+                # Only root may keep a foreign owner; others own what they write, and
+                # Windows has no such call.
+                with contextlib.suppress(PermissionError, AttributeError):
                     os.chown(name, like.st_uid, like.st_gid)
                 # a copy of a read-only config is written again one day
                 os.chmod(name, stat.S_IMODE(like.st_mode) | stat.S_IWUSR)

@@ -8,13 +8,14 @@ with the process, and nothing is left behind.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from mmgpu_hooks.schema.text import phrase
 
 WAIT_S = 30.0
 """Longest wait for another rewrite in a config folder, in seconds.
@@ -35,14 +36,19 @@ def hold_folder(folder: Path) -> Iterator[str | None]:
         folder: It, or a link to it.
 
     Yields:
-        ``None`` where it is held, else why it cannot be: not every file system has
-        locks, and not every folder can be opened.
+        ``None`` where it is held, else why it cannot be: not every system or file
+        system has locks, and not every folder can be opened.
 
     Raises:
         RefusedError: If what holds it for longer than :data:`WAIT_S` may be another
             rewrite of this user. Any user who may read a folder can hold its lock, so
             what is certainly no such rewrite forbids none.
     """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield phrase('this system has no file locks')
+        return
     with contextlib.ExitStack() as stack:
         reason = None
         try:
@@ -62,7 +68,9 @@ def hold_folder(folder: Path) -> Iterator[str | None]:
 
 
 def _wait_for(descriptor: int) -> bool:
-    """Waits for the lock of an open folder; ``False`` if it is not free in time."""
+    """Takes the lock of an open folder; ``False`` if it is not free in time."""
+    import fcntl
+
     end_s = time.monotonic() + WAIT_S
     while True:
         try:

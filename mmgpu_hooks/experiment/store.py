@@ -117,8 +117,15 @@ def open_store(
         UserError: If another process is at work in the folder.
         OSError: If it cannot be opened.
     """
-    # late: Windows has none, and other commands run there
-    import fcntl
+    try:
+        import fcntl
+    except ImportError:  # Windows, where other commands run
+        raise UserError(
+            phrase(
+                'expected a system with file locks for a command that trains, such as '
+                'Linux, found none; run it there.'
+            )
+        ) from None
 
     folder.mkdir(parents=True, exist_ok=True)
     verify_output(lock := folder / 'lock')

@@ -605,6 +605,7 @@ class GPUEfficiencyHook(Hook):
         recorder.write_verdict(verdict)
         if self.slurm_comment:
             self._guard.run('slurm_comment', comment_on_job, verdict)
+        recorder.show_verdict(verdict)
 
 
 def _find_recording(runner: Any) -> Any:

@@ -30,6 +30,7 @@ from mmgpu_hooks.hooks.scalars import ScalarPublisher
 from mmgpu_hooks.hooks.sources import UNPROVEN, GpuSources, Sources, read_device
 from mmgpu_hooks.hooks.start_source import ACCOUNT_SOURCE, StartSource
 from mmgpu_hooks.hooks.stuck_source import WATCHDOG_SOURCE, StuckSource
+from mmgpu_hooks.hooks.trackers import TRACKERS_SOURCE, write_summary_fields
 from mmgpu_hooks.hooks.tuner import TUNER_SOURCE, Tuner
 from mmgpu_hooks.hooks.validation import VALIDATION_SOURCE, ValidationSource
 from mmgpu_hooks.hooks.verdict_source import VERDICT_SOURCE, VerdictSource
@@ -441,6 +442,11 @@ class Recorder(LoopListener):
         """Append a verdict on the training so far to the evidence file."""
         stamped = structs.replace(verdict, written_unix_s=wall_unix_s())
         self._recording.write(stamped)
+
+    def show_verdict(self, verdict: VerdictRecord) -> None:
+        """Write a verdict into W&B and MLflow, where the run uses them."""
+        visualizer = self._runner.visualizer
+        self._guard.run(TRACKERS_SOURCE, write_summary_fields, visualizer, verdict)
 
     def close(self) -> None:
         """Close the evidence file; a second call does nothing."""

@@ -60,6 +60,17 @@ yet](../no-real-card.md). They are of the one card that is current when training
 a model that is spread over several shows that one. What CUDA graphs (``torch.compile``
 with ``mode='reduce-overhead'``) keep is in ``gpu_mem_reserved_mib``, and after the
 first interval not in the peak.
+
+**W&B and MLflow** get the verdict, too. Where the visualizer has MMEngine's
+``WandbVisBackend`` or ``MLflowVisBackend``, a training that ends leaves in its run
+``mmgpu/verdict``, ``mmgpu/confidence``, ``mmgpu/recommendation`` (such as
+``train_dataloader.num_workers 0 -> 8``), the per cent of the run's time that each part
+of the time ledger took (``mmgpu/ledger/data_wait_pct`` and so on) and, where predicted,
+``mmgpu/saved_hours`` with both ends of its interval: as summary fields in W&B, as tags
+and metrics in MLflow, by which runs can be filtered and sorted. A training that is
+killed leaves them in its evidence alone. A server that does not answer costs the end of
+a training 10 s. With ``summary``, ``write_config`` and ``slurm_comment`` all off there
+is no verdict at the end, and none of these.
 """
 
 from __future__ import annotations

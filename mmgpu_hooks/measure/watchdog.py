@@ -56,6 +56,8 @@ def _disarm() -> None:
 
 @functools.cache
 def _watch_forks() -> None:
+    if not hasattr(os, 'register_at_fork'):  # Windows forks nothing
+        return
     # a child would wait for the timer's thread when it ends, and that is not copied
     os.register_at_fork(
         before=_disarm, after_in_parent=_arming.release, after_in_child=_arming.release

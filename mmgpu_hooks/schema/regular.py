@@ -16,6 +16,9 @@ _KINDS = {
     stat.S_IFSOCK: 'a socket',
 }
 
+# Windows has the one that keeps bytes as they are, other systems the other one
+_FLAGS = os.O_RDONLY | getattr(os, 'O_NONBLOCK', 0) | getattr(os, 'O_BINARY', 0)
+
 
 class NotRegularError(OSError):
     """Error for a path that is a folder, a pipe, a device or the like.
@@ -40,7 +43,7 @@ def open_descriptor(path: Path | str, *, or_pipe: bool = False) -> int:
     """
     try:
         # a pipe would be waited for until somebody writes into it
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        descriptor = os.open(path, _FLAGS)
     except ValueError as error:  # a name with a null byte, out of a damaged record
         raise OSError(errno.EINVAL, str(error), str(path)) from None
     mode = os.fstat(descriptor).st_mode

@@ -353,3 +353,11 @@ def test_no_child_is_started_where_memory_is_short(completed, monkeypatch):
     monkeypatch.setattr(process, 'LEAST_FREE_BYTES', 2**60)
     assert 'memory' in (ask_adviser(evidence).reason or '')
     assert os.path.exists(completed[1].folder / 'mine_recommended.py')
+
+
+def test_no_child_is_started_where_none_could_be_ended(completed, monkeypatch):
+    """As on Windows."""
+    monkeypatch.delattr(os, 'killpg')
+    advice = ask_adviser(find_evidence(completed[1].work_dir))
+    assert advice.reason == 'this system could not end it with all that it starts'
+    assert advice.config is None
