@@ -44,7 +44,7 @@ FOLDER_VARIABLE = 'MMGPU_CACHE'
 """Environment variable that names the folder of the annotation cache."""
 
 MOST_BYTES = 20 * 10**9
-"""Largest size of the annotation cache; the least recently used files go first."""
+"""Maximum bytes of the annotation cache; the least recently used files go first."""
 SPARE_TIMES = 2
 """Free space needed to write a cache file, as a multiple of the file's size."""
 
@@ -54,7 +54,7 @@ _HEAD = struct.Struct('<20sQI')
 """Layout of a cache file's first bytes: magic; length and CRC-32 of the header."""
 _PAGE = 4096
 _MOST_DIGITS = 64
-"""Spare bytes of a cache file's header for digits of its sections' offsets."""
+"""Number of spare bytes in a cache file's header for digits of section offsets."""
 _OPEN = getattr(os, 'O_NOFOLLOW', 0) | getattr(os, 'O_CLOEXEC', 0)
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -336,12 +336,12 @@ def _lock(descriptor: int) -> bool:
 
 
 class _KeptFile(NamedTuple):
-    """A file in the folder of parsed annotations."""
+    """File of the annotation cache: its name, size in bytes and time of last use."""
 
     name: str
     size: int
     used_ns: int
-    """Time at which the cache file was last written or mapped."""
+    """Time in ns at which the cache file was last written or mapped."""
 
 
 def _list_files(folder: int | str) -> Iterator[_KeptFile]:
