@@ -59,7 +59,7 @@ class Turns:
 
     @property
     def spared(self) -> SparedTime | None:
-        """Median CPU seconds of calls with and without optimisation, but the first."""
+        """Median CPU seconds of a call with and without the optimisation."""
         count = min(len(self._plain_s), len(self._ours_s)) - 1
         if count < 2:
             return None

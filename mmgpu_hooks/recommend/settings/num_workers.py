@@ -55,7 +55,7 @@ class NumWorkers(Setting):
         return replace(then, loader=replace(then.loader, num_workers=new))
 
     def handicap(self, job: Job, new: int) -> float:
-        """Return the gain workers must have to use the training process's core."""
+        """Return the share of time workers must gain to use the training's core."""
         if job.run.waiting_share:
             return 0.0
         workload = job.base.workload
