@@ -81,7 +81,7 @@ def judge_while_training(evidence: str, parent: int, is_commented: bool) -> None
 
 
 def tune_while_training(evidence: str, parent: int) -> None:
-    """Answers each `TuneQuestion` on standard input with a `TuneAnswer`.
+    """Answers each `TuneQuestion` on loader settings from stdin by a `TuneAnswer`.
 
     Args:
         evidence: Of rank 0.

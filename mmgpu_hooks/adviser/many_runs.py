@@ -31,9 +31,9 @@ from mmgpu_hooks.schema.text import phrase
 OpenExecutor = Callable[[], AbstractContextManager[Executor]]
 
 _MOST_AHEAD = 256
-"""Most runs handed to the executor at a time, enough for a whole cluster."""
+"""Maximum number of runs that wait in the executor; enough for a whole cluster."""
 _MOST_ATTEMPTS = 3
-"""Most executors that may break one after the other without judging any run."""
+"""Maximum number of executors in a row that may break without judging a run."""
 _NICE = 10
 """Nice value of the judging processes, as a login host has many users."""
 
@@ -106,7 +106,7 @@ def judge_all(evidence: Sequence[str], open_executor: OpenExecutor) -> Iterator[
 def _judge_until_broken(
     waiting: deque[str], executor: Executor, most_ahead: int
 ) -> Generator[Judged, None, list[str]]:
-    """Judges runs until none is left or the executor breaks.
+    """Judges runs; returns those still in progress when the executor broke.
 
     Args:
         waiting: Runs; those that are begun are taken off.

@@ -248,7 +248,7 @@ class TuningAdviser:
         return self._asked_s is None
 
     def ask(self, question: TuneQuestion) -> None:
-        """Sends a question to the child process; :meth:`read` gets the answer later.
+        """Sends a `TuneQuestion` to the child process; :meth:`read` gets its answer.
 
         Raises:
             SourceError: If the child has ended.
@@ -263,7 +263,7 @@ class TuningAdviser:
         self._asked_s = self._clock()
 
     def read(self) -> TuneAnswer | None:
-        """Reads the child process's answer; ``None`` while there is none.
+        """Reads the child process's `TuneAnswer`; ``None`` while there is none.
 
         Raises:
             SourceError: If the child has ended, or takes too long.
@@ -308,7 +308,7 @@ class TuningAdviser:
 def _start(
     program: str, evidence: Path, stdin: int = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
-    """Starts a child process that judges, if enough memory is free.
+    """Starts a child process that judges a run, if enough memory is free.
 
     Raises:
         SourceError: If there is not, or it cannot be started.

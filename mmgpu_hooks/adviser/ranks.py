@@ -12,7 +12,7 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.run_folder import find_other_ranks
 
 _MOST_BYTES = 64 * 2**20
-"""Most bytes of other ranks' evidence that are read at the end of training."""
+"""Maximum total bytes of other ranks' evidence read at the end of training."""
 
 
 def choose_rank(evidence: Path, first: Run) -> JudgedRank:

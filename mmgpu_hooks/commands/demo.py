@@ -110,7 +110,7 @@ def demo(config: Path, work_dir: Path) -> int:
 
 
 def show_gain(before: Path, after: Path) -> bool:
-    """Prints how two trainings compare, per iteration and as a whole.
+    """Prints two trainings' speeds; returns true if the second one was faster.
 
     Args:
         before: Work folder of the first training.
@@ -156,7 +156,7 @@ def describe_tuned(before: Path, after: Path, tuned: Path) -> str:
 
 
 def _images_per_s(run: Run) -> float:
-    """Images per second over a whole training, time between iterations included."""
+    """Mean images per second of a whole training, time between iterations included."""
     batch, whole_s = run.meta.loader.batch_size or 0, run.figures.duration_s
     return run.figures.iterations * batch / whole_s if whole_s else 0.0
 

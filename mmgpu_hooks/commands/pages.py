@@ -11,7 +11,7 @@ from mmgpu_hooks.show.page import is_page
 
 
 def expect_page_place(output: Path) -> None:
-    """Checks that a page can be written to a path, before anything slow is done.
+    """Checks that an HTML page can be written to a path, before any slow work.
 
     Raises:
         UserError: If a file is there that is no page of ours.
@@ -32,7 +32,7 @@ def expect_page_place(output: Path) -> None:
 
 
 def write_page(output: Path, page: str) -> int:
-    """Writes a page, making missing folders; returns the page's size in bytes."""
+    """Writes an HTML page, making missing folders; returns its size in bytes."""
     content = page.encode()
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(output, content)

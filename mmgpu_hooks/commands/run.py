@@ -31,7 +31,7 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import phrase
 
 _MOST_BYTES = 2**20
-"""Most bytes of a script that are searched for signs of a config."""
+"""Maximum number of a script's bytes that are searched for signs of a config."""
 
 _warn = warner('run')
 
@@ -143,7 +143,7 @@ def run(is_module: bool, program: Sequence[str], **arguments: Any) -> NoReturn:
 
 
 def _complete(program: Sequence[str], is_module: bool) -> list[str]:
-    """Command line to start; Python scripts and modules get this Python."""
+    """Returns the command line to start; scripts and modules get this Python."""
     name, *words = program
     if is_module:
         if not name:
@@ -171,7 +171,7 @@ def _complete(program: Sequence[str], is_module: bool) -> list[str]:
 
 
 def _read_script(name: str) -> bytes:
-    """Beginning of a script's text; empty for a folder or pipe that Python can run.
+    """Reads the first bytes of a script; empty for a folder or a pipe.
 
     Raises:
         UserError: If there is none, or it cannot be read.

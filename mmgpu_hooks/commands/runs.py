@@ -87,7 +87,7 @@ def _check_verdict(text: str) -> str:
 
 
 def _count_cpus(given: Mapping[str, Any]) -> int | None:
-    """CPUs for a job that judges runs; refuses ``--slurm`` without ``--judge``."""
+    """Number of CPUs for a SLURM job that judges runs; refused without ``--judge``."""
     if not given['judge'] or given['dask'] is not None:
         raise UserError(
             phrase(
@@ -241,10 +241,10 @@ class Filters:
 
 
 class ReadRows(NamedTuple):
-    """Rows of the runs below some folders, and counts of what was found."""
+    """Table rows of the runs below some folders, and the number of all runs found."""
 
     rows: list[RunRow]
-    """Rows of the runs that pass all filters except the one by verdict."""
+    """Table rows of the runs that pass all filters except the one by verdict."""
     found: int
     """Number of all runs found below the folders."""
     unreadable: int
@@ -254,7 +254,7 @@ class ReadRows(NamedTuple):
 def read_rows(
     roots: Sequence[Path], filters: Filters, on_progress: OnProgress
 ) -> ReadRows:
-    """Reads the runs below some folders, each once.
+    """Reads a table row for each run below some folders, each run once.
 
     Raises:
         UserError: If a folder is not there, or none has a run.
@@ -325,7 +325,7 @@ def _report_each(tree: RunTree, on_progress: OnProgress) -> Iterator[FoundEviden
 
 
 def _begin_row(file: FoundEvidence, base: str, owner_names: dict[int, str]) -> RunRow:
-    """Row of a run that was found but not read."""
+    """Table row of a run that was found but not read: folder and start time only."""
     folder, name = os.path.split(file.path)
     if folder.endswith(_DATA_FOLDER):
         folder = folder.removesuffix(_DATA_FOLDER) or os.sep
@@ -357,7 +357,7 @@ def _to_text(path: str) -> str:
 
 
 def _with_hours(row: RunRow, duration_s: float, device: str) -> RunRow:
-    """Adds the hours of the end record to the row of a run without a verdict."""
+    """Adds hours of training and of GPUs to the row of a run without a verdict."""
     hours = duration_s / 3600
     gpu_hours = 0.0 if device == 'cpu' else hours * max(row.ranks or 1, 1)
     return replace(row, training_hours=hours, gpu_hours=gpu_hours)
@@ -386,7 +386,7 @@ def judge_rows(
     open_executor: Callable[[], AbstractContextManager[Executor]],
     on_progress: OnProgress,
 ) -> list[RunRow]:
-    """Judges the runs that have no verdict; a row that fails gets the reason."""
+    """Judges the runs that have no verdict; the row of a failed one gets the reason."""
     from mmgpu_hooks.adviser.many_runs import judge_all
 
     # one whose first line is damaged has no start, and cannot be judged

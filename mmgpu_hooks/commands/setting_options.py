@@ -50,7 +50,7 @@ def _find_kind(setting: Setting) -> click.ParamType[Any]:
 
 
 def read_asked(given: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Values that the user gave for each setting, by name; empty if not given.
+    """Returns the values given on the command line for each setting, by setting name.
 
     Args:
         given: Arguments of the command.

@@ -155,7 +155,7 @@ def _expect_options(options: Sequence[str]) -> None:
 
 
 def _list_cpus(options: Sequence[str], cpus: int | None) -> list[str]:
-    """Options of sbatch that ask for CPUs, unless the user or the site sets them."""
+    """Options of sbatch that request CPUs, unless the user or the site sets them."""
     is_said = any(word.startswith(_CPU_OPTIONS) for word in options)
     if cpus is None or is_said or any(name in os.environ for name in _CPU_VARIABLES):
         return []

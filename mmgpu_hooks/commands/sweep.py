@@ -41,7 +41,7 @@ PREFETCH_KEY = ('train_dataloader', 'prefetch_factor')
 
 
 def _count_cpus(given: Mapping[str, Any]) -> int:
-    """CPUs for a sweep job: per GPU, the most workers and a training process."""
+    """Number of CPUs for a sweep's job: per GPU, most workers and training process."""
     trials.read_trainable_config(given['config'])
     most: int = max(given['num_workers'])
     gpus: int = max(given['gpus'], default=1)

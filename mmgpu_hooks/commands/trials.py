@@ -61,7 +61,7 @@ def lengthen(config: FlatConfig) -> dict[str, Any]:
 def choose_folder(
     work_dir: Path | None, config: FlatConfig, path: Path, name: str
 ) -> Path:
-    """Absolute folder for an experiment: ``name`` in the config's work_dir.
+    """Returns the absolute folder of an experiment: ``name`` in the config's work_dir.
 
     Args:
         work_dir: Takes its place.

@@ -107,15 +107,15 @@ class _Trainings:
     known: _Known
     keeps_hook: bool = False
     cpus: int | None = None
-    """CPUs per rank of the verified run; ``None`` if two configs are compared."""
+    """Number of CPUs per rank of the verified run; ``None`` with two configs."""
 
     def count_cpus(self) -> int:
-        """CPUs for a SLURM job: those of the run, or the most that a training needs."""
+        """Number of CPUs for a SLURM job: the run's, or the most that one needs."""
         return self.cpus or max(side.workers for side in self.sides) + 1
 
 
 def _count_cpus(given: Mapping[str, Any]) -> int:
-    """CPUs for the SLURM job that a ``verify`` command line asks for."""
+    """Number of CPUs for the SLURM job that a ``verify`` command line asks for."""
     names = ('targets', 'assignments', 'config')
     words = (given[name] for name in names)
     return _read_job(*words, allow_equal=given['allow_equal']).count_cpus()
@@ -332,7 +332,7 @@ def _read_recommendation(
 
 
 def _find_cpus(run: Run) -> int | None:
-    """CPUs per rank of a run, as if ``srun`` had not narrowed them."""
+    """Number of CPUs per rank of a run, as if ``srun`` had not narrowed them."""
     host = run.meta.host
     cores = host.mended_cores or host.usable_cores
     return None if cores is None else max(math.ceil(cores), 1)

@@ -42,10 +42,10 @@ from mmgpu_hooks.show.document import BLANK, Fact, Section, to_json
 from mmgpu_hooks.show.text import shell_path, short_path
 
 _MOST_LETTERS = 240
-"""Most characters of a quoted log line that are shown."""
+"""Maximum number of characters shown of a quoted log line."""
 _OF_EVIDENCE = '.json', '.jsonl'
 _MOST_OF_PIPE, _MOST_OF_FILE = 2**30, 8 * 2**30
-"""Most bytes read of a log, from a pipe and from a file.
+"""Maximum bytes read of a log, from a pipe and from a file.
 
 Lines count from the start of the log.
 """
@@ -313,7 +313,7 @@ def _measure_size(file: BinaryIO) -> int:
 
 
 def _read_last_time(file: BinaryIO) -> str | None:
-    """Last timestamp that MMEngine logged, searched at the end of the output."""
+    """Reads the last timestamp that MMEngine logged, from the end of console output."""
     size = _measure_size(file)
     file.seek(max(size - _TIMED_BYTES, 0))
     times = _TIME.findall(file.read(_TIMED_BYTES))
@@ -360,7 +360,7 @@ def _read_log(file: BinaryIO, name: str) -> ConsoleLog:
 
 
 def _describe(answer: Why) -> list[Section]:
-    """Sections of ``mmgpu why``: end of the run, proof, cause, and what to do."""
+    """Makes the sections of ``mmgpu why``: end of the run, proof, cause and cure."""
     proof = [
         Fact(
             phrase('line {line}', proof)

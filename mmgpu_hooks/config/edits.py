@@ -103,7 +103,7 @@ def edit_settings(
     form: str | None = None,
     original: Module | None = None,
 ) -> Draft:
-    """Changes settings below one top-level name in the text of a config.
+    """Changes settings below one top-level name in a config's text.
 
     Args:
         text: Source of the config.

@@ -20,7 +20,7 @@ _REWRITES = re.compile('python|pypy|mmgpu')
 """Regex for names of programs that may rewrite configs with this package."""
 
 _MOST_LETTERS = 60
-"""Most characters of a process's command line that a message quotes."""
+"""Maximum number of a process's command line characters that a message quotes."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class LockHolder:
     """Process that has locked a config folder (``flock``)."""
 
     text: str
-    """Description of a process: its number, user and command, as far as known."""
+    """Description of the process: its number, user and command, as far as known."""
 
     is_foreign: bool
     """True if the process cannot be a config rewrite of this user."""
@@ -101,7 +101,7 @@ def _list_own() -> Iterator[psutil.Process]:
 
 
 def _shares(pid: int, lock: re.Pattern[str]) -> bool:
-    """Returns True if a process has the same open folder, and so the same lock.
+    """Returns True if a process has the same folder open, and so the same lock.
 
     The one that took it may have ended since, and left the folder to its children.
     """

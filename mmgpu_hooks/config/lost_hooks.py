@@ -26,7 +26,7 @@ from mmgpu_hooks.schema.checkup import LostHook
 
 _KEY = 'custom_hooks'
 _MOST_LETTERS = 60
-"""Most characters of a ``custom_hooks`` list that a proposed fix repeats."""
+"""Maximum length, in characters, of a ``custom_hooks`` list that a fix repeats."""
 
 
 def find_lost_hooks(path: Path) -> tuple[LostHook, ...]:

@@ -94,7 +94,7 @@ def override_settings(
 
 
 def _is_known(config: FlatConfig, dotted: str, value: SettingValue) -> bool:
-    """Returns True if a config has a key, False if the key is missing but possible.
+    """Returns True if a config has a key, False if it lacks the key but might have it.
 
     Raises:
         RefusedError: If it cannot have it, or the key is a misspelt one.

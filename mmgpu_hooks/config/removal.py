@@ -25,7 +25,7 @@ from mmgpu_hooks.config.syntax import (
 )
 
 _MOST = 20
-"""Most statements removed from a config for one hook; one or two are usual."""
+"""Maximum number of statements removed from a config for one hook; 1 or 2 are usual."""
 
 
 @dataclass(frozen=True)

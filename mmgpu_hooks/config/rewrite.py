@@ -87,7 +87,7 @@ class RewriteOutcome:
     """Result of one config rewrite, even if it was refused."""
 
     status: Literal['rewritten', 'unchanged', 'refused']
-    """Status of the config rewrite.
+    """Outcome of the config rewrite: new text, no change needed, or refused.
 
     ``unchanged``: every setting already holds in the loaded config."""
 

@@ -62,7 +62,7 @@ _OBJECTS = (
     'worker_init_fn',
     'generator',
 )
-"""DataLoader keys from which MMEngine builds an object, so no plain value fits."""
+"""DataLoader keys from which MMEngine builds an object; plain values are refused."""
 
 OF_MMENGINE = ('num_batch_per_epoch',)
 """DataLoader keys that MMEngine removes before PyTorch sees the others."""

@@ -183,7 +183,7 @@ class SettingPlace:
     """Place in a config's text where a setting is spelled, or best added."""
 
     kind: Literal['value', 'missing', 'nowhere']
-    """Kind of a setting's place in a config's text.
+    """Kind of the place: setting is spelled, missing in a dict, or nowhere.
 
     ``value``: ``node`` is its value; ``missing``: ``node`` is the display that lacks
     it; ``nowhere``: it is inherited, or set in a way that is not understood."""

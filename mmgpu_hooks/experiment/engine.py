@@ -31,20 +31,20 @@ from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tried import Trial, TrialRole, TrialSpec
 
 _MUCH_LOAD = 0.25
-"""Fewest cores used by other programs that progress lines mention."""
+"""Smallest number of cores used by other programs that progress lines mention."""
 
 _LEAST_SHARE = 0.01
 """Smallest done share of a training's iterations from which its end is predicted."""
 
 OnProgress = Callable[[str, float, Optional[float]], None]
-"""Callback for an experiment's progress: text, share done, and seconds left.
+"""Callback for an experiment's progress: text, done share (0 to 1), seconds left.
 
 The share goes from 0 to 1; the seconds are ``None`` while unknown."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """Training that an experiment's plan asks for."""
+    """One training of an experiment's plan: its name, iterations and time limit."""
 
     name: str
     """Name of the resulting trial, unique in the experiment's plan."""
@@ -64,7 +64,7 @@ class Turn:
     stays: bool = False
     """True if the training is then paused (SIGSTOP) for the next turn in its folder."""
     warm_up: int = 0
-    """Iterations to warm up before the counted ones, unless the training was paused."""
+    """Number of iterations before the counted ones, unless the training was paused."""
     title: str = ''
     """Text for the progress bar; if empty, the training's name."""
     role: TrialRole | None = None
@@ -109,7 +109,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Trials of an experiment, and the way the experiment ended."""
+    """Trials of an experiment, its duration, and the way it ended."""
 
     trials: tuple[Trial, ...]
     seconds: float = 0.0
@@ -118,7 +118,7 @@ class Outcome:
     is_late: bool = False
     """True if the experiment ended because its time limit was reached."""
     external_cpu_cores: float | None = None
-    """Mean cores used by other programs during the experiment."""
+    """Mean number of cores that other programs used during the experiment."""
     notes: tuple[Text, ...] = ()
 
 
@@ -130,7 +130,7 @@ class _CpuReading(NamedTuple):
 
 
 class OtherLoad:
-    """Measures how many cores other programs use since its construction.
+    """Measures the mean number of cores that other programs use since construction.
 
     Args:
         read_own_s: CPU seconds that our trainings have used so far.
@@ -144,7 +144,7 @@ class OtherLoad:
         return _CpuReading(monotonic_s(), read_busy_s() - self._read_own_s())
 
     def read_cores(self) -> float | None:
-        """Returns the mean cores that other programs used since construction."""
+        """Returns the mean number of cores that other programs used since then."""
         now = self._read()
         passed_s = now.clock_s - self._begin.clock_s
         used_s = now.others_s - self._begin.others_s
@@ -333,7 +333,7 @@ class _Engine:
 
 
 class PlanProgress(NamedTuple):
-    """Done share of an experiment, and the seconds left."""
+    """Done share (0 to 1) of an experiment, and the seconds left."""
 
     share: float
     """Share of the experiment that is done, 0 to 1."""
@@ -349,7 +349,7 @@ def estimate_left(
     done: int,
     count: int,
 ) -> PlanProgress:
-    """Estimates the done share of an experiment and the seconds left.
+    """Estimates the done share (0 to 1) of an experiment and the seconds left.
 
     Args:
         turns_s: What turns of this start took; those of earlier starts took nothing.

@@ -59,7 +59,7 @@ class Owner(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """Kernel on a GPU, or operator on a CPU, with its duration."""
+    """Kernel on a GPU, or operator on a CPU, with its duration in microseconds."""
 
     name: str
     """Name of the kernel; empty for an operator on a CPU."""
@@ -257,7 +257,7 @@ def _list_work(event: Any, on_card: bool) -> Iterator[_Work]:
 
 
 def list_modules(spent: Mapping[str, float]) -> dict[str, float]:
-    """Returns the slowest modules, of which none contains another.
+    """Returns seconds of the slowest modules, of which none contains another.
 
     The largest is divided into what it contains, unless most of its time is its own,
     until there are five, and no large one that could be divided is left.

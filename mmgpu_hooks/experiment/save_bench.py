@@ -20,13 +20,13 @@ from mmgpu_hooks.schema.text import decode_text, encode_text, phrase
 from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow, Trial, TrialSpec
 
 SETTLING = 8
-"""Fewest iterations between saves in which the queue of batches fills again.
+"""Smallest number of iterations between saves that lets the batch queue refill.
 
 With more workers it is their number, since their batches come in bursts."""
 
 
 def count_between_saves(num_workers: int, prefetch_factor: int) -> int:
-    """Returns the iterations from one checkpoint save to the next.
+    """Returns the number of iterations from one checkpoint save to the next.
 
     What workers make ahead during a save lasts for ``prefetch_factor x num_workers``
     iterations. A save in that time would meet workers that rest, so the next one comes
@@ -36,7 +36,7 @@ def count_between_saves(num_workers: int, prefetch_factor: int) -> int:
 
 
 def plan_blocks(num_workers: int, *, saves: int, prefetch_factor: int) -> list[int]:
-    """Returns the iterations before each checkpoint save, and after the last one.
+    """Returns numbers of iterations: before each checkpoint save, and after the last.
 
     After the last save as many are trained as what was made ahead lasts, so that it is
     known what was won back.
@@ -69,7 +69,7 @@ class SaveBenchPlan(Plan):
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Config settings of every training, by dotted key."""
     time_limit_s: float = DEFAULT_TIME_LIMIT_S
-    """Limit of each training in seconds, its start included."""
+    """Time limit of each training in seconds, its start included."""
 
     def __post_init__(self) -> None:
         numbers = set(self.num_workers)

@@ -25,7 +25,7 @@ from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow, Trial
 def summarize_saves(
     num_workers: int, most: int, result: Trial, run: Run | None
 ) -> SaveBenchRow:
-    """Summarises the checkpoint saves made with one number of workers.
+    """Summarises the times of the checkpoint saves with one number of workers.
 
     Args:
         num_workers: Of the training.
@@ -68,7 +68,7 @@ def judge_save_bench(
     seconds: float = 0.0,
     is_interrupted: bool = False,
 ) -> SaveBench:
-    """Compares the checkpoint saves of each worker count with those of the smallest.
+    """Compares the checkpoint save times of each worker count with the smallest one.
 
     Args:
         measured: Rows of :func:`summarize_saves`, in any order.

@@ -51,7 +51,7 @@ _OF_WORKERS = frozenset(
     setting.name for setting in SETTINGS if setting.resting is not ...
 )
 _ALIKE = 2
-"""Number of first trials that end a sweep if all fail in the same way."""
+"""Number of first trials after which a sweep ends if all failed in the same way."""
 _LEAST_INTERVAL = 10
 _BLOCK_S = 1.0
 """Approximate seconds of a block of iterations; a trial is judged after each block."""
@@ -96,7 +96,7 @@ def list_settings(
 
 
 class IntervalPlan(NamedTuple):
-    """Iterations per log interval of a trial, and the number of warm-up intervals."""
+    """Number of iterations per log interval of a trial, and of warm-up intervals."""
 
     iterations: int
     """Number of iterations per log interval."""
@@ -125,7 +125,7 @@ class SweepPlan(Plan):
     """Absolute path of the sweep's folder."""
     settings: Sequence[SweepSetting]
     measure_s: float
-    """Seconds of measuring after which a trial ends.
+    """Seconds of measuring after which a trial ends, its warm-up not counted.
 
     It has three log intervals or more by then."""
     whole_s: float
@@ -133,7 +133,7 @@ class SweepPlan(Plan):
     lengthened: Mapping[str, Any] = field(default_factory=dict)
     """Config settings that keep a trial from ending before it was measured."""
     saves: int = 0
-    """Checkpoint saves to measure at the end of each trial, after one warm-up save."""
+    """Number of checkpoint saves timed at each trial's end, after one warm-up save."""
     prefetch_factor: int = DEFAULT_PREFETCH
     """Number of batches that each worker loads ahead, as the config sets it."""
     notes: Sequence[str] = ()
@@ -149,7 +149,7 @@ class SweepPlan(Plan):
         return super().choose(trials)
 
     def finish(self, outcome: Outcome) -> Sweep:
-        """Makes the result of a sweep from its trials.
+        """Makes the result of a sweep, a table and the best settings, from its trials.
 
         Raises:
             UserError: If all of them fail.
@@ -238,7 +238,7 @@ class SweepPlan(Plan):
         )
 
     def _add(self, planned: IntervalPlan, progress: Progress) -> int:
-        """Returns the iterations until a trial is judged again; 0 when it may end."""
+        """Number of iterations until a trial is judged again; 0 when it may end."""
         iter_s = estimate_iter(read_trial_run(progress.folder), planned.warm_up)
         is_late = iter_s is not None and progress.measured_s >= self.measure_s
         if is_iter_settled(iter_s) or is_late:

@@ -31,13 +31,13 @@ KNOWN_WITHIN = 0.03
 A trial may end at this width."""
 
 LEAST_INTERVALS = 3
-"""Fewest log intervals from which a trial's iteration time is estimated.
+"""Smallest number of log intervals that give a trial's iteration time.
 
 With so few, its confidence interval is wide."""
 
 
 def estimate_iter(run: Run | None, warm_up: int) -> Estimate | None:
-    """Estimates the mean time of a steady iteration; ``None`` with too few intervals.
+    """Estimates mean seconds of a steady iteration; ``None`` with too few intervals.
 
     Args:
         run: As far as it was recorded.
@@ -59,7 +59,7 @@ def is_iter_settled(iter_s: Estimate | None) -> bool:
 def complete_row(
     row: SweepRow, run: Run | None, warm_up: int, until: int | None = None
 ) -> SweepRow:
-    """Adds the values that a trial recorded to its row of the sweep's table.
+    """Adds the times and memory that a trial recorded to its row of the sweep's table.
 
     Args:
         row: With how the trial ended.
@@ -106,7 +106,7 @@ def complete_row(
 
 
 def _add_saves(row: SweepRow, run: Run) -> SweepRow:
-    """Adds a trial's saves to its table row, without the first (cold caches)."""
+    """Adds a trial's save times to its table row, without the first (cold caches)."""
     saves = [save for save in run.save_records[1:] if save.error is None]
     if not saves:
         return row
@@ -120,7 +120,7 @@ def _add_saves(row: SweepRow, run: Run) -> SweepRow:
 
 
 def _list_spans(run: Run, warm_up: int) -> Iterator[GpuSpan]:
-    """Yields the GPU utilisation of each log interval that has GPU samples."""
+    """Yields the GPU utilisation (per cent) of log intervals that have GPU samples."""
     for number, interval in enumerate(run.intervals):
         gpu = interval.gpu
         if gpu is None or gpu.util_pct is None:
@@ -136,7 +136,7 @@ def _list_spans(run: Run, warm_up: int) -> Iterator[GpuSpan]:
 
 
 def fit_memory(rows: Sequence[SweepRow]) -> tuple[MemoryLine, ...]:
-    """Fits memory to batch size, one line for each group of otherwise equal settings.
+    """Fits GPU memory to batch size, one line per group of otherwise equal settings.
 
     Args:
         rows: All trials; those that failed are left out.

@@ -182,7 +182,7 @@ class TrialHook(Hook):
         self._last_s = monotonic_s()
 
     def _next_block(self) -> int | None:
-        """Reads the next block's iterations, equal on all ranks; ``None``: no more."""
+        """Reads how many iterations to train next, the same on all ranks."""
         said = [next(self._blocks, None) if is_main_process() else None]
         broadcast_object_list(said)
         return said[0]

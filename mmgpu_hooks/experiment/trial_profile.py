@@ -37,7 +37,7 @@ _REPLACED = {'param_groups': 'optimizer step', 'ema': 'average'}
 _OF_HOOKS = {EMAHook: 'average', ParamSchedulerHook: 'schedulers'}
 """Part of an iteration that each MMEngine hook is timed as, by the hook's class."""
 _MAIN = 'forward and backward'
-"""Name for the rest of a train step, inside which the other parts are called."""
+"""Name for a train step's remaining CPU time, outside its other parts."""
 _END = len(names.UNPROFILED) - names.UNPROFILED[::-1].index(names.OPTIMIZED)
 _BEGIN = names.UNPROFILED.index(names.OPTIMIZED) - 2
 """Number of iterations after which optimisations are switched on (``_END``: off).
@@ -91,7 +91,7 @@ class HostClock:
                 self._now_s[within] -= spent_s
 
     def end_iteration(self, way: str) -> None:
-        """Ends an iteration and stores its CPU times as ``way``: plain or optimised."""
+        """Ends an iteration; stores its CPU seconds as ``way``: plain or optimised."""
         self._parts_s[way].append(self._now_s)
         self._now_s = defaultdict(float)
 
@@ -214,7 +214,7 @@ class ProfileHook(Hook):
     def after_train_iter(
         self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
-        """Ends the iteration for the clock of CPU time by part."""
+        """Ends the iteration for the clock that sums CPU seconds by part."""
         done = len(self._seconds) - 1
         is_profiled = done >= len(names.UNPROFILED)
         self._host.end_iteration(
@@ -245,7 +245,7 @@ class ProfileHook(Hook):
         }
 
     def _list_host_parts(self) -> HostParts:
-        """Returns an iteration's CPU time by part, parts of the train step first."""
+        """Returns an iteration's CPU seconds by part, parts of the train step first."""
         # an average may be taken now and then
         often = [average.interval or 1 for average in self._counted.averages]
         rare = ('average',) if max(often, default=1) > 1 else ()

@@ -34,27 +34,27 @@ from mmgpu_hooks.schema.tried import (
 )
 
 LEAST_PAIRS = 6
-"""Fewest pairs of iteration blocks before a verification may stop early.
+"""Smallest number of block pairs before a verification may stop early.
 
 With fewer pairs, a narrow confidence interval is often chance.
 
 Stopping at +-2 % from 6 pairs on, a 95 % interval covers the truth 92 to 96 times in
 100."""
 SETTLED_GAIN = 0.02
-"""Half width of the gain's confidence interval at which a verification may stop."""
+"""Half width of the relative gain's confidence interval that ends a verification."""
 SETTLED_SHARE = 0.1
-"""Half width of the gain's interval, as a share of the gain, at which to stop."""
+"""Half width of the gain's confidence interval, relative to the gain, that ends it."""
 
 _SIDE_NAMES = {FIRST: phrase('first'), SECOND: phrase('second'), '': phrase('other')}
 
 _LEAST_WARM_UP = 10
 _BLOCK_S = 3.0
 _LEAST_MEASURED, _MOST_MEASURED = 8, 400
-"""Fewest and most measured iterations in a block of a training."""
+"""Smallest and largest number of measured iterations in a block of a training."""
 _FEWEST_MEASURED = 4
-"""Fewest measured iterations in a block if the time limit allows no more."""
+"""Smallest number of measured iterations in a block if time is very short."""
 _RESUMED = 2
-"""Iterations after a training's pause that are not measured, as caches are cold."""
+"""Number of iterations not measured after a training's pause, as caches are cold."""
 
 
 @dataclass
@@ -205,7 +205,7 @@ class _BlockPlan(NamedTuple):
     """Numbers of skipped and of measured iterations in a block of a training."""
 
     skipped: int
-    """Iterations at the start of a block that are not measured."""
+    """Number of iterations at the start of a block that are not measured."""
     measured: int
 
     @property
@@ -215,7 +215,7 @@ class _BlockPlan(NamedTuple):
 
 
 class _MeasuredTrial(NamedTuple):
-    """Block of iterations that was trained to its end."""
+    """Block of iterations that was trained to its end, with its measured times."""
 
     trial: Trial
     side: str
@@ -231,12 +231,12 @@ def _is_short_of_memory(trial: Trial) -> bool:
 
 @dataclass(frozen=True)
 class _SideFigures:
-    """Measured values of one side of a comparison, over all its iteration blocks."""
+    """Measured times of one side of a comparison, over all its iteration blocks."""
 
     steady_s: float
-    """Mean seconds of a steady iteration."""
+    """Mean seconds of an iteration without the start of an epoch."""
     start_s: float | None
-    """Extra seconds that the start of an epoch costs."""
+    """Mean extra seconds of the iteration that starts an epoch."""
     images_per_s: float | None
     epoch: int | None
     """Number of iterations per epoch; ``None`` if unknown."""
@@ -253,7 +253,7 @@ class _Blocks:
     """True if every block of iterations was trained to its end."""
 
     def list_figures(self, side: str) -> list[BlockFigures]:
-        """Returns the values of the measured blocks of one side of a comparison."""
+        """Returns times and batch sizes of one side's measured blocks of iterations."""
         return [block.figures for block in self.measured if block.side == side]
 
     @property
@@ -271,14 +271,14 @@ class _Blocks:
 
     @property
     def speed_up(self) -> Estimate | None:
-        """Relative gain of the second training in iterations per second."""
+        """Relative gain of the second training in iterations per second (0.1: 10 %)."""
         before, after = (
             [figures.steady_s for figures in self.list_figures(side)] for side in SIDES
         )
         return paired_gain(before, after)
 
     def summarize(self, side: str, pairs: int) -> _SideFigures:
-        """Averages one side of a comparison over its first ``pairs`` blocks."""
+        """Averages one side's iteration times over its first ``pairs`` blocks."""
         found = self.list_figures(side)
         starts = [start_s for figures in found for start_s in figures.starts_s]
         steady_s = statistics.fmean(figures.steady_s for figures in found[:pairs])
@@ -332,7 +332,7 @@ def is_settled(gain: Estimate | None) -> bool:
 
 
 def _summarize_block(progress: Progress, plan: _BlockPlan) -> dict[str, Any]:
-    """Returns the values of a trial's last block as JSON.
+    """Returns the mean iteration times of a trial's last block, as JSON.
 
     They are empty if training ended within the block.
     """

@@ -9,13 +9,13 @@ from mmengine.hooks import LoggerHook
 from mmgpu_hooks.measure.loader.settings import read_length
 
 DEFAULT_INTERVAL = 10
-"""Iterations per log line of LoggerHook by default, for trainings without one."""
+"""Number of iterations per log line for trainings without a LoggerHook."""
 
 MOST_ITERATIONS = 10_000
 """Longest log interval, in iterations, for which every iteration's time is kept."""
 
 MOST_SKIPPED = 64
-"""Most iterations between two summations of the time ledger's stamps."""
+"""Maximum number of iterations between two summations of the time ledger."""
 
 
 class Due(NamedTuple):

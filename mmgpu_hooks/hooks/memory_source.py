@@ -35,13 +35,13 @@ Each takes 60 us. The pause is never more than a twentieth of the time so far.""
 _PERIOD_SCARCE_S = 0.5
 """Seconds between two readings of free memory while it is scarce."""
 _LOW_SHARE, _SCARCE_SHARE, _SOON_S = 0.05, 0.2, 30.0
-"""Free share, and seconds until memory is gone, at which memory counts as low.
+"""Free share of host memory, and seconds until it is gone, that count as low.
 
 Low is below 5 % free, or below 20 % that are gone in 30 s."""
 _CALM_SHARE, _AGAIN_S = 0.25, 600.0
-"""Free share that allows another memory warning, and least seconds between warnings."""
+"""Free share of memory that allows another warning, and seconds between warnings."""
 _FIRST_S, _SELDOM_S, _VALIDATION_S = 4.0, 60.0, 5.0
-"""Seconds between full readings of memory: at first, later, in validation."""
+"""Seconds between reads of processes' memory: at first, later, in validation."""
 _MOST_SHARE, _MOST_SHARE_LOW = 0.00025, 0.02
 """Largest share of a core for reading memory: usually, and while memory is low."""
 _CHANGE_SHARE = 0.02
@@ -49,7 +49,7 @@ _CHANGE_SHARE = 0.02
 
 
 class MemoryPace:
-    """Decides when to read the memory of processes, and when memory is low. Pure.
+    """Decides when to read processes' memory, and when the host's is low. Pure.
 
     Full readings are rare while nothing changes, and cost no more than a small share of
     the time whatever one takes.
@@ -58,12 +58,12 @@ class MemoryPace:
     def __init__(self) -> None:
         self._pause_s, self._due_s, self._earliest_s = _FIRST_S, 0.0, 0.0
         self._used_bytes: int | None = None
-        """Bytes of memory in use when processes were last read."""
+        """Bytes of host memory in use when processes were last read."""
         self._seen = deque[tuple[float, int]](maxlen=6)
-        """Latest samples of memory: time, and bytes in use."""
+        """Latest samples of host memory: time in seconds, and bytes in use."""
 
     def is_low(self, now_s: float, room: MemoryRoom) -> bool:
-        """True if memory is nearly full, or soon will be at its growth.
+        """True if the host's memory is nearly full, or soon will be at its growth.
 
         Args:
             now_s: Monotonic; later than in the last call.
@@ -111,7 +111,7 @@ class MemoryPace:
 
 
 class MemorySource:
-    """Watches the memory of one training run in a thread.
+    """Watches host memory, and the processes that hold it, in a thread of a training.
 
     Args:
         recording: The run.
@@ -213,7 +213,7 @@ class MemorySource:
 
 
 class StartMemory:
-    """Watches memory from a hook's construction until its train loop is built.
+    """Watches host memory from a hook's construction until its train loop is built.
 
     What the train loader takes shows at once. Where that lasts, records say who holds
     memory. No call raises, as long as ``run`` lets nothing through.
@@ -255,7 +255,7 @@ class StartMemory:
             thread.stop()
 
     def end_loader(self) -> None:
-        """Record the memory that building the train loader took."""
+        """Record the bytes of memory that building the train loader took."""
         own_bytes = self._meter.read_own_bytes()
         if own_bytes is not None:
             self.dataset_bytes = max(own_bytes - self._own_bytes, 0)

@@ -218,7 +218,7 @@ class Recorder(LoopListener):
         return after_train_iter
 
     def on_iteration_end(self, batch_idx: int, batch: Any, outputs: Any) -> None:
-        """Record and publish all that is due at the end of an iteration.
+        """Write the records and publish the scalars that are due after an iteration.
 
         LoggerHook comes right after: it prints the scalars that were published here.
         """

@@ -107,10 +107,10 @@ class Recording:
         self.guard, self.timer, self.ledger = guard, timer, timer.ledger
         self.writer: EvidenceWriter | None = None
         self.recorded: int = runner.iter
-        """Iterations of the whole training up to the end of the last record."""
+        """Number of iterations of the whole training up to the last record's end."""
         self.epoch = runner.epoch + 1
         self.epoch_start = self.start = self.recorded
-        """Iterations done at the start of the epoch, and of this training."""
+        """Number of iterations done before the epoch, and before this training."""
 
     @property
     def iteration(self) -> int:

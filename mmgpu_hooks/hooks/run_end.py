@@ -7,7 +7,7 @@ import traceback
 from typing import Any, NamedTuple
 
 _LETTERS, _MOST_LINES = 300, 60
-"""Most characters in a line of a recorded traceback, and most lines."""
+"""Maximum characters per line of a recorded traceback, and maximum lines."""
 _FETCH = re.compile(r'torch[/\\]utils[/\\]data[/\\]_utils[/\\]fetch\.py$')
 
 _NO_GRADIENT = re.compile(
@@ -40,7 +40,7 @@ class RaisedError(NamedTuple):
     """Exception that ended training, with its traceback, for the last record."""
 
     error: str | None = None
-    """Type of the exception; ``None`` where there was none."""
+    """Class name of the exception that ended training; ``None`` if there was none."""
     traceback: tuple[str, ...] = ()
     """Lines of the traceback without code, a worker's own traceback included."""
     sample: str | None = None

@@ -79,7 +79,7 @@ class _Save:
         self._patches.set(mmengine_checkpoint, 'get_file_backend', get_file_backend)
 
     def end(self) -> ThreadTimes:
-        """Remove the timers of a checkpoint save, and return the thread's times."""
+        """Remove a save's timers, and return the CPU and wait seconds of its thread."""
         self._thread = -1
         self._patches.close()
         return read_thread_times()

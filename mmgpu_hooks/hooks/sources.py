@@ -134,7 +134,7 @@ class IdleSource(FigureSource):
 
 
 class AllocatorSource(FigureSource):
-    """Reads statistics of PyTorch's CUDA allocator."""
+    """Reads memory peaks and other statistics of PyTorch's CUDA allocator."""
 
     name = SourceName.GPU_MEMORY
 
@@ -513,7 +513,7 @@ class Sources:
         return () if processes is None else processes.pids
 
     def mark_workers(self) -> WorkersMark | None:
-        """Read the CPU times of the train loader's workers; ``None`` if not watched."""
+        """Read CPU seconds of the train loader's workers; ``None`` if not watched."""
         if SourceName.LOADER_WORKERS in self._guard.off:
             return None
         processes = self.loader.processes

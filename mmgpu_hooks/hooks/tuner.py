@@ -38,16 +38,16 @@ TUNER_SOURCE = 'tune'
 """Name of the loader's tuner, for warnings and the evidence file."""
 
 MOST_CHANGES = 2
-"""Most changes of loader settings in a training, not counting undone changes."""
+"""Maximum number of changes of loader settings per training, undone ones excepted."""
 
 MOST_WATCHED = 2000
-"""Iterations after the last change at which the tuner stops.
+"""Number of iterations after the last change at which the tuner stops.
 
 A loader that could be faster has shown it by then, and what other programs do later is
 not chased."""
 
 SHORT_ITERATIONS, SHORT_S = 10, 0.5
-"""Longest log interval while the loader is tuned: iterations, or seconds.
+"""Longest log interval while the loader is tuned: in iterations, in seconds.
 
 The longer of both counts. A run in intervals of 50 iterations would be judged late."""
 
@@ -98,10 +98,10 @@ class Tuner:
         self._has_switched = False
         """True once the settings of the loader were changed before an epoch."""
         self._since = self._ask_at = recording.recorded
-        """Iterations at the last change of settings, and at the next question."""
+        """Iteration number of the last change of settings, and of the next question."""
         self._is_over = False
         self._ranks: RankAgreement | None = None
-        """Agreement between the ranks; ``None`` in a training of one rank."""
+        """Object by which the ranks agree on a change; ``None`` with only one rank."""
         self._offered: TuneOffer | None = None
         """Change that the ranks are about to agree on; ``None`` while there is none."""
         self._due_at: int | None = None

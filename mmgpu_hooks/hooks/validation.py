@@ -202,7 +202,7 @@ class ValidationSource(LoopListener):
 
     @property
     def metrics(self) -> tuple[Any, ...] | None:
-        """Metrics of the running validation; ``None`` while none runs."""
+        """Metric objects of the running validation; ``None`` while none runs."""
         now = self._now
         return None if now is None else now.metrics
 
@@ -212,7 +212,7 @@ class ValidationSource(LoopListener):
         return None if now is None else now.parts.read()
 
     def usual_s(self, call: PartCall) -> float | None:
-        """Return the most seconds that a validation's call took so far, or ``None``.
+        """Return the longest seconds that a validation's call took so far, or ``None``.
 
         The call must have ended once.
         Between two calls it may be any hook that runs: then until a validation ended.

@@ -11,16 +11,16 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.recorded import MOST_BATCH_SIZES
 
 _FIXED = 2
-"""Most distinct padded batch sizes at which a training's sizes count as fixed.
+"""Maximum number of distinct padded batch sizes that count as fixed.
 
 An epoch's last batch may differ.
 """
 
 _VARYING = 10
-"""Fewest distinct padded batch sizes that count as varying, if new ones keep coming."""
+"""Minimum number of distinct padded batch sizes that count as varying."""
 
 _KEEP_COMING = 0.01
-"""Fewest new padded batch sizes per iteration that count as sizes still varying.
+"""Smallest number of new padded batch sizes per iteration that counts as varying.
 
 Counted over the second half of the log intervals.
 """
@@ -28,7 +28,7 @@ Counted over the second half of the log intervals.
 
 @dataclass(frozen=True)
 class BatchSizes:
-    """Distinct batch sizes of a training run, in padded pixels, as far as counted.
+    """Numbers of distinct padded batch sizes (in pixels) in a training run.
 
     Batches of as many pixels count as one size: portrait and landscape, as a rule.
     """

@@ -42,11 +42,11 @@ class PeakGrowth(NamedTuple):
     """Height in pixels of the largest batch's images when the GPU memory peak grew."""
     width: int | None
     boxes: int | None
-    """Most boxes in a batch of the log interval in which the GPU memory peak grew."""
+    """Largest number of boxes in a batch when the GPU memory peak last grew."""
 
 
 class CardFigures(NamedTuple):
-    """Memory of a GPU by use: tensors, allocator cache, CUDA context and others."""
+    """Bytes of GPU memory by use: tensors, allocator cache, CUDA context and others."""
 
     peak_bytes: int
     """Bytes of the tensors in use at the peak of GPU memory."""
@@ -153,7 +153,7 @@ class CardFigures(NamedTuple):
 
 
 def find_card_figures(run: Run) -> CardFigures | None:
-    """Split GPU memory use into its parts; ``None`` where no peak was recorded."""
+    """Split GPU memory into bytes per use; ``None`` where no peak was recorded."""
     figures = run.figures
     peak, reserved = figures.gpu_mem_peak_bytes, figures.gpu_mem_reserved_bytes
     if peak is None:
@@ -213,7 +213,7 @@ def find_peak_growth(run: Run) -> PeakGrowth | None:
 
 
 class _BatchSize(NamedTuple):
-    """Size of the largest batch in a log interval, in pixels or boxes."""
+    """Size of a log interval's largest batch: in pixels, or else in boxes."""
 
     now: int
     is_larger: bool
@@ -221,7 +221,7 @@ class _BatchSize(NamedTuple):
 
     @classmethod
     def of(cls, sizes: Column, row: int) -> _BatchSize | None:
-        """Read a log interval's largest batch size; ``None`` where it is unknown."""
+        """Read the largest batch size of a log interval; ``None`` where unknown."""
         if np.isnan(sizes[row]):
             return None
         before = known(sizes[:row]).max(initial=0.0)

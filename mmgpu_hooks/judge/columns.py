@@ -104,7 +104,7 @@ class Intervals:
 
 
 def read_field(record: Any, name: str) -> Any:
-    """Read a nested field by dotted name; ``None`` if a part of the path is missing."""
+    """Read a record's nested field by dotted name; ``None`` if a part is missing."""
     for part in name.split('.'):
         record = getattr(record, part, None)
     return record
@@ -115,7 +115,7 @@ quiet = np.errstate(over='ignore', invalid='ignore')
 
 
 def known(column: Column) -> Column:
-    """Select the known values of a column: those that are not NaN."""
+    """Select the known values of a column (array of floats): those that are not NaN."""
     return column[~np.isnan(column)]
 
 

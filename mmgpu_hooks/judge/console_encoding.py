@@ -6,14 +6,14 @@ import codecs
 import contextlib
 
 _MOST_BYTES = 2**18
-"""Most bytes of a UTF-16 or UTF-32 log that are buffered as one line."""
+"""Maximum bytes of a UTF-16 or UTF-32 log that are buffered as one line."""
 _MARKS = {
     codecs.BOM_UTF32_LE: 'utf-32-le',
     codecs.BOM_UTF32_BE: 'utf-32-be',
     codecs.BOM_UTF16_LE: 'utf-16-le',
     codecs.BOM_UTF16_BE: 'utf-16-be',
 }
-"""Encodings by byte-order mark, longest first, as one mark begins with another."""
+"""Encoding names by byte-order mark, longest first, as one mark may begin another."""
 
 
 def make_decoder(start: bytes) -> codecs.IncrementalDecoder | _WideDecoder:

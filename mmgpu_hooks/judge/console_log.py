@@ -34,7 +34,7 @@ from mmgpu_hooks.judge.console_shapes import (
 )
 
 MOST_LOG_BYTES = 64 * 2**20
-"""Most bytes of a console log that are read, counted from the log's end.
+"""Maximum bytes of a console log that are read, counted from the log's end.
 
 Training survived what was before. Reading takes up to 15 s, and 10 us a line where
 lines are shorter than 40 bytes.
@@ -42,7 +42,7 @@ lines are shorter than 40 bytes.
 
 _CHUNK_BYTES = 2**18
 _HEAD_LETTERS, _TAIL_LETTERS = 3 * 2**10, 2**10
-"""Letters kept of a long console line, at its start and at its end.
+"""Number of characters kept of a long console line, at its start and at its end.
 
 The expressions that search the line may take quadratic time.
 """
@@ -55,10 +55,10 @@ A crash of the host may leave a block of zeros in a log that can be read.
 """
 
 _CONTEXT = 400
-"""Most log lines, by any rank, between a traceback's last frame and its exception."""
+"""Maximum number of log lines between a traceback's last frame and its exception."""
 
 _NEAR = 5
-"""Most log lines, by any rank, between two lines that belong together."""
+"""Number of log lines within which lines count as parts of the same traceback."""
 
 _ANSI = re.compile(
     r'\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])'
@@ -85,7 +85,7 @@ class Event(NamedTuple):
     """Line number in the log file, from 1; 0 for an event of no line."""
     text: str
     order: int
-    """Position among all lines that were read, to tell which event came first."""
+    """Position of the line among all that were read, to tell which came first."""
     progress: int
     """Number of iterations logged before the event."""
     calm: int

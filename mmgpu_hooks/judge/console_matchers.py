@@ -11,7 +11,7 @@ from typing import NamedTuple
 from mmgpu_hooks.judge.console_patterns import PATTERNS, Pattern
 
 _LEAST_WORD = 2
-"""Fewest letters of a word that is used to preselect console lines."""
+"""Smallest length, in letters, of a word that is used to preselect console lines."""
 
 
 class Matcher(NamedTuple):

@@ -22,7 +22,7 @@ from mmgpu_hooks.judge.console_matchers import (
 )
 
 _MOST_SHAPES = 2**12
-"""Most distinct console lines (digits as 0) whose classification is cached."""
+"""Maximum number of distinct console lines (digits as 0) whose class is cached."""
 
 
 def _any(patterns: str, form: str = '(?:{})') -> re.Pattern[str]:

@@ -30,7 +30,7 @@ To fork is CPU and to join is waiting; 0.5 to 0.8 were seen.
 """
 
 CALM_ITERATIONS = 20
-"""Fewest iterations without save or validation that suffice for a mean CPU use.
+"""Smallest number of iterations without save or validation for a mean CPU use.
 
 The others are then left out: a mean of fewer swings by more than what saves and
 validations leave of an error.
@@ -43,12 +43,12 @@ _UNKNOWN = phrase(
 
 
 def are_workers_many(workers: int, cores: float) -> bool:
-    """True if workers outnumber the usable cores of their rank."""
+    """True if a rank has more loader workers than cores that it may use."""
     return workers > max(cores, 1)
 
 
 class TrainingCpu(NamedTuple):
-    """CPU use of a training without its saves and validations; ``None`` is unknown."""
+    """CPU seconds per iteration of a training, without saves and validations."""
 
     main_s: float | None = None
     """CPU seconds of the training process per iteration, outside its data waits."""
@@ -56,16 +56,16 @@ class TrainingCpu(NamedTuple):
     """Seconds per iteration that the training's main thread waited for cores."""
     process_cores: float | None = None
     external_cores: float | None = None
-    """Cores of the host that other programs than this training used."""
+    """Mean number of the host's cores that programs other than this training used."""
     external_unknown: str | None = None
     """Reason why ``external_cores`` is not known on a host with several ranks."""
     unknown: str | None = None
-    """Reason why the CPU use of the training is not known."""
+    """Reason why the training's CPU seconds are not known."""
 
 
 @dataclass(frozen=True)
 class CpuEvidence:
-    """Records of one rank from which its CPU use is computed."""
+    """Records of one rank from which its CPU seconds and cores are computed."""
 
     run: RunRecord
     steady: Intervals
@@ -107,7 +107,7 @@ class CpuUse:
 
 @quiet
 def find_cpu(rank: CpuEvidence, others: Sequence[CpuEvidence] = ()) -> TrainingCpu:
-    """Compute the CPU use of training without saves and validations.
+    """Compute a training's CPU seconds per iteration without saves and validations.
 
     The process of a save and the workers of a validation would pass for the step and
     for other programs. So calm intervals are taken, which have neither. Where these are
@@ -137,7 +137,7 @@ def _subtract(
     used: CpuUse,
     aside_s: float,
 ) -> TrainingCpu:
-    """Compute the CPU use per iteration, minus that of saves and validations.
+    """Compute CPU seconds per iteration, minus those of saves and validations.
 
     Args:
         rank: The one that is asked about.
@@ -180,17 +180,17 @@ def _subtract(
 
 
 class ExternalCores(NamedTuple):
-    """Cores of a host that programs other than the training used."""
+    """Number of a host's cores that programs other than the training used."""
 
     cores: float | None
     why_unknown: Text | None = None
-    """Reason why the cores that other programs used are unknown."""
+    """Reason why the number of cores that other programs used is unknown."""
 
 
 def find_external_cores(
     rank: CpuEvidence, others: Sequence[CpuEvidence]
 ) -> ExternalCores:
-    """Compute the cores that other programs used, on a host with several ranks.
+    """Compute how many cores other programs used, on a host with several ranks.
 
     The busy share of the host less what each rank, its loader's workers and those of
     its validations used, over the time in which all of them recorded intervals.
@@ -248,7 +248,7 @@ class _IntervalTimes(NamedTuple):
 
 
 def _used_cores(rank: CpuEvidence, some: Intervals) -> float:
-    """Compute the cores that one rank used in some intervals; NaN is unknown."""
+    """Compute the mean number of cores that one rank used in intervals, or NaN."""
     cpu_s = float(some.column('process_cpu_s').sum())
     cpu_s += count_all(some.column('iterations')) * rank.batch_cpu_s
     validations_s = total(some.column('ledger_s', 'validation'))
@@ -309,7 +309,7 @@ def _read(measured: Sequence[_EventCpu], name: str) -> Column:
 def _use_at_rate(
     events: Sequence[SaveRecord | ValidationRecord], seconds: float
 ) -> CpuUse:
-    """Scale the CPU use of the measured saves or validations to all ``seconds``."""
+    """Scale the CPU seconds of the measured saves or validations to all ``seconds``."""
     if seconds <= 0.0:
         return CpuUse()
     measured = [_EventCpu.of(event) for event in events]
@@ -344,13 +344,13 @@ def _start_cpu_s(some: Intervals) -> float:
 
 @dataclass(frozen=True)
 class WorkerThreads:
-    """Threads of the DataLoader workers, with their CPU time and waits for cores."""
+    """Number of threads of the loader workers, their CPU time and core waits."""
 
     workers: int
     threads: int
-    """Most threads that one worker had, PyTorch's own included."""
+    """Largest number of threads that one worker had, PyTorch's own included."""
     cores: float
-    """Cores that this rank may use."""
+    """Number of cores that this rank may use."""
     cpu_s: float
     """CPU seconds of a worker per batch, over all its threads."""
     delay_s: float

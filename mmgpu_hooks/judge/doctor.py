@@ -49,9 +49,9 @@ _SILENT = phrase('it does not answer')
 _NOT_SAID = phrase('this platform does not say')
 _OF_MOUNT = phrase('check the mount: mount | grep nfs; dmesg | tail')
 _MOST_LETTERS = 60
-"""Most letters of an environment variable's value that are printed."""
+"""Maximum number of characters printed of an environment variable's value."""
 _MOST_NAMES = 2
-"""Most data paths named in a line of ``mmgpu doctor``; further ones are counted."""
+"""Maximum number of data paths that a line of ``mmgpu doctor`` names."""
 
 
 def judge_machine(machine: Machine) -> list[Checked]:

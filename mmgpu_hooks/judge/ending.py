@@ -30,7 +30,7 @@ from mmgpu_hooks.schema.recorded import (
 
 _HOUR_S = 3600.0
 _MOST_BINS = 256
-"""Most bins of consecutive iterations to keep; beyond, bins are merged in pairs."""
+"""Maximum number of bins of consecutive iterations; beyond, bins are merged."""
 _OUTSIDE = 'validation', 'checkpoint_save', 'startup', 'teardown', 'resume'
 """Parts of the time ledger whose seconds belong to no iteration."""
 _NEWEST = 3
@@ -101,7 +101,7 @@ class EndForecaster:
         self._validated, self._saved, self._saves_s = 0, 0, 0.0
 
     def add_interval(self, record: IntervalRecord) -> None:
-        """Add a log interval that has ended to the evidence of the forecast."""
+        """Add an ended log interval's record to the evidence of the forecast."""
         ledger_s = record.ledger_s
         outside_s = sum(ledger_s.get(part, 0.0) for part in _OUTSIDE)
         start_s = ledger_s.get('startup', 0.0) + ledger_s.get('teardown', 0.0)
@@ -134,7 +134,7 @@ class EndForecaster:
             self._each *= 2
 
     def add_validation(self, record: ValidationRecord) -> None:
-        """Add a validation that has ended to the evidence of the forecast."""
+        """Add an ended validation's record to the evidence of the forecast."""
         self._validations.append(record)
         self._validated += 1
 
@@ -319,7 +319,7 @@ def _find_trend(bins: list[_Bin]) -> _Rate | None:
 
 
 def _times(count: int | None, each_s: float | None) -> float | None:
-    """Multiply a duration by a count; 0 for a count of 0, even of unknown duration."""
+    """Multiply seconds by a count; 0 for a count of 0, even of unknown seconds."""
     if count == 0:
         return 0.0
     return None if count is None or each_s is None else count * each_s

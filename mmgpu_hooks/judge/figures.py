@@ -57,13 +57,13 @@ class IterationParts:
 
     @property
     def data_wait_share(self) -> float:
-        """Share of an iteration spent waiting for data; 0 if it took no time."""
+        """Share of an iteration's time spent waiting for data; 0 if it took no time."""
         return self.data_wait_s / self.total_s if self.total_s else 0.0
 
 
 @dataclass(frozen=True)
 class LoaderFigures:
-    """Statistics of the DataLoader's worker processes.
+    """Statistics of the DataLoader's workers: batch times, CPU seconds, memory.
 
     Where no time per batch is known in steady intervals (an epoch whose batches were
     all made in the first one), that interval is taken too.
@@ -104,7 +104,7 @@ class LoaderFigures:
 
 @dataclass(frozen=True)
 class GpuFigures:
-    """Statistics of the GPU that a rank trains on.
+    """Statistics of one rank's GPU: utilisation, memory, temperature, throttling.
 
     Utilisation is of plain training, where it has `MIN_CALM` intervals with samples;
     what is read every few seconds only is of all intervals.
@@ -127,7 +127,7 @@ class GpuFigures:
 
 @dataclass(frozen=True)
 class RunFigures:
-    """Statistics of one rank's training run."""
+    """Statistics of one rank's training run: times, CPU, memory, GPU, workers."""
 
     iterations: int
     """Number of iterations that were recorded."""
@@ -179,7 +179,7 @@ class RunFigures:
     gpu_mem_peak_bytes: int | None = None
     gpu_mem_reserved_bytes: int | None = None
     inactive_bytes: int | None = None
-    """Most bytes of GPU memory in unused split blocks, at the end of an interval."""
+    """Largest bytes of GPU memory in unused split blocks, at the end of an interval."""
 
     main_cpu_s: float | None = None
     """CPU seconds of the training process per iteration, outside its data waits."""
@@ -188,15 +188,15 @@ class RunFigures:
     process_cpu_cores: float | None = None
     """Mean number of cores that the training process used."""
     why_no_cpu: str | None = None
-    """Reason why the CPU of the training process is unknown."""
+    """Reason why the CPU seconds of the training process are unknown."""
     external_cpu_cores: float | None = None
-    """Cores of the host that other programs used during the training.
+    """Mean number of the host's cores that other programs used during the training.
 
     With several ranks on the host, all of their evidence is needed: see
     ``why_no_external``.
     """
     why_no_external: str | None = None
-    """Reason why the cores that other programs used are unknown."""
+    """Reason why the number of cores that other programs used is unknown."""
     throttled_s: float | None = None
     """Seconds for which the CPU quota held tasks back, as far as they are known."""
     throttle_counted_s: float = 0.0
@@ -210,7 +210,7 @@ class RunFigures:
     worker_run_delay_s: float | None = None
     """Seconds that workers waited for a core, per batch."""
     worker_threads: int | None = None
-    """Most threads that one worker had, PyTorch's own included."""
+    """Largest number of threads that one worker had, PyTorch's own included."""
     worker_thread_cpu_s: float | None = None
     """CPU seconds of the workers' threads but the main ones, in steady iterations."""
 
@@ -237,7 +237,7 @@ class RunFigures:
 
     @property
     def data_wait_share(self) -> float | None:
-        """Share of a steady iteration spent waiting for data."""
+        """Share of a steady iteration's time spent waiting for data."""
         return self.per_iteration.data_wait_share if self.per_iteration else None
 
     @property
@@ -276,11 +276,11 @@ class RunFigures:
         return next(filter(None, reasons), phrase('no sample was taken'))
 
     def run_share(self, seconds: float) -> float:
-        """Return ``seconds`` as a share of the whole run."""
+        """Return ``seconds`` as a share (0 to 1) of the whole run's time."""
         return seconds / self.duration_s if self.duration_s > 0 else 0.0
 
     def part_share(self, part: str) -> float:
-        """Return the share of the whole run in one part of the time ledger."""
+        """Return the share of the run's time in one part of the time ledger."""
         return self.run_share(self.ledger_s.get(part, 0.0))
 
 
@@ -302,7 +302,7 @@ def summarize_run(recorded: RecordedRun) -> RunFigures:
 
 @quiet
 def _list_cpu_evidence(recorded: RecordedRun) -> CpuEvidence:
-    """Collect the records from which a rank's CPU use is computed.
+    """Collect the records from which a rank's CPU seconds and cores are computed.
 
     Made of few columns: there may be many ranks.
     """
@@ -371,7 +371,7 @@ def _summarize_alone(recorded: RecordedRun) -> RunFigures:
 
 
 def find_fullest_bytes(recorded: RecordedRun) -> int | None:
-    """Find the largest peak of GPU memory over all ranks of a run."""
+    """Find the largest GPU memory peak, in bytes, over all ranks of a run."""
     ranks = (recorded, *recorded.other_ranks)
     peaks = [largest(rank.column('gpu_mem_peak_bytes')) for rank in ranks]
     return max((peak for peak in peaks if peak is not None), default=None)
@@ -444,7 +444,7 @@ def _select_with_workers(recorded: RecordedRun) -> Intervals:
 
 
 def _mean_wait_s(steady: Intervals) -> float | None:
-    """Compute the mean data wait of iterations that did not begin an epoch."""
+    """Compute mean seconds of data wait of iterations that did not begin an epoch."""
     count = count_all(steady.column('iterations')) - total(steady.column('first_waits'))
     if count <= 0:
         return None

@@ -19,7 +19,7 @@ from mmgpu_hooks.schema.judged import Prediction
 
 @dataclass(frozen=True)
 class SizedPeak:
-    """Predicted peak of GPU memory with one batch size, and its 90 % interval."""
+    """Predicted GPU memory peak in bytes for one batch size, and its 90 % interval."""
 
     batch_size: int
     peak_bytes: int
@@ -30,7 +30,7 @@ class SizedPeak:
 
 @dataclass(frozen=True)
 class MemoryForecast:
-    """GPU memory against batch size: a fitted line, and the peaks that it predicts."""
+    """GPU memory in bytes against batch size: a fitted line, and predicted peaks."""
 
     fixed_bytes: int
     """Bytes of GPU memory that a training takes whatever its batch size."""
@@ -77,7 +77,7 @@ def forecast_memory(
 
 @dataclass(frozen=True)
 class Forecast:
-    """Answer of ``mmgpu predict``: predicted iterations, and memory by batch size."""
+    """Answer of ``mmgpu predict``: iteration times, and GPU memory by batch size."""
 
     run: str
     """Path of the evidence that the predictions rest on."""

@@ -28,7 +28,7 @@ _LOADERS = {
 
 
 class _Means(NamedTuple):
-    """Means over the log lines after the first, weighted by each line's iterations."""
+    """Mean seconds of ``time`` and ``data_time`` over the log lines after the first."""
 
     iterations: int
     lines: int
@@ -36,10 +36,10 @@ class _Means(NamedTuple):
     data_s: float
     data_share: float
     median_share: float
-    """Median share of ``data_time`` in an iteration, over the log lines."""
+    """Median over the log lines of the share of ``data_time`` in ``time``."""
     most_share: float
     start_share: float
-    """Share of all time that waits at epoch starts took beyond the usual wait."""
+    """Share of all iteration time in epoch-start waits beyond the usual wait."""
 
 
 def judge_framework_log(
@@ -155,7 +155,7 @@ def _make_verdict(name: str, why: Text, headspace_pct: float | None = None) -> V
 
 
 def _average(lines: Sequence[LoggedLine]) -> _Means | None:
-    """Average log lines but for the first (warm-up); ``None``: too few iterations."""
+    """Average the times of log lines but the first; ``None``: too few iterations."""
     known = [line for line in lines if line.data_s is not None]
     weights = [*_count_each(known[1:], known[0])] if known else []
     iterations = sum(weights)
@@ -189,7 +189,7 @@ def _begins_epoch(line: LoggedLine, before: LoggedLine) -> bool:
 
 
 def _count_each(lines: Sequence[LoggedLine], first: LoggedLine) -> Iterator[int]:
-    """Count the iterations from each log line to the next.
+    """Yield the number of iterations from each log line to the next.
 
     MMCV's numbers begin anew with each epoch. Where numbers go back otherwise, a
     training was resumed: the line then stands for as many as the one before it.

@@ -31,7 +31,7 @@ _SHOWN_SHARE = 0.005
 _LEAST_READINGS, _LEAST_GAIN, _LEAST_FIT = 5, 0.05, 0.8
 """Readings, relative gain and fit (R squared) that memory growth needs to count."""
 _COPIES = 1.2
-"""Most growth of workers' memory, in sizes of the objects, that counts as copying.
+"""Largest ratio of workers' memory growth to the objects' size due to copying.
 
 A multiple of the size of the objects.
 """
@@ -317,7 +317,7 @@ def _phrase_rate(bytes_per_minute: float) -> Text:
 
 
 class _Growth(NamedTuple):
-    """Steady growth of the memory that processes hold, until the last reading."""
+    """Steady growth, in bytes, of processes' memory until the last reading."""
 
     bytes_per_s: float
     gained_bytes: float
@@ -325,7 +325,7 @@ class _Growth(NamedTuple):
 
 
 def _find_worker_growth(run: Run) -> _Growth | None:
-    """Find the steady growth of the train workers' memory since they last started."""
+    """Find steady growth, in bytes, of train workers' memory since their last start."""
     return _find_growth(run, 'worker_own_bytes', 'worker_bytes')
 
 
@@ -334,7 +334,7 @@ def _find_process_growth(run: Run) -> _Growth | None:
 
 
 def _find_growth(run: Run, field: str, recorded: str) -> _Growth | None:
-    """Fit steady memory growth by least squares, over the readings since the last fall.
+    """Fit steady memory growth in bytes by least squares, since the last fall.
 
     Intervals are read more often than who holds memory.
     """
@@ -383,7 +383,7 @@ class _Outlook(NamedTuple):
 
 
 class _WorkerCost(NamedTuple):
-    """Memory of the train loader's workers of all ranks of a host, and what leaks."""
+    """Bytes of memory of all ranks' train loader workers on a host, and what leaks."""
 
     each_bytes: float
     """Bytes of memory that one worker holds, without what loaded samples leaked."""
@@ -492,7 +492,7 @@ def find_slurm_memory(run: Run) -> int | None:
 
 
 def _sum_own(ranks: Sequence[MemoryRecord]) -> int:
-    """Sum up the memory of a training's ranks, or of their whole control group."""
+    """Sum up the memory bytes of a training's ranks, or of their control group."""
     first = ranks[0]
     own = sum(
         (rank.process_bytes or 0)

@@ -16,19 +16,19 @@ from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tried import HostPart, Profile
 
 GROUP_S = 0.15e-3
-"""Most host CPU seconds of overhead that a parameter group adds to an optimizer step.
+"""Upper bound of host CPU seconds that a parameter group adds to an optimizer step.
 
 0.07 to 0.15 ms were measured of AdamW over lists, for 240 to 440 groups.
 """
 
 AVERAGED_TENSOR_S = 35e-6
-"""Most host CPU seconds that an EMA hook takes to average a tensor by itself.
+"""Upper bound of host CPU seconds in which an EMA hook averages one tensor.
 
 34 and 35 us were measured.
 """
 
 SMALL_TENSOR_S = 0.16e-3
-"""Most host CPU seconds that a small tensor of a batch costs the training thread."""
+"""Upper bound of training thread CPU seconds for a small tensor of a batch."""
 
 ADDED_VALUE_S = 10e-6
 """Host CPU seconds of adding a value to a scalar history that grows by doubling."""
@@ -39,7 +39,7 @@ LISTED = ('ExponentialMovingAverage', 'MomentumAnnealingEMA', 'ExpMomentumEMA')
 
 @dataclass(frozen=True)
 class HostCost:
-    """Host CPU work of one kind per iteration, and the part an optimisation removes."""
+    """Host CPU seconds of one kind per iteration, and how many can be spared."""
 
     name: str
     """Name of the optimisation, as ``optimize`` takes it."""
@@ -84,7 +84,7 @@ def find_profile_of(recorded: RecordedRun) -> Profile | None:
 
 
 def find_host_costs(recorded: RecordedRun) -> dict[str, HostCost]:
-    """Find the host work that each optimisation not yet on would spare."""
+    """Find the host CPU seconds that each optimisation not yet on would spare."""
     profile = find_profile_of(recorded)
     parts = {} if profile is None else profile.host_parts
     costs = (
@@ -199,7 +199,7 @@ def _weigh_small_tensors(
 
 
 def find_histories(recorded: RecordedRun) -> HistoryCost | None:
-    """Find the last measurement of the CPU cost of MMEngine's scalar histories."""
+    """Find the last measured CPU seconds that MMEngine's scalar histories cost."""
     known = recorded.every.having('histories')
     measured: list[HistoryCost] = known.values('histories')
     return measured[-1] if measured else None

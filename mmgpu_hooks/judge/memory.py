@@ -53,7 +53,7 @@ def are_files_few(most: float, limit: int) -> bool:
 
 
 class CardRoom(NamedTuple):
-    """Memory of the GPU that a run trained on, in all and held by others."""
+    """Bytes of the GPU that a run trained on, in all and held by other uses."""
 
     total_bytes: int
     beside_bytes: int
@@ -71,7 +71,7 @@ class CardRoom(NamedTuple):
 
 
 def find_card_room(run: Run) -> CardRoom | None:
-    """Find the GPU memory that a run may use; ``None`` when its size is unknown."""
+    """Find the bytes of GPU memory a run may use; ``None`` when its size is unknown."""
     figures = run.figures
     total = run.meta.gpu.memory_total_bytes if run.meta.gpu else None
     if not total:
@@ -85,14 +85,14 @@ def find_card_room(run: Run) -> CardRoom | None:
 
 
 class HostRoom(NamedTuple):
-    """Free memory of the host, and the limit that bounds it."""
+    """Free bytes of host memory, and their bound: the host or its control group."""
 
     free_bytes: int
     bound: Text
 
 
 def find_host_room(run: Run) -> HostRoom | None:
-    """Find the host's, or control group's, free memory at the last reading."""
+    """Find the free bytes of the host, or its control group, at the last reading."""
     read = {
         phrase('on the host'): known(run.column('host.ram_available_bytes')),
         phrase('below the limit of its control group'): known(
@@ -111,7 +111,7 @@ def find_growth_of(
     least_share: float = LEAST_GROWTH_SHARE,
     warm_up: float = 0.0,
 ) -> Estimate | None:
-    """Find steady growth of one memory field over log intervals, else ``None``."""
+    """Find one memory field's steady growth, in bytes per 1000 iterations."""
     read = some.having(field)
     return find_growth(
         read.column('iteration'),
@@ -128,7 +128,7 @@ def are_workers_kept(run: Run) -> bool:
 
 
 def find_worker_growth(run: Run) -> Estimate | None:
-    """Find steady growth of the workers' memory, in one epoch if workers end with it.
+    """Find steady growth of the workers' memory, in bytes per 1000 iterations.
 
     What they take until each has sent `SENT_TENSORS` is no growth.
     """
@@ -145,7 +145,7 @@ def find_worker_growth(run: Run) -> Estimate | None:
 
 
 class HostGrowth(NamedTuple):
-    """Growth of the host memory that a run takes, iteration by iteration."""
+    """Growth of a run's host memory by process and workers, with the room left."""
 
     process: Estimate | None
     workers: Estimate | None
@@ -157,12 +157,12 @@ class HostGrowth(NamedTuple):
 
     @property
     def full_in(self) -> int | None:
-        """Iterations until no host memory is left; ``None``: free memory is unknown."""
+        """Number of iterations until no host memory is left; ``None`` is unknown."""
         return int(self.room.free_bytes / self.bytes_each) if self.room else None
 
 
 def find_host_growth(run: Run) -> HostGrowth | None:
-    """Find the growth of host memory; ``None`` where nothing is known to grow."""
+    """Find the growth of a run's host memory; ``None`` if nothing is known to grow."""
     process = find_growth_of(run.every, 'process_own_bytes')
     workers = find_worker_growth(run)
     lasts = bool(process or (workers and are_workers_kept(run)))

@@ -25,16 +25,16 @@ from mmgpu_hooks.schema.run import RankRow, RanksSummary, read_other_ranks
 from mmgpu_hooks.schema.text import Text, phrase, quoted
 
 MIN_INTERVALS = 3
-"""Fewest log intervals common to all ranks that show how much a rank varies."""
+"""Smallest number of common log intervals that show how much a rank varies."""
 
 NOISE_SHARE = 0.01
-"""Share of an iteration below which a difference of ranks counts as noise."""
+"""Share of an iteration's time below which a difference of ranks is noise."""
 
 IN_STEP_SHARE = 0.05
 """Largest relative difference in iteration time between ranks that train in step."""
 
 START_TOLERANCE_S = 300.0
-"""Most seconds between the starts of one run's ranks.
+"""Largest difference, in seconds, between the starts of one run's ranks.
 
 Datasets take time, and hosts' clocks differ.
 """

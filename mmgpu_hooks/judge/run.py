@@ -42,7 +42,7 @@ _NOTHING = Text('')
 
 
 class TransformCost(NamedTuple):
-    """Mean time of one transform of the pipeline, over all samples timed."""
+    """Mean seconds of one transform of the pipeline, over all samples timed."""
 
     name: str
     """Class name of the pipeline's transform."""
@@ -106,12 +106,12 @@ class Run(RecordedRun):
 
     @cached_property
     def figures(self) -> RunFigures:
-        """Statistics of the run: times, memory, use of CPU and GPU."""
+        """Statistics of the run: times, memory, CPU seconds, GPU utilisation."""
         return self._given_figures or summarize_run(self)
 
     @cached_property
     def transforms(self) -> list[TransformCost]:
-        """Mean time of each transform of the pipeline, most expensive first."""
+        """Mean seconds of each transform of the pipeline, the most expensive first."""
         loader, seconds = self.figures.loader, Counter[str]()
         if loader is None or not loader.timed_samples:
             return []
@@ -134,17 +134,17 @@ class Run(RecordedRun):
 
     @cached_property
     def workload(self) -> Workload | None:
-        """Costs of loading and steps that predictions start from; ``None``: unknown."""
+        """Loading and step times that predictions start from; ``None``: unknown."""
         return self._fitted.workload
 
     @property
     def why_no_workload(self) -> Text:
-        """Reason why a run has no costs to predict from; empty where it has them."""
+        """Reason why a run has no times to predict from; empty where it has them."""
         return self._fitted.why_unknown
 
     @cached_property
     def threads(self) -> WorkerThreads | None:
-        """Threads of the DataLoader workers, and their use of cores.
+        """Number of threads of the DataLoader workers, and their use of cores.
 
         ``None`` where there are no workers, or they do not show it.
         """
@@ -172,7 +172,7 @@ class Run(RecordedRun):
 
     @cached_property
     def host_costs(self) -> dict[str, HostCost]:
-        """Host CPU work that each optimisation not yet on would spare, by its name."""
+        """Host CPU seconds that each optimisation not yet on would spare, by name."""
         return find_host_costs(self)
 
     def is_worth_sparing(self, cost: HostCost) -> bool:
@@ -200,7 +200,7 @@ class Run(RecordedRun):
 
     @property
     def bound_share(self) -> float | None:
-        """Share of an iteration spent waiting for data, where that is a problem.
+        """Share of an iteration's time in data wait, where that is a problem.
 
         ``None`` where it is none, or too few iterations were recorded.
         """
@@ -272,7 +272,7 @@ class Run(RecordedRun):
 
     @property
     def headspace_pct(self) -> float | None:
-        """Upper bound of the speed-up if data cost no time at all, per cent.
+        """Upper bound, in per cent, of the speed-up if data cost no time at all.
 
         Over the whole run, starts of the loader included, and what workers hold the
         step up by being on its cores.
@@ -364,7 +364,7 @@ class Run(RecordedRun):
 
     @property
     def used_cores(self) -> float | None:
-        """Cores that the training process and its workers used, mean of iterations."""
+        """Mean number of cores that the training process and its workers used."""
         figures = self.figures
         own, workers_s = figures.process_cpu_cores, figures.worker_cpu_s
         if own is None or (self.meta.loader.num_workers and workers_s is None):
@@ -387,7 +387,7 @@ class Run(RecordedRun):
 
     @property
     def external_share_cores(self) -> float:
-        """Cores that other programs used, this rank's share; 0 where unknown."""
+        """Number of cores that other programs used, this rank's share; 0: unknown."""
         # nothing is taken off the host for what nobody saw
         return (self.figures.external_cpu_cores or 0.0) / self.meta.host.ranks
 

@@ -31,7 +31,7 @@ FIGURES = (ITER, RATE, *(f'{part}_s' for part in PARTS))
 """Names of the measured values that are compared, in their order."""
 
 _NOTABLE_CORES = 0.5
-"""Smallest difference in cores used by other programs that a comparison notes."""
+"""Smallest difference in other programs' cores that a comparison notes."""
 
 _SETTINGS = (
     'loop',

@@ -38,7 +38,7 @@ _CONDITIONS: dict[str, str] = {
     phrase('number of steps whose gradients are added up'): 'meta.accumulative_counts',
     phrase('number of images in the data set'): 'meta.loader.dataset_length',
 }
-"""Further record fields on which costs depend, by their names in sentences."""
+"""Further record fields on which times depend, by their names in sentences."""
 
 _LARGER = 1.5
 """Smallest ratio of bytes per image at which images differ in size."""

@@ -37,7 +37,7 @@ Enough for a median, and cheap for a run of thousands.
 """
 
 CALM_RUN_DELAY = 0.1
-"""Largest share of an uncontended save that is waiting for a core.
+"""Largest share of an uncontended save's time that is waiting for a core.
 
 What a quiet host of two cores shows.
 """
@@ -52,7 +52,7 @@ LIKE_SIZE = 1.25
 """Largest ratio of the sizes of two saves whose times per byte are compared."""
 
 LEAST_REFERENCES = 3
-"""Fewest uncontended saves whose median duration is trusted.
+"""Smallest number of uncontended saves whose median duration is trusted.
 
 One odd save, often the first, is none.
 """
@@ -421,7 +421,7 @@ def _memory_s(save: SaveRecord, left_s: float) -> float:
 def _find_cause(
     held_s: dict[str, float], contention_s: float, usual_s: float
 ) -> str | None:
-    """Find the cause with the largest delay, out of those that suffice for a slow save.
+    """Find the largest cause of a delay, out of those that suffice for a slow save.
 
     A delay by the CPU counts early, because it is measured best.
     """

@@ -11,14 +11,14 @@ from typing import NamedTuple
 from mmgpu_hooks.schema.recorded import RunRecord, TrainingPlan
 
 _MOST_EVENTS = 20_000
-"""Most validations and saves that are listed one by one."""
+"""Maximum number of validations and saves that are listed one by one."""
 
 
 class PlannedEvent(NamedTuple):
     """Validation or checkpoint save that is planned in a training."""
 
     iteration: int
-    """Iterations of the whole training done when the event happens."""
+    """Number of iterations of the whole training done when the event happens."""
     is_save: bool
 
 
@@ -27,9 +27,9 @@ class Schedule:
     """Length of a training, with its planned validations and saves."""
 
     iterations: int
-    """Iterations of the whole training."""
+    """Number of iterations of the whole training."""
     epoch: int | None
-    """Iterations of an epoch; ``None`` in iteration-based training."""
+    """Number of iterations per epoch; ``None`` in iteration-based training."""
     plan: TrainingPlan | None
     """Plan of validations and saves; ``None`` where it is unknown."""
 
@@ -45,7 +45,7 @@ class Schedule:
 
     @property
     def unit(self) -> int:
-        """Iterations in one unit of the loop: an epoch, or one iteration."""
+        """Number of iterations in one unit of the loop: an epoch, or 1."""
         return self.epoch or 1
 
     def count_validations(self, done: int) -> int | None:

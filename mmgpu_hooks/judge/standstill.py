@@ -31,7 +31,7 @@ _OTHERS_NEEDED = re.compile(r'torch/(?:autograd|cuda|nn/parallel)/|message_hub')
 _IDLE = re.compile(r'multiprocessing/(?:queues|connection)|selectors')
 _MOST_CALLS = 4
 _SLOW_TIMES, _SLOW_S = 3.0, 1.0
-"""Limits up to which a sample counts as slow, not stuck: a factor, and seconds.
+"""Limits up to which a sample is slow, not stuck: ratio to the usual time, seconds.
 
 It takes at most this factor of the mean of the samples before it in its batch, which
 took at least so many seconds each.
@@ -116,7 +116,7 @@ class Rank(NamedTuple):
 
     @property
     def iterations(self) -> int:
-        """Iterations that the rank is known to have done, of the whole training."""
+        """Number of iterations of the whole training that the rank has done."""
         evidence, stuck = self.evidence, self.stuck
         known = [interval.iteration for interval in evidence.intervals[-1:]]
         known += [stuck.iteration] if stuck is not None else []

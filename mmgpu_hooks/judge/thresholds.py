@@ -15,40 +15,40 @@ class DelayThreshold(NamedTuple):
 
 
 MIN_ITERATIONS = 20
-"""Fewest steady iterations from which a run is judged.
+"""Smallest number of steady iterations from which a run is judged.
 
 A mean of fewer swings by more than the changes we would advise.
 """
 
 SURE_ITERATIONS = 100
-"""Fewest steady iterations at which the confidence of a verdict is high."""
+"""Smallest number of steady iterations for a verdict of high confidence."""
 
 DATA_WAIT_NOTICE = 0.05
-"""Smallest share of an iteration in data wait that is worth a notice.
+"""Smallest share of an iteration's time in data wait that is worth a notice.
 
 TensorFlow's profiler calls an input share of 5 % moderate.
 """
 
 DATA_WAIT_PROBLEM = 0.10
-"""Smallest share of an iteration in data wait at which a run is data-bound.
+"""Smallest share of an iteration's time in data wait that makes a run data-bound.
 
 Between TensorFlow's moderate (5 %) and high (20 %).
 """
 
 STARTUP_PROBLEM = 0.05
-"""Smallest share of the run in starts of workers that is a problem.
+"""Smallest share of the run's time in starts of workers that is a problem.
 
 Persistent workers would save it.
 """
 
 STARTUP_MEASURABLE = 0.01
-"""Smallest share of the run in worker starts that is worth persistent workers."""
+"""Smallest share of the run's time in worker starts at which workers should persist."""
 
 START_SHARE = 0.01
-"""Smallest share of the run at which a part of its start is reported."""
+"""Smallest share of the run's time at which a part of its start is reported."""
 
 START_NOTICE = 0.05
-"""Smallest share of the run at which the summary shows what its start was spent on."""
+"""Smallest share of the run's time at which the summary lists the start's parts."""
 
 START_LONG_S = 120.0
 """Fewest seconds of a run's start that are reported however long the run is.
@@ -63,37 +63,37 @@ A user who starts a training waits as long without a thought.
 """
 
 SAVE_PROBLEM = 0.05
-"""Smallest share of the run in checkpoint saves that is a problem.
+"""Smallest share of the run's time in checkpoint saves that is a problem.
 
 One minute in twenty.
 """
 
 VALIDATION_NOTICE = 0.20
-"""Smallest share of the run in validation that is worth a notice.
+"""Smallest share of the run's time in validation that is worth a notice.
 
 Validation is wanted, so only a fifth and more is remarked on.
 """
 
 VALIDATION_PROBLEM = 0.50
-"""Smallest share of the run in validation that is a problem.
+"""Smallest share of the run's time in validation that is a problem.
 
 Validation, and not training, is then what the run does.
 """
 
 VALIDATION_PART_NOTICE = 0.05
-"""Smallest share of the run in one part of its validations that is a finding.
+"""Smallest share of the run's time in one part of validation that is a finding.
 
 Three minutes in an hour.
 """
 
 VALIDATION_WORTH = 0.005
-"""Smallest share of the run that another setting of validation's loader must save.
+"""Smallest share of the run's time that another validation loader must save.
 
 It is worth a line in a config then: a quarter of an hour of two days.
 """
 
 HOOKS_PROBLEM = 0.05
-"""Smallest share of the run in hooks that is a problem.
+"""Smallest share of the run's time in hooks that is a problem.
 
 Hooks usually take well under 1 %.
 """
@@ -105,7 +105,7 @@ Of the loader's workers.
 """
 
 MAIN_DELAY_PROBLEM = 0.10
-"""Smallest share of an iteration in the main thread's core waits that is a problem.
+"""Smallest share of an iteration's time in main-thread core waits that is a problem.
 
 The training thread is ready and has no core.
 """
@@ -123,7 +123,7 @@ Blocked is a worker that neither runs nor wants to.
 """
 
 VERDICT_SHARE = 0.10
-"""Smallest share of the time at which a problem is the verdict on a run.
+"""Smallest share of the run's time at which a problem is the verdict on a run.
 
 Below, it is a finding.
 """
@@ -135,13 +135,13 @@ WORTHWHILE_GAIN = 0.03
 """Smallest predicted gain for which a setting is changed, as a share of the time."""
 
 HOST_COST_WORTH = 0.01
-"""Smallest share of an iteration, if measured, that an optimisation must save.
+"""Smallest share of an iteration's time, if measured, that must be saved.
 
 It costs a line in the config, and changes nothing that is trained.
 """
 
 HOST_COST_MOST = 0.03
-"""Smallest share of an iteration, if estimated, that an optimisation must save.
+"""Smallest share of an iteration's time, if estimated, that must be saved.
 
 The estimate is an upper bound.
 """
@@ -186,10 +186,10 @@ MEMORY_PROVEN = 0.5
 """Smallest share of a save's delay in waits for memory that proves a shortage."""
 
 SAVE_CURE_WORTH = 0.01
-"""Smallest net share of the run lost to slow saves that is worth a change."""
+"""Smallest net share of the run's time lost to slow saves that is worth a change."""
 
 HISTORIES_NOTICE = 0.10
-"""Smallest share of a checkpoint in histories of scalars that is reported."""
+"""Smallest share of a checkpoint's bytes in histories of scalars that is reported."""
 
 HISTORIES_NOTICE_BYTES = 2**24
 """Fewest bytes of histories of scalars in a checkpoint that are reported.
@@ -201,7 +201,7 @@ BENCH_CHANCE = 0.05
 """Largest p-value at which longer saves are no noise: 1 experiment in 20 misleads."""
 
 BENCH_SAVES = 3
-"""Fewest saves with a setting from which a benchmark draws a conclusion.
+"""Smallest number of saves with a setting for a benchmark's conclusion.
 
 Three and three are the fewest whose ranks can be that unlikely.
 """
@@ -234,13 +234,13 @@ OWN_THREADS = 3
 """Number of a worker's threads that PyTorch starts: loading, sending, pinning."""
 
 THREADS_NOTICE = 0.1
-"""Smallest share of workers' CPU outside their main threads that is a notice.
+"""Smallest share of workers' CPU time outside their main threads that is a notice.
 
 Sending takes less where the loading is worth a word.
 """
 
 THREADS_PROBLEM = 0.25
-"""Smallest share of the workers' CPU outside their main threads that is a problem.
+"""Smallest share of workers' CPU time outside their main threads: a problem.
 
 Threads are then what the loading suffers from.
 """
@@ -249,7 +249,7 @@ IDLE_CORES = 0.25
 """Smallest idle share of the cores, while the loop waits, that is reported."""
 
 BUSY_WORKERS = 0.7
-"""Fewest cores busy per worker at which workers count as busy with loading."""
+"""Smallest mean number of busy cores per worker at which workers count as busy."""
 
 RISE_BYTES = 2**28
 """Least host memory growth in a short run that is reported as unclear: 256 MiB.
@@ -279,4 +279,4 @@ Enough for any loader, and what administrators allow as a rule.
 """
 
 MANY_FILES = 1_000
-"""Fewest annotation files of a data set at which a file per image is reported."""
+"""Smallest number of a data set's annotation files that is reported as many."""

@@ -30,13 +30,13 @@ from mmgpu_hooks.schema.recorded import TunedReason
 from mmgpu_hooks.schema.run import RunEvidence
 
 LEAST_INTERVALS, ENOUGH_INTERVALS = 3, 8
-"""Fewest intervals after a loader change for a clear verdict, and for any verdict."""
+"""Number of intervals after a change: least for a clear verdict, enough for any."""
 
 LEAST_LOSS = 0.03
-"""Smallest slow-down that counts, as a share of an iteration: machines vary so much."""
+"""Smallest slow-down that counts, as a share of an iteration's time."""
 
 NO_LOSS = 0.01
-"""Largest loss, as a share of an iteration, at which an unclear change is kept."""
+"""Largest loss, as a share of an iteration's time, at which a change is kept."""
 
 LEAST_SPREAD = 0.01
 """Least relative spread of iteration times assumed for a short series of intervals."""
@@ -68,7 +68,7 @@ class ChangeVerdict:
     """
 
     predicted_low: float | None = None
-    """Lower end of a loader change's predicted gain, as a share of an iteration."""
+    """Lower end of a change's predicted gain, as a share of an iteration's time."""
 
     @property
     def is_kept(self) -> bool:
@@ -166,7 +166,7 @@ def _read_stage(evidence: RunEvidence) -> _Stage:
 
 
 def _estimate_gain(before: _Stage, after: _Stage, before_s: float) -> Estimate | None:
-    """Estimate the share of an iteration that a change of loader settings saves."""
+    """Estimate the share of iteration time that a change of loader settings saves."""
     saved = _estimate_saved(before, after, 'iter_s')
     if before.run.meta.device != 'cpu':
         step = _estimate_saved(before, after, 'step_s')

@@ -121,7 +121,7 @@ def find_loops(run: Run) -> ValidationLoops | None:
 
 
 def _find_external_cores(records: Sequence[ValidationRecord]) -> float | None:
-    """Compute the mean cores that other programs used during validations."""
+    """Compute the mean number of cores other programs used during validations."""
     used_s = wall_s = 0.0
     for record in records:
         if record.other_cpu_s is not None:

@@ -32,20 +32,20 @@ _WANTED_SHARE = 0.1
 
 @dataclass(frozen=True)
 class WholeValidation:
-    """Cost of the validations of a whole run, at the mean of the recorded ones."""
+    """Time of all validations of a whole run, at the mean of the recorded ones."""
 
     costs: ValidationCosts
     count: int
     """Number of validations of the whole run."""
     share: float
-    """Share of the recorded run that was validation."""
+    """Share (0 to 1) of the recorded run's time that was validation."""
 
     def whole_hours(self, seconds: float) -> float:
         """Scale seconds over all recorded validations to hours of a whole run."""
         return seconds / self.costs.count * self.count / _HOUR_S
 
     def run_share(self, part: str) -> float:
-        """Share of the run that one part of its validations took."""
+        """Share (0 to 1) of the run's time that one part of validations took."""
         return self.share * self.costs.share(part)
 
     @property
@@ -56,7 +56,7 @@ class WholeValidation:
 
 
 def find_whole(run: Run) -> WholeValidation | None:
-    """Find the cost of a run's validations; ``None`` where their parts are unknown."""
+    """Find the time of a run's validations; ``None`` where their parts are unknown."""
     costs = find_costs(run)
     if costs is None:
         return None
@@ -76,7 +76,7 @@ class RarerValidation:
     training_s: float
     """Seconds of training from one validation to the next."""
     rarer: int
-    """Validation interval at which validations take a tenth of the time."""
+    """Validation interval, in epochs or iterations, that cuts validation to a tenth."""
     saved_s: float
     """Seconds that the longer validation interval saves over a whole run."""
 

@@ -40,7 +40,7 @@ class ValidationCosts:
     """Number of batches in all validations together."""
 
     def share(self, part: str) -> float:
-        """Return the share of the validations' time that one part took."""
+        """Return the share (0 to 1) of the validations' time that one part took."""
         return self.parts_s.get(part, 0.0) / self.wall_s
 
 
@@ -78,7 +78,7 @@ def sum_costs(records: Sequence[ValidationRecord]) -> ValidationCosts | None:
 
 
 def find_costs(run: RecordedRun) -> ValidationCosts | None:
-    """Find the time of a run's validations by part; ``None`` where it is not known."""
+    """Find seconds of a run's validations by part; ``None`` where not known."""
     return sum_costs(run.validations)
 
 

@@ -53,7 +53,7 @@ _FIRST_COLLECTIVE = re.compile(r'\bWorkNCCL\(SeqNum=1,')
 _UNCLEAR = 'oom_host', 'worker_killed', 'unknown'
 """Causes that memory measurements of a run would confirm or refute."""
 _HEAD = 10
-"""Ordinary lines after which an error at the head of a log did not end the run."""
+"""Number of ordinary lines that prove an error at a log's head not to be its end."""
 _OUTSIDE = Order.STATED, Order.ENDED
 """Priorities of lines that kernel, scheduler or terminal print about a run."""
 _CONSEQUENCES = {

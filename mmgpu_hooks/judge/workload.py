@@ -34,7 +34,7 @@ from mmgpu_hooks.schema.recorded import RunRecord
 from mmgpu_hooks.schema.text import Text, phrase
 
 _MOST_CORES = 65536
-"""Most plausible number of cores of one host."""
+"""Largest plausible number of cores of one host."""
 
 _WORKER_START_S = 0.02
 """Seconds that a worker adds to the start of an epoch, where not measured.
@@ -52,7 +52,7 @@ _Z95 = 1.645
 """The 95th percentile of a normal distribution, in standard deviations."""
 
 _LEAST_COUNT = 8
-"""Fewest batches or steps of an interval whose percentiles are used."""
+"""Smallest number of an interval's batches or steps for its percentiles to be used."""
 
 _USUAL_VARIATION = 0.3
 """Relative spread assumed for a batch's loading time that was not measured."""
@@ -354,7 +354,7 @@ def _find_too_much(part: _Part, burnt_s: float) -> Text | None:
 
 
 def _transfer(part: _Part, loading: Cost, cpu: Cost) -> Transfer:
-    """Estimate the cost of collating and sending a batch from what the run shows."""
+    """Estimate the seconds of collating and sending a batch from what the run shows."""
     workers = part.meta.loader.num_workers
     wait_s, wait_cpu_s, sent_cpu_s = part.needed.data_wait_s, None, None
     if workers and part.figures.data_wait_cpu_share is not None:
@@ -403,11 +403,11 @@ def _worker_start_s(part: _Part, workload: Workload) -> float:
 
 
 class _Loading(NamedTuple):
-    """Cost of loading a batch, without waiting for cores."""
+    """Seconds of loading a batch, without waiting for cores."""
 
     cost: Cost | None
     is_measured: bool
-    """True if the loading cost was measured, False if it is a bound or unknown."""
+    """True if the loading time was measured, False if it is a bound or unknown."""
 
 
 def _loading_cost(part: _Part) -> _Loading:
@@ -448,11 +448,11 @@ _RARE_AT_MOST = 0.05
 The 95th percentile does not see these.
 """
 _RARE_TIMES = 1.5
-"""Least loading time of a rare slow batch, in 95th percentiles of all batches."""
+"""Smallest loading time of a rare slow batch, in 95th percentiles of all batches."""
 
 
 def _with_rare(loading: Cost, intervals: Intervals) -> Cost:
-    """Add rare slow batches, which percentiles do not see, to the cost of loading.
+    """Add rare slow batches, which percentiles do not see, to the loading time.
 
     Median and 95th percentile give a log-normal. What mean and mean square are above
     those of it is rare: method of moments, for a share and one time.
@@ -508,7 +508,7 @@ def _run_delay_s(part: _Part) -> float | None:
 
 
 def _batch_cpu_cost(part: _Part, loading: Cost) -> Cost | None:
-    """Compute the CPU cost of loading a batch."""
+    """Compute the CPU seconds of loading a batch, with spread and error."""
     if part.meta.loader.num_workers:
         cpu_s = part.figures.loader.batch_cpu_s if part.figures.loader else None
         cpu_s = part.figures.worker_cpu_s if cpu_s is None else cpu_s

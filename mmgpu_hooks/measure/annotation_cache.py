@@ -51,7 +51,7 @@ FOLDER_VARIABLE = 'MMGPU_CACHE'
 """Environment variable that names the folder of the annotation cache."""
 
 MOST_BYTES = 20 * 10**9
-"""Largest size of the annotation cache; the least recently used files go first."""
+"""Maximum bytes of the annotation cache; the least recently used files go first."""
 SPARE_TIMES = 2
 """Free space needed to write a cache file, as a multiple of the file's size."""
 
@@ -387,12 +387,12 @@ def _is_writer_gone(part: _KeptFile) -> bool:
 
 
 class _KeptFile(NamedTuple):
-    """A file in the folder of parsed annotations."""
+    """File of the annotation cache: its name, size in bytes and time of last use."""
 
     name: str
     size: int
     used_ns: int
-    """Time at which the cache file was last written or mapped."""
+    """Time in ns at which the cache file was last written or mapped."""
 
 
 def _list_files(folder: int | str) -> Iterator[_KeptFile]:

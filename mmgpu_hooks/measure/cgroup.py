@@ -20,7 +20,7 @@ _THROTTLED = {'throttled_time': 1e9, 'throttled_usec': 1e6}
 
 
 class CpuGroup(NamedTuple):
-    """A control group with a CPU quota."""
+    """CPU quota of a control group, in cores, and the control group's folder."""
 
     cores: float
     """CPU quota of the control group, in cores."""
@@ -28,7 +28,7 @@ class CpuGroup(NamedTuple):
 
 
 class MemoryGroup(NamedTuple):
-    """A control group with a memory limit."""
+    """Memory limit of a control group, in bytes, and the control group's folder."""
 
     limit_bytes: int
     folder: Path

@@ -116,7 +116,7 @@ class CudaMemoryFigures(TypedDict):
     """Statistics of the CUDA allocator between two reads; ``None`` is unknown."""
 
     peak_bytes: int | None
-    """Most CUDA bytes allocated; unknown if a validation's higher peak hides it."""
+    """Peak of allocated CUDA bytes; unknown if a validation's higher peak hides it."""
     reserved_bytes: int | None
     """Largest number of bytes that the CUDA allocator was seen to reserve."""
     allocated_bytes: int | None
@@ -169,7 +169,7 @@ class CudaMemory:
         self._hidden = 0
         """Highest old peak, in bytes, below which training's own peak is invisible."""
         self._retries: int | None = None
-        """Retried CUDA allocations of the whole process at the last :meth:`drain`."""
+        """Number of retried CUDA allocations at the last :meth:`drain`."""
         self._stats: Mapping[str, Any] = {}
 
     def begin(self) -> None:
@@ -358,7 +358,7 @@ def _torch_with_cuda() -> Any:
 
 
 _MOST_STEPS = 1024
-"""Most train steps whose CUDA events wait to be read; further ones are not timed."""
+"""Maximum number of train steps whose CUDA events wait to be read."""
 
 
 @dataclass
@@ -379,7 +379,7 @@ class IdleShare(NamedTuple):
 
 
 class _StepSpan(NamedTuple):
-    """Time on the GPU from the start of a train step to the start of the next."""
+    """Milliseconds on the GPU from a train step's start to the next: idle, and all."""
 
     idle_ms: float
     whole_ms: float

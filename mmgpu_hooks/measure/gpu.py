@@ -36,7 +36,7 @@ _NOT_NOW = (10, 11, 19, 20, 21, 23, 27)
 _LOST = (1, 9, 15, 16, 18)
 
 _PATIENCE = 3
-"""Failed or implausible answers in a row after which NVML is not asked for a value."""
+"""Number of bad answers in a row after which NVML is not asked for a value."""
 
 _ESSENTIAL = {
     'name',
@@ -59,7 +59,7 @@ _SLOW_S = 1.0
 
 
 class CardFacts(TypedDict, total=False):
-    """Facts about a GPU that never change during training; unknown ones left out."""
+    """Name, UUID, memory size and driver of a GPU; unknown ones are left out."""
 
     name: str
     uuid: str
@@ -275,7 +275,7 @@ class Gpu:
         return cpus or None
 
     def read_sample(self) -> Sample:
-        """Sample the GPU now.
+        """Sample the GPU's utilisation, memory, clock and throttling now.
 
         Raises:
             SourceError: If the device or the driver was lost.
@@ -538,7 +538,7 @@ SAMPLER_THREAD = 'mmgpu-gpu-sampler'
 
 
 class GpuSampler:
-    """Samples a GPU every period from a daemon thread.
+    """Samples a GPU's utilisation, memory and clock every period in a thread.
 
     Loader workers are forked while the thread lives, so the thread and its owner share
     no lock of ours: samples pass through a deque, whose ends are atomic.

@@ -10,7 +10,7 @@ import numpy as np
 from mmgpu_hooks.measure.clock import Clock, thread_cpu_s
 
 LEAST_VALUES = 10_000
-"""Fewest values of a scalar history whose copy is timed.
+"""Smallest number of values of a scalar history whose copy is timed.
 
 Shorter ones cost below 0.5 ms an iteration.
 """

@@ -21,12 +21,12 @@ _MOST_BYTES = 2**14
 
 
 class MemoryRoom(NamedTuple):
-    """Size and use of the memory limit that is reached first: host or control group."""
+    """Size and use in bytes of the memory limit reached first: host, control group."""
 
     bound: MemoryBound
     total_bytes: int
     used_bytes: int
-    """Memory in use by any process, in bytes; reclaimable page cache counts as free."""
+    """Bytes of memory in use by any process; reclaimable page cache counts as free."""
     shm_bytes: int | None
     """Bytes of the files in shared memory that count against the memory limit."""
 
@@ -37,7 +37,7 @@ class MemoryRoom(NamedTuple):
 
 
 class HeldBytes(NamedTuple):
-    """Memory that one process, or several processes together, hold."""
+    """Bytes of memory that one process, or several processes together, hold."""
 
     bytes: int
     """Bytes of the processes' own memory, without pages of files and shared memory."""
@@ -46,7 +46,7 @@ class HeldBytes(NamedTuple):
 
 
 class HoldersMeter:
-    """Reads the memory limit that is reached first, and the memory of processes.
+    """Reads the memory limit that is reached first, and the bytes processes hold.
 
     Args:
         proc: Root of the proc file system.
@@ -66,7 +66,7 @@ class HoldersMeter:
         self._groups = find_memory_groups(proc, sys)
 
     def read_room(self) -> MemoryRoom | None:
-        """Read the memory limit (host, control group) with least free; takes 60 us.
+        """Read bytes of the memory limit (host, control group) with least free: 60 us.
 
         Returns:
             ``None`` where neither host nor control group says so.
@@ -92,7 +92,7 @@ class HoldersMeter:
         return max(found.total_bytes - found.free_bytes, 0)
 
     def read_processes(self, pids: Iterable[int | str]) -> HeldBytes | None:
-        """Sum up the memory of some processes; processes that are gone are left out.
+        """Sum up the memory bytes of some processes; those that are gone are left out.
 
         The kernel walks all pages for it, with its own lock on the process's list of
         mappings and none of Python's: 1 ms, and a few for each GiB.
@@ -118,7 +118,7 @@ class HoldersMeter:
         return HeldBytes(own, False) if own else None
 
     def read_own_bytes(self, pid: int | str = 'self') -> int | None:
-        """Resident memory of a process without file and shared pages; takes 10 us."""
+        """Resident bytes of a process without file and shared pages; takes 10 us."""
         return read_resident(self._proc, pid).own_bytes
 
 

@@ -259,7 +259,7 @@ def _add_mended(found: HostLimits, task: SlurmTask) -> HostLimits:
 
 
 def compute_usable_cores(found: HostLimits, task: SlurmTask) -> float | None:
-    """Cores that one rank may use: the smallest limit, shared equally among ranks.
+    """Number of cores that a rank may use: the smallest limit, shared among ranks.
 
     Limits of the whole host are divided by the ranks on it. SLURM's figures are per
     task and are divided only when one task holds all ranks (``torchrun`` under
@@ -299,7 +299,7 @@ class FileSystem(NamedTuple):
 
 
 def read_file_system(folder: str | Path) -> FileSystem:
-    """Read the size of the file system that holds a folder; takes 2 us."""
+    """Read total and free bytes of the file system that holds a folder; takes 2 us."""
     try:
         usage = psutil.disk_usage(str(folder))
     except OSError:
@@ -308,7 +308,7 @@ def read_file_system(folder: str | Path) -> FileSystem:
 
 
 def read_open_files() -> OpenFiles:
-    """Read the limits on open files of this process; none on Windows."""
+    """Read this process's limits on the number of open files; none on Windows."""
     try:
         import resource
     except ImportError:
@@ -375,7 +375,7 @@ def read_pressure_s(path: Path) -> float:
 
 
 SELDOM_S = 5.0
-"""Most seconds that :func:`pause_s` leaves between two readings of the host.
+"""Longest time, in seconds, that :func:`pause_s` leaves between two readings.
 
 Intervals between them lack its figures.
 """
@@ -387,7 +387,7 @@ def pause_s(elapsed_s: float) -> float:
 
 
 class HostFigures(NamedTuple):
-    """CPU use of this process and of the host since the last reading."""
+    """CPU and memory use of this process and of the host since the last reading."""
 
     process_cpu_s: float
     process_run_delay_s: float | None
@@ -445,7 +445,7 @@ class HostMeter:
             return None
 
     def read(self) -> HostFigures:
-        """Read CPU and memory of process and host since the last call.
+        """Read CPU and memory use of process and host since the last call.
 
         The first call reads since construction.
         """

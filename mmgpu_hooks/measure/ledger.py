@@ -42,7 +42,7 @@ _FIRST_HOOK = len(_LABELS)
 _RESUME = _LABELS[_LABELS.index('resume')]
 _LAP, _STEP, _HOOKS = (_LABELS.index(name) for name in (LAP, 'step', 'hooks'))
 _WAIT, _FIRST, _OWN_STEP, _INSIDE, _OUTSIDE = range(5)
-"""Columns of an iteration's times: data wait, first wait, step, rest, outside."""
+"""Column indices of an iteration's times: data wait, first wait, step, rest, other."""
 _LAP_WIDTH = 5
 _COLUMNS = {
     'data_wait': _WAIT,
@@ -52,7 +52,7 @@ _COLUMNS = {
     'loop': _INSIDE,
     LAP: _INSIDE,
 }
-"""Column of an iteration's times for each part of the training.
+"""Column index of an iteration's times for each part of the training.
 
 Every other part is outside.
 """
@@ -334,7 +334,7 @@ class TimeLedger:
 
 
 def summarize_durations(seconds: Sequence[float] | Seconds) -> DurationStats:
-    """Summarise durations: count, sum, mean, median and 95th percentile.
+    """Summarise seconds: count, sum, mean, median and 95th percentile.
 
     Args:
         seconds: At least one duration, in any order.
@@ -352,7 +352,7 @@ def summarize_durations(seconds: Sequence[float] | Seconds) -> DurationStats:
 def summarize_some(
     seconds: Sequence[float] | Seconds, count: int, total_s: float
 ) -> DurationStats:
-    """Summarise durations of known count and sum, of which some are known singly.
+    """Summarise seconds of known count and sum, of which some are known singly.
 
     Args:
         seconds: Those that are known, at least one, in any order.

@@ -38,14 +38,14 @@ MOST_SHARE = 0.005
 
 
 class MemoryFigures(NamedTuple):
-    """Memory of the training process, its workers and its control group."""
+    """Bytes of memory of the training process, its workers and its control group."""
 
     process_rss_bytes: int | None
     process_own_bytes: int | None
     group_free_bytes: int | None
     worker_own_bytes: int | None
     worker_threads: int | None = None
-    """Number of threads of the worker that has most; ``None`` if not counted.
+    """Largest number of threads of a single worker; ``None`` if not counted.
 
     ``open_files`` is ``None`` then, too.
     """
@@ -53,7 +53,7 @@ class MemoryFigures(NamedTuple):
 
 
 class ResidentMemory(NamedTuple):
-    """Resident memory of a process; ``None`` where it is gone, or hidden."""
+    """Resident bytes of a process; ``None`` where it is gone, or hidden."""
 
     all_bytes: int | None = None
     own_bytes: int | None = None
@@ -61,7 +61,7 @@ class ResidentMemory(NamedTuple):
 
 
 def read_resident(proc: Path, pid: int | str = 'self') -> ResidentMemory:
-    """Read the resident memory of a process; takes 10 us, whatever its size.
+    """Read the resident bytes of a process; takes 10 us, whatever its size.
 
     Args:
         proc: Root of the proc file system.
@@ -77,7 +77,7 @@ def read_resident(proc: Path, pid: int | str = 'self') -> ResidentMemory:
 
 
 class MemoryMeter:
-    """Reads the memory of the training process, its workers and its control group.
+    """Reads memory bytes of the training process, its workers and control group.
 
     A read costs 10 us, and 20 us for each worker, whatever their size. What is hidden
     is ``None``.
@@ -97,7 +97,7 @@ class MemoryMeter:
         self._due_s = clock()
 
     def read(self, workers: Sequence[int]) -> MemoryFigures | None:
-        """Read the memory of the training process and of its loader workers.
+        """Read the memory bytes of the training process and of its loader workers.
 
         Args:
             workers: Process ids of the loader's workers.
@@ -138,7 +138,7 @@ class MemoryMeter:
 
 
 class GroupUsage(NamedTuple):
-    """Memory that a control group uses, groups below it included."""
+    """Bytes of memory that a control group uses, groups below it included."""
 
     used_bytes: int
     """Bytes that the control group uses, page cache included."""
@@ -160,7 +160,7 @@ class GroupUsage(NamedTuple):
 
 
 def read_group_usage(folder: Path) -> GroupUsage | None:
-    """Read the memory that a control group uses; ``None`` if it is not reported.
+    """Read the memory bytes that a control group uses; ``None`` if not reported.
 
     Args:
         folder: Of the group, of either version.
@@ -231,7 +231,7 @@ def read_free_bytes(proc: Path = _PROC, sys: Path = Path('/sys')) -> int | None:
 
 
 class Objects(NamedTuple):
-    """Size and number of the Python objects that a dataset, or a metric, keeps."""
+    """Number and bytes of the Python objects that a dataset, or a metric, keeps."""
 
     bytes: int
     """Bytes of the Python objects, estimated from a sample of them."""
@@ -245,7 +245,7 @@ _MOST_VISITS = 20_000
 _SAMPLE = 64
 _DEEPEST = 8
 _DEEPEST_INSTANCE = 2
-"""Levels of nested instances that count in the estimated size of a dataset.
+"""Number of nested instance levels that count in a dataset's estimated size.
 
 A dataset may hold a reader of annotations; further on is everything there is.
 """

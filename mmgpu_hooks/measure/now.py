@@ -72,7 +72,7 @@ class ProcessIdentity(NamedTuple):
     memory_cgroup: str | None
     """Folder of the process's memory control group; ``None`` if it is not visible."""
     oom_kills: int | None
-    """Processes killed for memory in the control group; ``None`` if not counted."""
+    """Number of processes killed for memory in the control group, if counted."""
 
 
 def read_process_identity() -> ProcessIdentity:

@@ -32,7 +32,7 @@ def read_begin(path: str, most_bytes: int) -> bytes:
 
 
 class SchedStat(NamedTuple):
-    """CPU time and run delay of a task since it began, from the kernel's scheduler."""
+    """CPU seconds and run delay of a task since it began, by the scheduler."""
 
     on_core_s: float
     run_delay_s: float
@@ -40,7 +40,7 @@ class SchedStat(NamedTuple):
 
 
 def read_schedstat_s(path: str) -> SchedStat | None:
-    """Read a ``schedstat`` file of ``/proc``: CPU time and run delay, in seconds.
+    """Read a task's CPU time and run delay, in seconds, from a ``schedstat`` file.
 
     The file holds nanoseconds on a core, nanoseconds runnable but waiting for
     a core, and the number of time slices::

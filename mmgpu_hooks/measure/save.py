@@ -77,15 +77,15 @@ class PhaseStamp(NamedTuple):
 
 
 class SaveSplit(NamedTuple):
-    """Times of a checkpoint save, as a whole and by phase."""
+    """Seconds of a checkpoint save, as a whole and by phase."""
 
     whole: SavePhase
     phases: dict[str, SavePhase]
-    """Times of each phase of the save, ordered as in :data:`SAVE_PHASES`."""
+    """Seconds of each phase of the save, ordered as in :data:`SAVE_PHASES`."""
 
 
 def split_phases(stamps: Sequence[PhaseStamp], end: ThreadTimes) -> SaveSplit:
-    """Split the times of a checkpoint save by its phases.
+    """Split the seconds of a checkpoint save by its phases.
 
     ``blocked = wall - cpu - run_delay``: what was neither spent on a core nor in
     waiting for one. The three clocks are read one after the other, so it may come out
@@ -113,7 +113,7 @@ def split_phases(stamps: Sequence[PhaseStamp], end: ThreadTimes) -> SaveSplit:
 
 
 def _add(parts: Sequence[SavePhase]) -> SavePhase:
-    """Sum up the times of a save's phases; the sum is unknown if one of them is."""
+    """Sum up the seconds of a save's phases; the sum is unknown if one of them is."""
     sums: dict[str, Any] = {}
     for name in SavePhase.__struct_fields__:
         seconds = [getattr(part, name) for part in parts]

@@ -26,13 +26,13 @@ class SlurmTask:
     bound_cpus: int | None = None
     """Number of CPUs in the mask that srun set; ``None`` where it bound nothing."""
     node_cpus: int | None = None
-    """CPUs of the SLURM step, or of the job, on this node (``SLURM_CPUS_ON_NODE``)."""
+    """Number of CPUs of the step or job on this node (``SLURM_CPUS_ON_NODE``)."""
     tasks: int | None = None
-    """Tasks of the SLURM step on all nodes; ``None`` in a batch script (no step)."""
+    """Number of tasks of the SLURM step on all nodes; ``None`` in a batch script."""
     node_tasks: int = 1
     """Number of tasks of the SLURM step on this node."""
     memory_bytes: int | None = None
-    """Memory of the SLURM job on a node, in bytes; ``None`` is all of it.
+    """Bytes of memory of the SLURM job on a node; ``None`` is all of it.
 
     From ``--mem`` or ``--mem-per-cpu``.
     """
@@ -41,7 +41,7 @@ class SlurmTask:
 
     @property
     def given_cpus(self) -> int | None:
-        """CPUs requested for the SLURM task, else its fair share of the step's CPUs."""
+        """Number of CPUs requested for the SLURM task, else its part of the step's."""
         if self.requested_cpus is not None or self.tasks is None:
             return self.requested_cpus
         return self.node_cpus and max(self.node_cpus // self.node_tasks, 1)

@@ -36,7 +36,7 @@ class Standing(NamedTuple):
     call: PartCall
     """Timed call that is running in the validation."""
     since_s: float
-    """Time at which a call of the validation last began or ended, by the clock."""
+    """Clock time, in seconds, at which a call of the validation last began or ended."""
     elapsed_s: float
     """Seconds since the validation began."""
     parts_s: Mapping[str, float]

@@ -31,13 +31,13 @@ from mmgpu_hooks.schema.memory import ActivationPoint, ImageSize
 
 _PROBE_HEIGHTS = (256, 384, 512)
 _STRIDE = 128
-"""Stride of a detector's coarsest features; image sides are multiples of it."""
+"""Stride in pixels of a detector's coarsest features; image sides are multiples."""
 _MOST_PROBE_PIXELS = 640 * 640
-"""Most pixels of an image with which a model is run on the CPU."""
+"""Maximum pixels per image when a model is run on the CPU to count its bytes."""
 
 
 class Gradient(NamedTuple):
-    """Size of the gradient of one parameter."""
+    """Size of one parameter's gradient: how many numbers, of how many bytes each."""
 
     numbers: int
     number_bytes: int
@@ -70,7 +70,7 @@ class StepCount(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """Image sizes at which to run a model, with the batch size."""
+    """Small image sizes and batch sizes at which to run a model on the CPU."""
 
     sizes: list[ImageSize]
     batch: int
@@ -296,7 +296,7 @@ class _StandIn(NamedTuple):
     module: str
     function: str
     replace: Callable[[Any, Callable[..., Any]], Any]
-    """Function that makes one operation of the chain from its module and function."""
+    """Function that makes a plain operation of the chain from its module and name."""
 
 
 _STAND_INS = (

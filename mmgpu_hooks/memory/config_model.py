@@ -22,7 +22,7 @@ class ConfigModel:
     """The model of a config, built on the CPU."""
 
     config: Any
-    """Config as MMEngine loaded it, adapted to the CPU."""
+    """Whole training config as MMEngine loaded it, adapted to the CPU."""
     model: Any
     """Model on the CPU, in training mode."""
 
@@ -147,7 +147,7 @@ def read_config_model(path: Path) -> ConfigModel:
 
 @contextlib.contextmanager
 def _scope(config: Any) -> Iterator[None]:
-    """Context in which class names belong to the config's project."""
+    """Context in which registry class names resolve in the config's own project."""
     from mmengine.registry import DefaultScope
 
     with DefaultScope.overwrite_default_scope(config.get('default_scope')):
@@ -169,13 +169,13 @@ def _leave_out(part: Any) -> None:
 
 
 def shorten_error(error: BaseException) -> str:
-    """Formats an exception as part of a sentence."""
+    """Formats an exception as ``Type: message``, cut to fit into a sentence."""
     text = textwrap.shorten(str(error), 200, placeholder=' ...')
     return f'{type(error).__name__}: {text}' if text else type(error).__name__
 
 
 def find_progress(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the progress values that ``RuntimeInfoHook`` sets in the last epoch.
+    """Returns epoch and iteration counts, as ``RuntimeInfoHook`` sets them at the end.
 
     What a config leaves open is as in a training of one epoch, of one iteration.
 

@@ -36,13 +36,13 @@ PEAK_FACTORS = {
     False: PeakFactors(least=1.01, most=1.5),
     True: PeakFactors(least=1.06, most=6.7),
 }
-"""Range of published memory peaks over their estimates, by ``cudnn_benchmark``.
+"""Range of ratios of published memory peak to estimate, by ``cudnn_benchmark``.
 
 MMDetection published the peaks: benchmarks/results/memory.md.
 """
 
 _EMA_STEPS_BYTES = 8
-"""Bytes of the step counter of MMEngine's averaged model."""
+"""Size in bytes of the step counter of MMEngine's averaged (EMA) model."""
 
 
 def estimate_memory(
@@ -150,7 +150,7 @@ class _SafeEstimate(NamedTuple):
     """Largest memory estimate at which the real peak still fits a GPU."""
 
     factor: float
-    """Ratio of the memory peak to its estimate."""
+    """Ratio of the real memory peak to its estimate."""
     room_bytes: float
     """Bytes up to which the memory estimate may grow on the GPU."""
 
@@ -158,7 +158,7 @@ class _SafeEstimate(NamedTuple):
 def _correct(
     estimate: MemoryEstimate, room: int, measured: MeasuredPeak
 ) -> _SafeEstimate:
-    """Corrects a memory estimate by the measured peak of a run."""
+    """Corrects a memory estimate by the peak in bytes that a run measured."""
     peak_bytes = measured.peak_bytes
     static = estimate.static.total_bytes
     activations = _activations(estimate.fit, estimate.image_size, measured.batch_size)
@@ -253,7 +253,7 @@ _GOOD_PCT = 0.5
 _MEGAPIXEL = 1e6
 
 _FIXED, _PER_IMAGE, _PER_PIXEL, _PER_PIXEL_PAIR = range(4)
-"""Terms of a growth law of activation memory."""
+"""Indices of the terms of a growth law of activation memory."""
 
 
 class _Law(NamedTuple):
@@ -321,7 +321,7 @@ def fit_activations(points: Sequence[ActivationPoint]) -> ActivationFit:
 
 
 def predict_activations(fit: ActivationFit, batch_size: int, pixels: float) -> int:
-    """Predicts the bytes saved for the backward pass, by batch and image size.
+    """Predicts the bytes saved for the backward pass, by batch size and image size.
 
     Args:
         fit: Of :func:`fit_activations`.

@@ -14,7 +14,7 @@ class PaddedSize(NamedTuple):
     """Padded size of a config's largest image, and its source."""
 
     size: ImageSize | None
-    """Padded height and width; ``None`` if the config does not determine them."""
+    """Padded height and width, in pixels; ``None`` if the config does not set them."""
     source: str
     """Names of the transforms that set the padded size, or why it is unknown."""
 
@@ -101,7 +101,7 @@ def _mixes_ratios(transforms: Iterable[_Transform], mixes: bool) -> bool:
 
 
 def _branches(transform: _Transform) -> Iterator[Sequence[_Transform]]:
-    """Yields the pipelines of which a transform applies one.
+    """Yields the alternative pipelines of a transform that applies one of them.
 
     For ``RandomApply`` none or all of it.
     """
@@ -212,7 +212,7 @@ _RESIZES = re.compile('Resize|Crop|Pad|Mosaic|Scale|Expand')
 
 
 def _scale(scale: Any, transform: _Transform | None = None) -> ImageSize:
-    """Converts a scale of MMCV to height and width.
+    """Converts an MMCV scale (width, height) to an image size of height and width.
 
     MMCV writes width first, or two limits in any order.
     """

@@ -33,14 +33,14 @@ _BATCHES = np.arange(1.0, MOST_BATCH + 1)
 
 
 class StepPoint(NamedTuple):
-    """Train step time that a run with one batch size measured."""
+    """Mean train step seconds that a run with one batch size measured."""
 
     batch_size: int
     step: Cost
 
 
 def fit_step_line(points: Sequence[StepPoint]) -> BatchLine:
-    """Fit the train step against batch size: ``step = constant + image x batch``.
+    """Fit a line of train step seconds: ``step = constant + image x batch_size``.
 
     A GPU that is not full takes as long for one image as for a few: the line is an
     average of that and of what comes after, so it holds between the points and not
@@ -87,7 +87,7 @@ def fit_step_line(points: Sequence[StepPoint]) -> BatchLine:
 
 
 class _FittedLine(NamedTuple):
-    """A line fitted by weighted least squares."""
+    """Slope and constant of a line fitted by weighted least squares."""
 
     slope: float
     constant: float
@@ -109,11 +109,11 @@ def _fit_line(
 
 
 class PeakPrediction(NamedTuple):
-    """Predicted peak of the GPU memory with a batch size."""
+    """Predicted peak of the GPU memory, in bytes, with a batch size."""
 
     peak_bytes: int
     low_bytes: int
-    """Lower end of the interval that holds the true peak 9 times in 10."""
+    """Lower end, in bytes, of the interval that holds the true peak 9 times in 10."""
     high_bytes: int
 
 
@@ -127,12 +127,12 @@ class _PeakBand(NamedTuple):
 
 @dataclass(frozen=True)
 class MemoryFit:
-    """Line of the CUDA allocator's peak: ``peak = fixed + image x batch``."""
+    """Line of the CUDA allocator's peak in bytes: ``peak = fixed + image x batch``."""
 
     fixed_bytes: float
-    """Memory that any batch takes, whatever its size."""
+    """Bytes of GPU memory that any batch takes, whatever its size."""
     image_bytes: float
-    """Growth of the memory peak per image of a batch."""
+    """Bytes by which the GPU memory peak grows per image of a batch."""
     relative_error: float
     """Relative standard error of the memory peak of a training."""
     covariance: FloatArray
@@ -141,7 +141,7 @@ class MemoryFit:
     """Batch sizes that the line was fitted to, ascending."""
 
     def band(self, batch: Any) -> _PeakBand:
-        """Compute the memory peak with its interval for one batch size, or an array."""
+        """Compute the memory peak, in bytes, with its interval for some batch sizes."""
         peak = self.fixed_bytes + self.image_bytes * batch
         (of_image, of_both), (_, of_fixed) = self.covariance
         line = of_fixed + 2.0 * batch * of_both + batch**2 * of_image
@@ -151,7 +151,7 @@ class MemoryFit:
 
 
 def fit_batch_memory(points: Sequence[MeasuredPeak]) -> MemoryFit:
-    """Fit a line of GPU memory against batch size, each peak weighted by its size.
+    """Fit a line of GPU memory bytes to batch size, each peak weighted by its size.
 
     Args:
         points: With two batch sizes at least.
@@ -196,7 +196,7 @@ def fit_batch_memory(points: Sequence[MeasuredPeak]) -> MemoryFit:
 
 
 class CardMemory(NamedTuple):
-    """Memory of the GPU against batch size, or the reason why it is unknown."""
+    """Line of GPU memory bytes against batch size, or the reason why it is unknown."""
 
     fit: MemoryFit | None
     why_unknown: Text = _NOTHING
@@ -204,7 +204,7 @@ class CardMemory(NamedTuple):
 
 
 def predict_peak(fit: MemoryFit, batch_size: int) -> PeakPrediction:
-    """Predict the GPU memory peak of a training with another batch size."""
+    """Predict the GPU memory peak, in bytes, of a training with another batch size."""
     band = fit.band(batch_size)
     return PeakPrediction(int(band.peak), int(band.low), int(band.high))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MOST_BATCH = 2**16
-"""Most images in a batch; a larger number counts as a typing error."""
+"""Maximum number of images in a batch; a larger one counts as a typing error."""
 
 MOST_WORKERS, MOST_PREFETCH = 512, 1024
-"""Most workers, and most batches ahead of each; more counts as a typing error."""
+"""Maximum number of workers, and of batches ahead of each; more is a typing error."""

@@ -1,4 +1,4 @@
-"""Takes waits for CPU cores out of the costs that one run measured.
+"""Takes waits for CPU cores out of the loading and step times of a run.
 
 A run on few cores measures its step and its batches longer than they are, because the
 workers, the step and other processes share the cores. A prediction simulates that
@@ -47,7 +47,7 @@ _DELAY_ERROR = 0.1
 _ROUNDS, _DRAWS = 12, 512
 
 _LEAST_FETCHING, _MOST_FETCHING = 0.25, 4.0
-"""Range of the factor by which a run's cost of fetching may differ from the usual."""
+"""Range of the factor by which a run's fetching time may differ from the usual."""
 
 _TURNS_ERROR = 0.4
 """Relative standard error of the measured extra time of loading without workers.
@@ -77,7 +77,7 @@ def calibrate(
     main_delay_s: float = 0.0,
     batch_bytes: int | None = None,
 ) -> Workload:
-    """Correct measured costs so that their simulation reproduces the run.
+    """Correct measured times so that their simulation reproduces the run.
 
     Args:
         workload: With the costs as they were measured, and the usual fetching.
@@ -166,7 +166,7 @@ def _without_delay(measured: Workload, workload: Workload, delay_s: float) -> Wo
 
 
 def _fetch_correction(measured: Workload, trace: Trace) -> float:
-    """Find the factor on the fetching cost that makes the simulated iteration fit.
+    """Find the factor on the fetching time that makes the simulated iteration fit.
 
     A loop that waits for its workers anyway does not show it.
     """
@@ -263,7 +263,7 @@ def _take_out_delays(workload: Workload, main_delay_s: float) -> Workload:
 
 
 def _with_step_cpu(workload: Workload, measured: Workload) -> Workload:
-    """Set the train step's CPU, less what its threads spun while waiting for others."""
+    """Set the train step's CPU seconds, without spinning while waiting for others."""
     threads, cpu_s = measured.step_threads, measured.step_cpu_s
     if measured.spin_s <= 0.0:
         step_s = workload.step.mean_s if threads > 1 else measured.step.mean_s

@@ -27,7 +27,7 @@ COVERAGE = 1.9
 
 _MANY_DRAWS = 1024
 _FEW_DRAWS = 256
-"""Number of simulated batches to tell how a cost's error changes the prediction."""
+"""Number of simulated batches to see how a time's error changes the prediction."""
 _NEAR = 0.03
 _FULL = 0.9
 """Smallest share of the cores in use at which further workers gain next to nothing."""
@@ -35,7 +35,7 @@ _FULL = 0.9
 
 @dataclass(frozen=True)
 class Rate:
-    """Predicted steady iteration: its length, wait for data and use of the cores."""
+    """Predicted seconds of a steady iteration, its wait for data and use of cores."""
 
     iter_s: float
     wait_s: float
@@ -59,7 +59,7 @@ def rate_of(workload: Workload, num_workers: int, prefetch: int, draws: int) -> 
 
 
 def _rate_alone(workload: Workload) -> Rate:
-    """Compute the rate of a training that loads without workers."""
+    """Compute the iteration seconds of a training that loads without workers."""
     cpu_s, loading_s = workload.local_loading
     wait_s = cpu_s / workload.core_share(1) + loading_s - cpu_s + workload.turns_s
     whole_s = wait_s + workload.local_step_s
@@ -82,7 +82,7 @@ def _rate_fed(workload: Workload, num_workers: int, prefetch: int, draws: int) -
 def predict_setting(
     workload: Workload, num_workers: int, prefetch: int = DEFAULT_PREFETCH
 ) -> Prediction:
-    """Predict a steady iteration with other settings of the loader.
+    """Predict a steady iteration's seconds with other settings of the loader.
 
     Args:
         workload: What the run says; for another batch size, see
@@ -106,7 +106,7 @@ def predict_setting(
 
 
 def estimate_iter_s(workload: Workload, num_workers: int, prefetch: int) -> float:
-    """Estimate the length of a steady iteration, s, without its interval.
+    """Estimate the seconds of a steady iteration, without their interval.
 
     It is ``iter_time_s`` of :func:`predict_setting`.
     """
@@ -218,7 +218,7 @@ def model_error(
 
 
 def perturb(workload: Workload, *, alone: bool) -> Iterator[Workload]:
-    """Yield copies of a run's costs, each with one cost off by its standard error.
+    """Yield copies of a run's times, each with one time off by its standard error.
 
     Args:
         workload: What the run says.
@@ -288,7 +288,7 @@ class LoaderSetting:
     num_workers: int
     """Number of workers; 0 loads in the training loop."""
     prefetch_factor: int
-    """Batches in flight per worker."""
+    """Number of batches in flight per worker."""
     persistent_workers: bool
     """True if workers live through all epochs."""
 

@@ -1,4 +1,4 @@
-"""Predicts a training from its costs, its loader's settings and its length. Pure."""
+"""Predicts a training from measured times, loader settings and its length. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mmgpu_hooks.schema.judged import Prediction
 
 @dataclass(frozen=True)
 class Prospect:
-    """Costs, loader settings and length of a training, to predict its time from."""
+    """Times, loader settings and length of a training, to predict its duration from."""
 
     workload: Workload
     loader: LoaderSetting
@@ -49,7 +49,7 @@ class Prospect:
 
     @property
     def prediction(self) -> Prediction:
-        """Prediction of a steady iteration with its interval, and of the training."""
+        """Predicted seconds of a steady iteration, with interval, and of training."""
         loader = self.loader
         found = predict_setting(
             self.workload, loader.num_workers, loader.prefetch_factor
@@ -80,7 +80,7 @@ class Prospect:
 
     @property
     def without_other_load(self) -> Prospect:
-        """Copy of the costs, settings and length, for a host without other programs."""
+        """Copy of the times, settings and length, for a host without other programs."""
         alone = replace(self.workload, other_tasks=0.0, turns_s=0.0)
         return replace(self, workload=alone)
 

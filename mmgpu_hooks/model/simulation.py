@@ -37,7 +37,7 @@ class Loop:
     """Number of workers, at least one."""
     prefetch_factor: int
     cores: float
-    """Cores that the training loop and its workers may use together."""
+    """Number of cores that the training loop and its workers may use together."""
     host_cores: float
     """Number of cores shared by the training loop, its workers and other processes."""
     other_tasks: float
@@ -51,7 +51,7 @@ class Loop:
     fetch_busy_s: float
     """Extra seconds of fetching a ready batch when no core is free."""
     step_cpu_s: float
-    """CPU of the train step over all of its threads, spinning left out, s."""
+    """CPU seconds of the train step over all of its threads, spinning left out."""
     step_threads: int
     step_spin_s: float
     step_wait_s: float
@@ -65,7 +65,7 @@ class Loop:
 
     See `Workload.step_power`."""
     start_s: float = 0.0
-    """CPU of the training process to start one worker, before the first batch, s."""
+    """CPU seconds of the training process to start one worker, before any batch."""
     batches: int | None = None
     """Number of batches of the epoch; ``None`` for an epoch without end."""
 
@@ -95,7 +95,7 @@ _NORMAL = NormalDist()
 # settings are compared under the same costs
 @functools.lru_cache(maxsize=64)
 def draw_costs(cost: Cost, count: int, stream: int) -> tuple[float, ...]:
-    """Draw a stratified sample of a cost's durations, s, with exactly its mean.
+    """Draw a stratified sample of a work's durations, s, with exactly its mean.
 
     Log-normal, and the rare ones of the cost on top, each as long as their mean.
 
@@ -323,7 +323,7 @@ WAKE_S = 0.0025
 """Seconds that a woken worker waits for a turn of Linux's scheduler: `Loop.wake_s`."""
 
 _MOST_IN_FLIGHT = 2048
-"""Most batches that a simulated loader makes ahead; with more nothing changes."""
+"""Maximum number of batches a simulated loader makes ahead; more changes nothing."""
 
 _LOADING, _STEPS = 0, 1  # streams of random numbers
 

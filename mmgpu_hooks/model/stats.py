@@ -62,7 +62,7 @@ def paired_gain(before_s: Sequence[float], after_s: Sequence[float]) -> Estimate
 
 
 LEAST_VALUES = 6
-"""Fewest values of a series from which the correlation of neighbours is estimated."""
+"""Smallest number of values in a series that give the correlation of neighbours."""
 
 _EDGES = np.array([*np.linspace(0.0, 0.96, 25), 0.98, 0.99, 0.995, 0.998, 1.0])
 _CORRELATIONS: FloatArray = (_EDGES[:-1] + _EDGES[1:]) / 2
@@ -87,7 +87,7 @@ _NEGLIGIBLE = 1e-6
 """Relative probability below which a correlation is left out of the mixture."""
 
 _MOST_LAGS = 10_000
-"""Most lags of a series over which autocorrelations are summed.
+"""Maximum number of lags of a series over which autocorrelations are summed.
 
 Values further apart are independent at every correlation.
 """
@@ -289,7 +289,7 @@ def rank_sum_chance(low: Sequence[float], high: Sequence[float]) -> float:
 
 
 _LEAST = 3
-"""Fewest values of a series on either side of a change point."""
+"""Smallest number of values of a series on either side of a change point."""
 
 
 def find_last_change(values: Sequence[float], least_change: float = 0.1) -> int | None:
@@ -336,7 +336,7 @@ Caches fill, the allocator's pools grow.
 
 BLOCKS = 8
 READINGS = 2 * BLOCKS
-"""Fewest memory readings after the warm-up that can show steady growth."""
+"""Smallest number of memory readings after the warm-up that can show steady growth."""
 
 LEAST_GROWTH_BYTES = 2**24
 LEAST_GROWTH_SHARE = 0.01
@@ -346,14 +346,14 @@ Growth below the larger of this and :data:`LEAST_GROWTH_BYTES` is the allocator'
 """
 
 _EVEN = 0.25
-"""Least memory growth in each block of readings, as a share of the mean growth.
+"""Smallest memory growth in each block of readings, as a share of the mean growth.
 
 A pool that only reaches its largest size now and then grows by jumps, and stands still
 between them.
 """
 
 _GOES_ON = 0.7
-"""Least ratio of memory growth in the second half of the readings to the first.
+"""Smallest ratio of memory growth in the second half of the readings to the first.
 
 A cache that fills slows down.
 """
@@ -435,7 +435,7 @@ def _behind_warm_up(
 
 
 class LineFit(NamedTuple):
-    """A line by least squares: ``constant + slope x``."""
+    """Slope and constant of a line by least squares: ``constant + slope x``."""
 
     slope: float
     constant: float

@@ -1,4 +1,4 @@
-"""Costs of a run's loader and loop, and time bounds that need no simulation."""
+"""Times of a run's loading and steps, and time bounds that need no simulation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEFAULT_PREFETCH = 2
 """PyTorch's default ``prefetch_factor``."""
 
 _LEAST_CORES = 0.5
-"""Fewest cores that a run is assumed to get beside other processes' tasks."""
+"""Smallest number of cores a run is assumed to get beside other processes' tasks."""
 
 
 _MOST_RARE = 0.25
@@ -25,7 +25,7 @@ With more of them, one spread says it all.
 
 @dataclass(frozen=True)
 class Cost:
-    """Duration of one kind of work: its mean, its spread, and the error of the mean."""
+    """Seconds of one kind of work: their mean, spread, and the error of the mean."""
 
     mean_s: float
     std_s: float = 0.0
@@ -69,7 +69,7 @@ class Cost:
         return math.sqrt(max(square - self.mean_s**2, 0.0))
 
     def with_mean(self, mean_s: float) -> Cost:
-        """Copy of the cost with another mean, by more or fewer rare occurrences.
+        """Copy of the `Cost` with another mean, by more or fewer rare occurrences.
 
         How many there are in a run is known far less well than the usual ones.
         """
@@ -80,7 +80,7 @@ class Cost:
         return replace(self, mean_s=mean_s)
 
     def times(self, factor: float) -> Cost:
-        """Copy of the cost with all of its durations multiplied by a factor."""
+        """Copy of the `Cost` with all of its durations multiplied by a factor."""
         return replace(
             self,
             mean_s=self.mean_s * factor,
@@ -90,7 +90,7 @@ class Cost:
         )
 
     def of_images(self, factor: float) -> Cost:
-        """Copy of the cost for a batch with ``times`` as many images.
+        """Copy of the `Cost` for a batch with ``times`` as many images.
 
         Their times add up: the spread grows with the root, and a rare image makes rare
         batches more frequent and no longer.
@@ -110,7 +110,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class BatchLine:
-    """Line of the train step against batch size: ``constant_s + image_s x size``."""
+    """Line of train step seconds to batch size: ``constant_s + image_s x size``."""
 
     constant_s: float
     image_s: float
@@ -121,7 +121,7 @@ class BatchLine:
 
 
 class LocalLoading(NamedTuple):
-    """Cost of loading a batch in the training process, in seconds."""
+    """Seconds of loading a batch in the training process: on the CPU, and in all."""
 
     cpu_s: float
     whole_s: float
@@ -129,7 +129,7 @@ class LocalLoading(NamedTuple):
 
 @dataclass(frozen=True)
 class Workload:
-    """Costs of one run's loader and loop, as if each task had a core of its own.
+    """Times of one run's loading and steps, as if each task had a core of its own.
 
     Seconds per iteration or batch. Waiting for a core is left out everywhere: a
     prediction adds what its own setting causes.
@@ -143,27 +143,27 @@ class Workload:
     persistent_workers: bool
     batch_size: int | None
     iterations: int
-    """Number of iterations that the costs are taken over."""
+    """Number of iterations that the mean times are taken over."""
     iter_time: Cost
-    """Length of an iteration as it was measured, waits included."""
+    """Measured seconds of an iteration, waits included."""
     batch_time: Cost
-    """Time that a worker takes for a batch, from one batch to the next.
+    """Seconds that a worker takes for a batch, from one batch to the next.
 
     It is S in the bounds."""
     batch_cpu: Cost
-    """CPU time of a worker for one batch, a part of ``batch_time``.
+    """CPU seconds of a worker for one batch, a part of ``batch_time``.
 
     It is P in the bounds."""
     step: Cost
-    """Duration of the train step and its hooks, once data is at hand.
+    """Seconds of the train step and its hooks, once data is at hand.
 
     It is G in the bounds."""
     step_cpu_s: float
-    """CPU of the training process per iteration, waits for data left out, s.
+    """CPU seconds of the training process per iteration, data waits left out.
 
     It is m in the bounds."""
     fetch_s: float
-    """CPU of fetching a ready batch, of the training process and the worker, s.
+    """CPU seconds of fetching a ready batch, of training process and worker.
 
     It is f in the bounds: for each tensor the training process asks the worker that
     made it."""
@@ -196,15 +196,15 @@ class Workload:
     transfer_cpu_s: float = 0.0
     """CPU seconds of collating and sending a batch, a part of ``batch_cpu``."""
     transfer_cpu_error: float = 0.5
-    """Relative standard error of the CPU of collating and sending a batch."""
+    """Relative standard error of the CPU seconds of collating and sending a batch."""
     worker_start_s: float = 0.0
     """Seconds that one worker adds to the start of an epoch."""
     step_line: BatchLine | None = None
-    """Line of the train step against batch size.
+    """Line of train step seconds against batch size.
 
     ``None`` until several sizes were seen: none other is predicted then."""
     measured_batch_size: int | None = None
-    """Batch size of the run, where the costs were scaled to another ``batch_size``."""
+    """Batch size of the run, where its times were scaled to another ``batch_size``."""
     fetch_error: float = 0.0
     """Relative standard error of the time of fetching a ready batch."""
     is_transfer_known: bool = True
@@ -225,11 +225,11 @@ class Workload:
     is_step_power_known: bool = True
     """True if the run shows how workers delay a step on several threads."""
     notes: tuple[Text, ...] = ()
-    """Sentences for the user on costs that were left out or assumed."""
+    """Sentences for the user on times that were left out or assumed."""
 
     @property
     def step_threads(self) -> int:
-        """Fewest threads that can use the train step's CPU time within its duration."""
+        """Smallest number of threads that can use the step's CPU time within it."""
         # a thread that waits for a core uses none meanwhile
         running_s = self.step.mean_s - self.step_waits_s
         if running_s <= 0.0:
@@ -284,7 +284,7 @@ class Workload:
 
     @property
     def local_loading(self) -> LocalLoading:
-        """Cost of loading a batch in the training process, which transfers none.
+        """Seconds of loading a batch in the training process, which transfers none.
 
         Without ``turns_s``.
         """
@@ -302,7 +302,7 @@ class Workload:
 
     @property
     def local_step_s(self) -> float:
-        """Length of the train step when no worker runs beside it."""
+        """Seconds of the train step when no worker runs beside it."""
         return self.step.mean_s + self.step_delay_s
 
     @property
@@ -325,7 +325,7 @@ class Workload:
 
 
 def at_batch_size(workload: Workload, batch_size: int | None) -> Workload:
-    """Scale the costs of a run's loader and loop to another batch size.
+    """Scale the times of a run's loading and steps to another batch size.
 
     Raises:
         NoPredictionError: If no run shows the step against batch size.
@@ -365,7 +365,7 @@ def at_batch_size(workload: Workload, batch_size: int | None) -> Workload:
 
 
 THREADS_WASTE, THREADS_ERROR = 0.025, 0.025
-"""Share of a worker's CPU that OpenCV's threads waste by waiting, and its error.
+"""Share of a worker's CPU time wasted by OpenCV's waiting threads, and its error.
 
 For each doubling of their number over the cores; the error is a standard error. With 4
 to 64 threads in each of 2 and 4 workers on two cores, decoding, resizing, warping,
@@ -373,11 +373,11 @@ blurring and changing colours took 0.96 to 1.31 times the CPU of one thread each
 """
 
 MOST_DOUBLINGS = 5
-"""Most doublings from the number of cores to that of OpenCV threads, as measured."""
+"""Maximum number of doublings from cores to OpenCV threads, as measured."""
 
 
 def with_one_thread(workload: Workload, saved: float) -> Workload:
-    """Copy a run's costs with one OpenCV thread per worker in the place of several.
+    """Copy a run's times with one OpenCV thread per worker in the place of several.
 
     Args:
         workload: What the run says.
@@ -392,7 +392,7 @@ def with_one_thread(workload: Workload, saved: float) -> Workload:
 def with_spared_host(
     workload: Workload, *, step_s: float, received_s: float, sent_s: float
 ) -> Workload:
-    """Copy a run's costs with CPU taken off the step, and off transferring batches.
+    """Copy a run's times with CPU seconds taken off step and batch transfer.
 
     Args:
         workload: What the run says.
@@ -423,7 +423,7 @@ TRANSFER_CPU_S, TRANSFER_TENSOR_S, _TRANSFER_BYTE_S = 0.0008, 0.00025, 1e-9
 """CPU seconds of a worker to send a batch: per batch, per tensor and per byte."""
 
 _MEASURED_ERROR, _ASSUMED_ERROR = 0.25, 0.5
-"""Relative standard error of a worker's CPU to send a batch, measured and assumed.
+"""Relative standard error of a worker's CPU seconds to send a batch, by source.
 
 Loading may burn more in the training process than in a worker, since libraries use
 several threads there. Real loaders of 1 to 480 tensors and 0.05 to 100 MB took 0.8 to
@@ -453,14 +453,14 @@ the host: a tensor took 0.25 to 0.3 ms on a virtual machine of one maker's proce
 """
 
 _USUAL_TENSORS, _MOST_TENSORS, _MOST_BYTES = 4, 512, 10**8
-"""Usual tensors in a batch, and the most tensors and bytes that were measured.
+"""Usual number of tensors in a batch, and the most tensors and bytes measured.
 
 The usual number is assumed of a batch whose own were not counted.
 """
 
 
 class Transfer(NamedTuple):
-    """Cost of collating and sending a batch, in seconds per batch."""
+    """Seconds of collating, sending and fetching a batch, with their errors."""
 
     cpu_s: float
     whole_s: float
@@ -468,7 +468,7 @@ class Transfer(NamedTuple):
     fetch_s: float
     fetch_busy_s: float
     cpu_error: float
-    """Relative standard error of the CPU of collating and sending a batch."""
+    """Relative standard error of the CPU seconds of collating and sending a batch."""
     fetch_error: float
     """Relative standard error of the time of fetching a ready batch."""
 
@@ -482,7 +482,7 @@ def estimate_transfer(
     wait_s: float = math.inf,
     wait_cpu_s: float | None = None,
 ) -> Transfer:
-    """Estimate the cost of sending a batch, as far as a run does not show it.
+    """Estimate the seconds of sending a batch, as far as a run does not show them.
 
     A worker pickles each batch, copies it to shared memory and passes a file descriptor
     for each tensor, which the training process asks a thread of that worker for. The

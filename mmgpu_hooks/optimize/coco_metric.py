@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _LARGEST_ID = 2**53
 """Largest COCO id, up to which float64 represents whole numbers exactly."""
 _CHUNK_BYTES = 2**26
-"""Most bytes of masks that are copied at a time on the device that holds them."""
+"""Maximum bytes of masks copied at a time on the device that holds them."""
 ARRAYS = ('precision', 'recall', 'scores')
 """Names of COCOeval's result arrays, which hold values by threshold and category."""
 
@@ -152,7 +152,7 @@ class FastCocoMetric(_CocoMetric):
             self._tell_plain(reason)
 
     def _find_plain_reason(self) -> str | None:
-        """Reason why the arguments need plain CocoMetric; ``None`` if they do not."""
+        """Reason why the arguments need CocoMetric's own code; ``None`` if not."""
         kind = type(self)
         if self._is_off:
             return f'{DISABLE} is set'
@@ -179,7 +179,7 @@ class FastCocoMetric(_CocoMetric):
             print_log(text, 'current', logging.WARNING)
 
     def process(self, data_batch: Any, data_samples: Sequence[Any]) -> None:
-        """Keeps the results of a batch, as CocoMetric does.
+        """Keeps a batch's detections for the evaluation, as CocoMetric does.
 
         Args:
             data_batch: Not used.
@@ -191,7 +191,7 @@ class FastCocoMetric(_CocoMetric):
         super().process(data_batch, samples)
 
     def compute_metrics(self, results: list[Any]) -> dict[str, float]:
-        """Evaluates the results of all batches.
+        """Evaluates the detections of all batches; returns the metrics by name.
 
         Args:
             results: As :meth:`process` kept them.

@@ -132,7 +132,7 @@ class ListedAverage:
         return getattr, (self._ema, 'update_parameters')
 
     def _prove(self) -> None:
-        """Proves that multi-tensor updates give the bits of plain ones, by type."""
+        """Proves that multi-tensor updates give the bits of single ones, by type."""
         ema = self._ema
         for device, dtype in {
             (average.device, average.dtype)
@@ -183,7 +183,7 @@ class ListedAverage:
 
     @property
     def spared(self) -> SparedTime | None:
-        """CPU seconds of a plain and of a multi-tensor update; ``None`` if unknown."""
+        """CPU seconds of a usual and of a multi-tensor update; ``None`` if unknown."""
         return self._turns.spared
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema.recorded import SparedTime
 
 _LEAST_SPARE, _MOST_SPARE = 1024, 131_072
-"""Fewest and most values of spare capacity added to a scalar history that is full.
+"""Smallest and largest number of spare values added to a full scalar history.
 
 Between them, as many as there are values.
 """

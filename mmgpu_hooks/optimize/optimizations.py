@@ -59,7 +59,7 @@ class Optimizations:
 
     @property
     def spared(self) -> dict[str, SparedTime]:
-        """CPU time that each active optimisation has spared, if it was measured."""
+        """CPU seconds that each active optimisation has spared, if measured."""
         # one whose work is not in this thread's calls has none
         known = {
             name: getattr(active, 'spared', None) for name, active in self._on.items()
@@ -193,7 +193,7 @@ class Optimizations:
             )
 
     def report(self) -> None:
-        """Logs the CPU time that each active optimisation has spared."""
+        """Logs the CPU seconds that each active optimisation has spared."""
         for name, found in self.spared.items():
             said = phrase(
                 'GPUEfficiencyHook: optimize={name} gave {change} of CPU of the '

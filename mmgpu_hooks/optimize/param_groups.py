@@ -44,7 +44,7 @@ MERGEABLE = (
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 _MEMORY_EVERY = 100
-"""Optimizer steps from one check of GPU memory (0.1 ms) to the next."""
+"""Number of optimizer steps from one check of GPU memory to the next."""
 
 _NO_GRADIENT, _ALONE = 'no gradient', 'alone'
 
@@ -193,7 +193,7 @@ class StepMerger:
 
     @property
     def spared(self) -> SparedTime | None:
-        """CPU seconds of a plain and a merged optimizer step; ``None`` if unknown."""
+        """CPU seconds of an unmerged and a merged optimizer step, if known."""
         return self._turns.spared
 
     def close(self) -> None:

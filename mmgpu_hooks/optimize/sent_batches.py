@@ -1,4 +1,4 @@
-"""Times sending a batch from a worker: plainly, and with small tensors by value."""
+"""Times sending a batch from a worker: PyTorch's way, and small tensors by value."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SentBatch(NamedTuple):
 
 
 class SentBatches(NamedTuple):
-    """CPU seconds of sending a batch: plainly, and with small tensors by value."""
+    """CPU seconds of sending a batch: PyTorch's way, and small tensors by value."""
 
     plain: SentBatch
     by_value: SentBatch
@@ -58,11 +58,11 @@ def _give(item: Any) -> Any:
 
 
 def _ignore(error: Exception) -> None:
-    """Callback on failure that does nothing, as workers then send batches plainly."""
+    """Callback on failure that does nothing, as workers then send in PyTorch's way."""
 
 
 def time_sending(batch: Any) -> SentBatches:
-    """Times sending a batch from a worker, plain and with small tensors by value.
+    """Times sending a batch from a worker: PyTorch's way, and small tensors by value.
 
     Args:
         batch: As a loader gives it, in memory of the host.

@@ -20,7 +20,7 @@ class Part(Protocol):
 
     @property
     def spared(self) -> SparedTime | None:
-        """CPU seconds of a plain and of an optimised call; ``None`` if unknown."""
+        """CPU seconds of a call without and with the optimisation, if known."""
 
     def close(self) -> None:
         """Ends the optimisation of one object, and restores the object."""
@@ -35,7 +35,7 @@ class Opener(NamedTuple):
 
 
 class Several:
-    """One optimisation of several objects, active on those that do not refuse.
+    """Runs one optimisation on several objects, leaving out those it cannot optimise.
 
     Args:
         openers: One for each place.
@@ -62,7 +62,7 @@ class Several:
 
     @property
     def spared(self) -> SparedTime | None:
-        """CPU seconds of a plain and of an optimised call, summed over the objects."""
+        """CPU seconds of a call without and with the optimisation, over all objects."""
         known = [part.spared for part in self._parts if part.spared is not None]
         if not known:
             return None

@@ -1,4 +1,4 @@
-"""Times plain and optimised calls in turns, to log the CPU time spared.
+"""Times a function's calls with and without its optimisation, to log CPU time spared.
 
 What an optimisation gives is measured twice. Both ways leave the same bits, so a
 training may take them in turns: the first calls of a step and of an average do. ``mmgpu
@@ -18,7 +18,7 @@ from mmgpu_hooks.schema.recorded import SparedTime
 
 
 class Turns:
-    """Lets the first calls take turns between plain and optimised code, and times both.
+    """Runs the first calls alternately with and without an optimisation, timed.
 
     Both ways compute the same bits, so it does not matter which goes first. After
     that every call is ours, and none is timed.
@@ -36,12 +36,12 @@ class Turns:
 
     @property
     def is_plain_due(self) -> bool:
-        """True if the next call must run the plain code, to be timed."""
+        """True if the next call must run without the optimisation, to be timed."""
         wanted = self.calls and min(len(self._ours_s), self.calls + 1)
         return len(self._plain_s) < wanted
 
     def call_plain(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Calls and times the plain function."""
+        """Calls a function without its optimisation, and notes its CPU seconds."""
         began_s = thread_cpu_s()
         result = function(*args)
         self._plain_s.append(thread_cpu_s() - began_s)
@@ -59,7 +59,7 @@ class Turns:
 
     @property
     def spared(self) -> SparedTime | None:
-        """Median CPU seconds of a plain and an optimised call, first calls left out."""
+        """Median CPU seconds of a call with and without the optimisation."""
         count = min(len(self._plain_s), len(self._ours_s)) - 1
         if count < 2:
             return None

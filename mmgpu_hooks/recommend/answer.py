@@ -21,7 +21,7 @@ from mmgpu_hooks.schema.run import RanksSummary
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer of ``mmgpu recommend``."""
+    """Answer of ``mmgpu recommend``: verdict, recommended settings, new config."""
 
     run_path: str
     """Path of the evidence that the answer rests on."""
@@ -50,7 +50,7 @@ class Answer:
 
     ``None`` where srun narrowed none, or where ``--cores`` says that it is mended."""
     next_job: NextJob | None = None
-    """CPUs to ask SLURM for in the next job; ``None`` if the run was no SLURM job."""
+    """Number of CPUs to ask SLURM for next; ``None`` if the run was no SLURM job."""
     ending: TrainingEnd | None = None
     """Forecast of the end of a run that has not completed.
 
@@ -58,7 +58,7 @@ class Answer:
     last_sign: datetime | None = None
     """Local time of the newest record, if the run still trains; else ``None``."""
     job_end: JobEnd | None = None
-    """Work that the time limit of the run's SLURM job leaves undone.
+    """End of the run's SLURM job, with the epochs or iterations that it cuts off.
 
     ``None`` where there is none, or it is unknown."""
     saved_hours: tuple[SavedHours, ...] = ()

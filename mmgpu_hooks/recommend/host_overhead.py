@@ -101,7 +101,7 @@ _RULES = {
 def _predict(
     cost: HostCost, run: Run, job: Job | None, found: Recommendation
 ) -> HostSaving | None:
-    """Predict the saving of one optimisation alone; ``None`` if it is too small."""
+    """Predict the time one optimisation saves by itself; ``None`` if too little."""
     if not cost.is_measured or job is None:
         is_worth = run.is_worth_sparing(cost)
         most_s = None if cost.is_measured else cost.saved_s
@@ -141,7 +141,7 @@ def _find_pace(run: Run, workload: Workload) -> float:
 
 
 class _Weighed(NamedTuple):
-    """Predicted effect of some host optimisations on a training."""
+    """Predicted saving of some host optimisations, as shares of a training's time."""
 
     gain: Gain
     then: Prospect
@@ -150,7 +150,7 @@ class _Weighed(NamedTuple):
 
 
 def _weigh(job: Job, found: Recommendation, costs: Sequence[HostCost]) -> _Weighed:
-    """Predict the saving of host optimisations on top of the recommended settings."""
+    """Predict time saved by host optimisations on top of the recommended settings."""
     new = {change.key: change.new for change in found.changes}
     at = {
         setting.name: new.get(setting.key(), job.old[setting.name])

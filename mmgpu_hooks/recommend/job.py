@@ -328,7 +328,7 @@ class Job:
         return choice
 
     def cap(self, choice: Choice) -> WorkerCap:
-        """Find the most workers that the host can carry with a choice of settings."""
+        """Find the largest number of workers that the host can carry with a choice."""
         then, size = self.at(choice), self.base.workload.batch_size
         larger = (then.workload.batch_size or 1) / (size or 1)
         ahead = max(then.loader.prefetch_factor, DEFAULT_PREFETCH)

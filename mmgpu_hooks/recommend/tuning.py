@@ -45,16 +45,16 @@ predicted.
 """
 
 TRIED_GAIN, MOST_RISKED = 0.07, 0.1
-"""Smallest predicted gain that is tried without being sure, and the most it may lose.
+"""Smallest predicted gain tried without being sure, and largest loss risked.
 
 As shares of an iteration. Both the other load of the run and none must promise so much.
 """
 
 JUDGED_ITERATIONS = 100
-"""Iterations that a loader change lasts at least, until it can be taken back."""
+"""Number of iterations that a loader change lasts before it can be taken back."""
 
 LEAST_INTERVALS = 3
-"""Fewest log intervals before a live DataLoader is changed."""
+"""Smallest number of log intervals before a live DataLoader is changed."""
 
 SPARE_S = 0.5
 """Seconds that changing a live DataLoader costs, without starts and a first batch."""

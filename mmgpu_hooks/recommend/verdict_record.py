@@ -66,7 +66,7 @@ def make_verdict_record(
 
 
 class _Saved(NamedTuple):
-    """Predicted savings of all changes, as shares of the whole run."""
+    """Predicted savings of all changes, as shares of the whole run's time."""
 
     share: float
     low: float
@@ -75,7 +75,7 @@ class _Saved(NamedTuple):
 
 
 def _predict_saved(run: Run, found: Recommendation) -> _Saved | None:
-    """Predict the saving of all changes together; ``None`` if none is predicted."""
+    """Predict the share of time that all changes together save, if any is predicted."""
     parts = [*_list_saved(run, found)]
     if not parts:
         return None

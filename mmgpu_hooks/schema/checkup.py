@@ -18,7 +18,7 @@ Where the config does not say another.
 
 @dataclass(frozen=True)
 class OpenFiles:
-    """Limits on the open files of a process; ``None`` is no limit."""
+    """Soft and hard limit on a process's number of open files; ``None`` is no limit."""
 
     soft: Optional[int] = None
     hard: Optional[int] = None
@@ -26,7 +26,7 @@ class OpenFiles:
 
 @dataclass(frozen=True)
 class Binding:
-    """CPUs of the main thread before and after torch's OpenMP library is loaded."""
+    """Number of the main thread's CPUs before and after torch loads OpenMP."""
 
     variables: Tuple[str, ...] = ()
     """Environment variables that ask OpenMP to bind threads."""
@@ -106,7 +106,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Installed:
-    """Packages installed in this Python, found without importing them."""
+    """Versions of the packages in this Python, found without importing them."""
 
     python: str
     distributions: Mapping[str, str] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class Installed:
 
 @dataclass(frozen=True)
 class LoaderPlan:
-    """Batches that the train loader of a config will have in flight, and their size."""
+    """Number of batches that a config's loader will have in flight, and their bytes."""
 
     num_workers: int
     prefetch_factor: int
@@ -187,7 +187,7 @@ CacheFault = Literal['link', 'kind', 'owner', 'mode']
 
 @dataclass(frozen=True)
 class CacheUse:
-    """The folder of parsed annotations, which ``optimize='annotations'`` fills."""
+    """Path, files and bytes of the annotation cache (``optimize='annotations'``)."""
 
     path: Optional[str] = None
     """Path of the cache folder; ``None`` if the environment does not determine it."""
@@ -213,7 +213,7 @@ class Machine:
     open_files: OpenFiles = OpenFiles()
     binding: Binding = Binding()
     group_free_bytes: Optional[int] = None
-    """Memory that the control group of this process may still use, in bytes.
+    """Bytes of memory that the control group of this process may still use.
 
     ``None`` without a limit, or where it is unknown."""
     own_cpus: Optional[Tuple[int, ...]] = None

@@ -35,26 +35,26 @@ Elsewhere such a file holds the metrics of a test.
 """
 _MIB = 2**20
 _MOST_CONFIG_BYTES = 2 * 2**20
-"""Largest file that is read as a config, in bytes."""
+"""Size in bytes of the largest file that is read as a config."""
 
 
 @dataclass(frozen=True)
 class LoggedLine:
-    """One train line of a framework's log: means over the last iterations."""
+    """One train line of a framework's log: mean times over the last iterations."""
 
     iteration: int
-    """Iteration of the logged line, from 1.
+    """Number of the logged line's iteration, counted from 1.
 
     Counted over the training by MMEngine, over the epoch by most logs of MMCV."""
     epoch: Optional[int]
     iter_s: float
-    """Logged ``time``, s: from the end of one iteration to the end of the next."""
+    """Logged ``time`` in seconds: from one iteration's end to the next one's end."""
     data_s: Optional[float]
-    """Logged ``data_time``, s: the part of an iteration before the train step.
+    """Logged ``data_time`` in seconds: the part of an iteration before the train step.
 
     ``None`` where none is logged."""
     memory_bytes: Optional[int] = None
-    """Logged ``memory``: peak of torch's allocator so far, on the fullest GPU."""
+    """Logged ``memory`` in bytes: peak of torch's allocator on the fullest GPU."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ host or of another; memory that ran short.
 
 @dataclass(frozen=True)
 class SaveJudgement:
-    """One checkpoint save, compared with its length without contention."""
+    """One checkpoint save, compared with its seconds without contention."""
 
     is_slow: bool
     """True if the checkpoint save was delayed by enough to matter, for any cause."""
@@ -30,9 +30,9 @@ class SaveJudgement:
     ``None`` of a save that is not slow, or whose cause is unknown (then the sentence
     says why)."""
     uncontended_s: Optional[float]
-    """Predicted length of the save without contention, s; ``None`` when unknown."""
+    """Predicted seconds of the save without contention; ``None`` when unknown."""
     gross_delay_s: Optional[float]
-    """Seconds that the checkpoint save took beyond its length without contention."""
+    """Seconds that the checkpoint save took beyond those without contention."""
     net_delay_s: Optional[float]
     """Seconds of the save's delay, less those won back by batches loaded meanwhile.
 
@@ -113,7 +113,7 @@ class Change:
     rules: Tuple[str, ...] = ()
     """Codes of the diagnostic rules that ask for the change."""
     predicted_iter_s: Optional[float] = None
-    """Predicted iteration time with all changes made, s; ``None`` if not predicted."""
+    """Predicted seconds of an iteration with all changes; ``None`` if not predicted."""
     predicted_gain_pct: Optional[float] = None
     """Predicted saving of all changes together, per cent of the whole job's time."""
     predicted_gain_low_pct: Optional[float] = None
@@ -123,13 +123,13 @@ class Change:
 
 @dataclass(frozen=True)
 class SaveCure:
-    """A change that makes checkpoint saves cost less, with its predicted effect."""
+    """A change that shortens checkpoint saves, with its predicted effect in seconds."""
 
     name: str
     """Name of the config change that shortens saves: ``worker_nice``."""
     sentence: Text
     save_s: Optional[float]
-    """Predicted mean length of the checkpoint saves that the change helps, s."""
+    """Predicted mean seconds of the checkpoint saves that the change helps."""
     saves: int
     """Number of the run's checkpoint saves that the change would shorten."""
     run_gross_s: float
@@ -165,7 +165,7 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class ValidationOutlook:
-    """Cost of a run's validations, and predicted effect of other loader settings."""
+    """Seconds of a run's validations, and predicted effect of other loader settings."""
 
     sentence: Text
     """Sentence on how long validations take, and what is changed or why nothing is."""
@@ -183,7 +183,7 @@ class ValidationOutlook:
 
 @dataclass(frozen=True)
 class HostSaving:
-    """Host overhead that one optimisation takes off, and its effect on the training.
+    """Host overhead that one optimisation takes off, and the training time it saves.
 
     The figures of an iteration are those of this optimisation alone; ``None`` where
     the overhead was not measured.
@@ -194,15 +194,15 @@ class HostSaving:
     found: Text
     """Sentence on the host overhead that was counted, without its full stop."""
     host_s: Optional[float] = None
-    """Measured host CPU time of the overhead in an iteration, s."""
+    """Measured host CPU seconds of the overhead in an iteration."""
     optimized_host_s: Optional[float] = None
-    """Host CPU time of an iteration's overhead that the optimisation leaves, s."""
+    """Host CPU seconds of an iteration's overhead that the optimisation leaves."""
     most_saved_s: Optional[float] = None
-    """Upper bound of the host CPU time that the optimisation saves, s.
+    """Upper bound of the host CPU seconds that the optimisation saves.
 
     Where the overhead was not measured."""
     predicted_iter_s: Optional[float] = None
-    """Predicted iteration time with the optimisation, s."""
+    """Predicted seconds of an iteration with the optimisation."""
     predicted_gain_pct: Optional[float] = None
     """Predicted saving of the optimisation, per cent of the whole training's time."""
     predicted_gain_low_pct: Optional[float] = None
@@ -212,16 +212,16 @@ class HostSaving:
 
 @dataclass(frozen=True)
 class HostOverhead:
-    """Host overhead that ``optimize`` would take off a run; weights stay the same."""
+    """Host CPU time that ``optimize`` would take off a run; weights stay the same."""
 
     savings: Tuple[HostSaving, ...]
     """Optimisations that are worth switching on, one by one."""
     names: Tuple[str, ...]
     """Value for ``optimize``: optimisations worth using, those already on included."""
     predicted_iter_s: Optional[float] = None
-    """Predicted iteration time with all optimisations that could be measured, s."""
+    """Predicted seconds of an iteration with all optimisations that were measured."""
     predicted_gain_pct: Optional[float] = None
-    """Predicted saving of all optimisations that could be measured, per cent.
+    """Predicted saving of all measured optimisations, per cent of training time.
 
     In per cent of the whole training's time."""
     predicted_gain_low_pct: Optional[float] = None
@@ -256,9 +256,9 @@ class Recommendation:
 
     Empty unless a change of it was allowed."""
     validation: Optional[ValidationOutlook] = None
-    """Cost of validations, and gain of loader changes; ``None`` without validations."""
+    """Seconds of validations, and gain of loader changes; ``None`` without any."""
     host_overhead: Optional[HostOverhead] = None
-    """Host overhead that ``optimize`` would take off the run.
+    """Host CPU time that ``optimize`` would take off the run.
 
     ``None`` where that is not worth a line."""
 
@@ -290,7 +290,7 @@ class TrainingEnd:
 
 @dataclass(frozen=True)
 class JobLimit:
-    """Epochs or iterations that the time limit of a SLURM job leaves undone."""
+    """Number of epochs or iterations that a SLURM job's time limit leaves undone."""
 
     unit: str
     """Unit of the counted work: ``epoch`` or ``iteration``."""
@@ -299,14 +299,14 @@ class JobLimit:
     missing: int
     """Number of epochs or iterations that will not have ended at the time limit."""
     last_saved: Optional[int]
-    """Epoch or iteration after which the last checkpoint is saved.
+    """Number of the epoch or iteration after which the last checkpoint is saved.
 
     ``None`` where none will be."""
 
 
 @dataclass(frozen=True)
 class JobEnd:
-    """End of a SLURM job that is too short for its training."""
+    """Time at which a SLURM job ends before its training, and what it leaves undone."""
 
     moment: datetime
     """Local time at which SLURM ends the job."""
@@ -334,7 +334,7 @@ class MendedStart:
     command: str
     """Command that replaces ``srun``, so that a task gets all of its CPUs."""
     cores: float
-    """Usable cores of a rank whose SLURM task gets all of its CPUs."""
+    """Number of cores a rank may use once its SLURM task gets all of its CPUs."""
     changes: Tuple[Change, ...] = ()
     """Recommended changes for a start with all CPUs of the SLURM task.
 
@@ -342,25 +342,25 @@ class MendedStart:
     no_change_reason: Optional[Text] = None
     """Reason why no setting is changed; ``None`` when there is a change."""
     predicted_iter_s: Optional[float] = None
-    """Predicted iteration time with all CPUs of the task and recommended changes, s.
+    """Predicted seconds of an iteration with all CPUs of the task and all changes.
 
     ``None`` is no claim."""
 
 
 @dataclass(frozen=True)
 class NextJob:
-    """CPUs that the next SLURM job of a training should ask for."""
+    """Number of CPUs that the next SLURM job of a training should ask for."""
 
     cpus_per_task: int
-    """CPUs to ask SLURM for per task, with as many ranks in a task as before."""
+    """Number of CPUs to ask SLURM for per task, with ranks per task as before."""
     asked_cpus: Optional[int]
-    """CPUs per task that the SLURM job had asked for; ``None`` is unknown."""
+    """Number of CPUs per task that the SLURM job had asked for; ``None`` is unknown."""
     used_cores: Optional[float]
-    """Cores that the ranks of a SLURM task used on average in steady iterations.
+    """Mean number of cores that a task's ranks used in steady iterations.
 
     ``None`` is unknown."""
     predicted_iter_s: float
-    """Predicted iteration time with the CPUs to ask SLURM for, s.
+    """Predicted seconds of an iteration with the CPUs to ask SLURM for.
 
     With the recommended settings for them."""
     num_workers: int
@@ -396,14 +396,14 @@ class Estimate:
 
     value: float
     low: float
-    """Lower end of the interval that holds the truth 95 times in 100."""
+    """Lower end of the interval that holds the true value 95 times in 100."""
     high: float
     count: int
     """Number of pairs of iteration blocks, or of log intervals, behind the value."""
 
     @property
     def half_width(self) -> float:
-        """Half of the width of the confidence interval."""
+        """Half of the width of the 95 % confidence interval, in the value's unit."""
         return (self.high - self.low) / 2
 
 
@@ -452,7 +452,7 @@ class RunComparison:
     It is about the length of an iteration, beyond noise; ``None`` when the speeds
     cannot be compared."""
     figures: Tuple[FigureComparison, ...]
-    """Compared values: the iteration, images per second, parts of the time ledger."""
+    """Compared iteration seconds, images per second, and seconds by ledger part."""
     settings: Mapping[str, SettingTexts]
     """Settings, limits and versions that differ between the runs, by dotted name.
 
@@ -472,9 +472,9 @@ class Verification:
     gain: Estimate
     """Speed-up of the second setting in images per second: 0.3 is 30 %."""
     before_s: float
-    """Mean iteration with the first setting, s, epochs' first iterations left out."""
+    """Mean seconds of an iteration with the first setting, epoch starts left out."""
     after_s: float
-    """Mean iteration with the second setting, s, epochs' first iterations left out."""
+    """Mean seconds of an iteration with the second setting, epoch starts left out."""
     before_start_s: Optional[float] = None
     """Extra seconds of an epoch's first iteration with the first setting.
 
@@ -487,11 +487,11 @@ class Verification:
     ending: str = ''
     """Reason why the verification ended: a sentence."""
     external_cpu_cores: Optional[float] = None
-    """Cores of the host that other processes used during the verification.
+    """Mean number of the host's cores that other processes used meanwhile.
 
     ``None`` is unknown."""
     predicted_gain: Optional[float] = None
-    """Predicted speed-up of the second setting; ``None`` without a prediction."""
+    """Predicted speed-up by the second setting: 0.3 is 30 %; ``None`` if unknown."""
     notes: Tuple[Text, ...] = ()
     before: Mapping[str, Any] = field(default_factory=dict)
     """Config settings of the first side of the comparison, by dotted key.
@@ -502,10 +502,10 @@ class Verification:
     folder: str = ''
     """Folder with the logs of the compared trainings."""
     batches_per_epoch: Optional[int] = None
-    """Iterations of an epoch with the first setting."""
+    """Number of iterations in an epoch with the first setting."""
     after_batches_per_epoch: Optional[int] = None
     iteration_change: Optional[Estimate] = None
-    """Relative change of an iteration's length with the second setting.
+    """Relative change of an iteration's seconds with the second setting.
 
     -0.2 is 20 % less time."""
     before_images_per_s: Optional[float] = None
@@ -554,7 +554,7 @@ class MetricCheck:
     differing: Tuple[str, ...]
     """Arrays and values of CocoMetric and FastCocoMetric that differ in any bit."""
     plain_cpu_s: float
-    """CPU time of CocoMetric's ``compute_metrics``, s."""
+    """CPU seconds of CocoMetric's ``compute_metrics``."""
     fast_cpu_s: float
     plain_reason: Optional[str]
     """Reason why FastCocoMetric fell back to CocoMetric's own evaluation.
@@ -569,7 +569,7 @@ class HostNow:
     is_alive: Optional[bool] = None
     """True if the run's process still exists; ``None`` on another host."""
     oom_kills: Optional[int] = None
-    """Processes that the kernel has killed in the run's control group for memory."""
+    """Number of processes that the kernel has killed in the run's group for memory."""
     kernel: Tuple[str, ...] = ()
     """Lines of the kernel's log on killed processes and on lost GPUs.
 
@@ -627,15 +627,15 @@ class Prediction:
 
     num_workers: int
     prefetch_factor: Optional[int]
-    """Batches in flight per worker; ``None`` without workers."""
+    """Number of batches in flight per worker; ``None`` without workers."""
     batch_size: Optional[int]
     iter_time_s: float
-    """Predicted steady iteration, s, first waits of epochs left out."""
+    """Predicted seconds of a steady iteration, first waits of epochs left out."""
     iter_time_low_s: float
-    """Lower end of the interval that holds the true iteration time 9 times in 10."""
+    """Lower end, s, of the interval that holds the true time 9 times in 10."""
     iter_time_high_s: float
     data_wait_s: float
-    """Predicted wait for data in an iteration, s; a part of ``iter_time_s``."""
+    """Predicted seconds of data wait per iteration; a part of ``iter_time_s``."""
     images_per_s: Optional[float]
     """Predicted images per second; ``None`` when the batch size is unknown."""
     limit: str
@@ -670,7 +670,7 @@ class FirstAnswer:
     data_time_share: Optional[float] = None
     """Share of logged ``data_time`` in ``time``, 0 to 1."""
     peak_memory_bytes: Optional[int] = None
-    """Most memory that torch's allocator held on a GPU; ``None`` if none is logged."""
+    """Peak bytes of torch's allocator on a GPU; ``None`` if none is logged."""
     num_workers: Optional[int] = None
     """Number of workers in the config that the run left; ``None`` if it names none."""
     batch_size: Optional[int] = None

@@ -30,7 +30,7 @@ KINDS: dict[str, type[EvidenceLine]] = {
 """Record classes of the evidence file by the ``kind`` in their JSON lines."""
 
 MOST_LINE_BYTES = 2 * 2**20
-"""Largest line of an evidence file that is read, in bytes.
+"""Size in bytes of the largest line of an evidence file that is read.
 
 An interval with 64 workers has some 20 KiB.
 """

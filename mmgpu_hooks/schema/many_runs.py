@@ -57,7 +57,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RunTotals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Sums over training runs, each over the runs where the value is known."""
+    """Number of runs and sums of hours, each over the runs where it is known."""
 
     runs: int
     judged: int
@@ -69,7 +69,7 @@ class RunTotals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ManyRuns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The answer of ``mmgpu runs``."""
+    """Answer of ``mmgpu runs``: totals, one row per run, and what was unreadable."""
 
     version: int = 1
     """Version of the JSON answer, raised when a key changes meaning or goes away."""
@@ -80,7 +80,7 @@ class ManyRuns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     first_unreadable: Optional[str] = None
     """A folder or file that could not be read, with the reason."""
     totals: RunTotals
-    """Sums over the training runs that the filters leave."""
+    """Sums of hours over the training runs that the filters leave."""
     rows: Tuple[RunRow, ...] = ()
     """Rows of the runs, most wasted GPU hours first, runs without a verdict last."""
 

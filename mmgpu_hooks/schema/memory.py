@@ -8,7 +8,7 @@ from typing import NamedTuple, Optional, Tuple
 
 
 class ImageSize(NamedTuple):
-    """Size of an image in pixels."""
+    """Height and width of an image, in pixels."""
 
     height: int
     width: int
@@ -28,7 +28,7 @@ class PeakFactors(NamedTuple):
 
 @dataclass(frozen=True)
 class StaticBytes:
-    """Training memory that does not grow with the batch size, in bytes; exact."""
+    """Bytes of training memory that do not grow with the batch size; exact."""
 
     parameters: int
     """Number of values in the model's parameters."""
@@ -53,7 +53,7 @@ class StaticBytes:
 
 @dataclass(frozen=True)
 class ActivationPoint:
-    """Memory that one forward pass on the CPU kept for the backward pass."""
+    """Bytes that one forward pass on the CPU kept for the backward pass."""
 
     batch_size: int
     height: int
@@ -65,7 +65,7 @@ class ActivationPoint:
 
 @dataclass(frozen=True)
 class ActivationFit:
-    """Growth of activation memory: ``fixed + batch x (image + pixel x pixels ...)``."""
+    """Growth of activation bytes: ``fixed + batch x (image + pixel x pixels ...)``."""
 
     fixed_bytes: float
     """Activation bytes of every batch, whatever its size, such as casts of weights."""
@@ -76,12 +76,12 @@ class ActivationFit:
     squared_pixel_bytes: float
     """Activation bytes of each pair of padded pixels of an image: attention."""
     residual_pct: float
-    """Largest distance of measured activation memory from the fit, per cent."""
+    """Largest distance of measured activation bytes from the fit, per cent."""
     points: Tuple[ActivationPoint, ...]
 
 
 class MeasuredPeak(NamedTuple):
-    """Peak of the CUDA allocator in a training."""
+    """Peak bytes of the CUDA allocator in a training, with its batch size."""
 
     batch_size: int
     peak_bytes: int
@@ -108,17 +108,17 @@ class CardFit:
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Answer of ``mmgpu estimate-memory``."""
+    """Answer of ``mmgpu estimate-memory``: bytes by use and by batch size."""
 
     model: str
     """Class of the model whose training is estimated."""
     static: StaticBytes
     image_size: Optional[ImageSize] = None
-    """Padded size of the images that the estimated memory is for."""
+    """Padded height and width of the images that the estimate is for."""
     image_size_source: str = ''
     mixed_precision: bool = False
     fit: Optional[ActivationFit] = None
-    """Growth of activation memory; ``None`` when the model could not be run.
+    """Growth of activation bytes; ``None`` when the model could not be run.
 
     A note says why."""
     activation_bytes: Mapping[int, Optional[int]] = field(default_factory=dict)

@@ -34,7 +34,7 @@ More bytes than any host has, more seconds than the universe.
 """
 
 MOST_BATCH_SIZES = 1_000
-"""Most distinct padded batch sizes of a run that are remembered."""
+"""Maximum number of distinct padded batch sizes of a run that are remembered."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
 """A whole number that a measurement can give: not negative, at most 10^18."""
@@ -74,7 +74,7 @@ class LoaderSettings(Recorded, frozen=True, kw_only=True):
     num_workers: Optional[Count] = None
     persistent_workers: Optional[bool] = None
     prefetch_factor: Optional[Count] = None
-    """Batches in flight per worker; ``None`` without workers."""
+    """Number of batches in flight per worker; ``None`` without workers."""
     pin_memory: Optional[bool] = None
     batch_size: Optional[Count] = None
     """Batch size per rank, read from the batch sampler."""
@@ -85,7 +85,7 @@ class LoaderSettings(Recorded, frozen=True, kw_only=True):
 
     Its ``imdecode_backend``; ``None`` where no transform has one."""
     object_bytes: Optional[Count] = None
-    """Memory of the Python objects that the dataset keeps, estimated from a sample.
+    """Bytes of the Python objects that the dataset keeps, estimated from a sample.
 
     ``None`` below 1 MiB."""
     object_count: Optional[Count] = None
@@ -101,22 +101,22 @@ class TunedSettings(Recorded, frozen=True, kw_only=True):
 
     num_workers: Count
     prefetch_factor: Optional[Count] = None
-    """Batches in flight per worker; ``None`` is PyTorch's default, or no workers."""
+    """Number of batches in flight per worker; ``None``: PyTorch's default, or none."""
     persistent_workers: bool = False
     opencv_num_threads: Optional[Count] = None
-    """OpenCV threads in each worker; ``None`` leaves the number as it is."""
+    """Number of OpenCV threads per worker; ``None`` leaves the number as it is."""
     worker_nice: Optional[Count] = None
     """Nice value of the loader's workers; ``None`` leaves the priority as it is."""
 
 
 class HostLimits(Recorded, frozen=True, kw_only=True):
-    """CPUs, memory and open files that this host allows one process of the training."""
+    """Number of CPUs, memory and open files that this host allows one process."""
 
     logical_cpus: Optional[Count] = None
     affinity_cpus: Optional[Count] = None
     """Number of CPUs that the scheduler lets this process run on."""
     unbound_cpus: Optional[Count] = None
-    """CPUs of this process before a library or code bound it to ``affinity_cpus``.
+    """Number of CPUs before a library or code bound this process to ``affinity_cpus``.
 
     A library, or code of the training; ``None`` when nothing did."""
     bound_by: Optional[str] = None
@@ -124,7 +124,7 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
 
     ``None`` when it is unknown what did."""
     wider_thread_cpus: Optional[Count] = None
-    """CPUs of another thread of the process that may use more than ``affinity_cpus``.
+    """Number of CPUs of another thread of the process, if more than ``affinity_cpus``.
 
     Where nothing shows that the main thread ever had as many."""
     manager: Optional[str] = None
@@ -132,44 +132,44 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
 
     Or ``docker``, ``podman``, ``systemd``; ``None`` where nothing says so."""
     cgroup_cpu_cores: Optional[Number] = None
-    """Smallest CPU quota over all cgroup ancestors; ``None`` is no quota."""
+    """Smallest CPU quota, in cores, over all cgroup ancestors; ``None`` is no quota."""
     slurm_cpus: Optional[Count] = None
-    """``SLURM_CPUS_PER_TASK`` when SLURM started the process."""
+    """Number of CPUs in ``SLURM_CPUS_PER_TASK`` when SLURM started the process."""
     slurm_bound_cpus: Optional[Count] = None
     """Number of CPUs in the mask that SLURM says it set for this task."""
     slurm_given_cpus: Optional[Count] = None
-    """CPUs that SLURM gave this task, where ``srun`` bound it to fewer.
+    """Number of CPUs that SLURM gave this task, where ``srun`` bound it to fewer.
 
     ``None`` where it did not."""
     slurm_tasks: Optional[Count] = None
-    """Tasks of the SLURM step on all nodes, where ``srun`` narrowed this task's CPUs.
+    """Number of tasks of the SLURM step, where ``srun`` narrowed this task's CPUs.
 
     ``None`` where it did not."""
     slurm_task_ranks: Optional[Count] = None
-    """Training ranks that share the CPUs of this rank's SLURM task.
+    """Number of training ranks that share the CPUs of this rank's SLURM task.
 
     ``None`` outside of SLURM."""
     slurm_memory_bytes: Optional[Count] = None
-    """Memory that SLURM gave the job on this node; ``None`` without a limit."""
+    """Bytes of memory SLURM gave the job on this node; ``None`` without a limit."""
     mended_cores: Optional[Number] = None
-    """Usable cores if ``srun`` had bound the task to all of its CPUs.
+    """Number of cores a rank could use if ``srun`` had bound its task to all CPUs.
 
     ``None`` where it did."""
     ranks_on_host: Count = 1
     usable_cores: Optional[Number] = None
-    """Cores that this rank may use: the smallest of its limits.
+    """Number of cores that this rank may use: the smallest of its limits.
 
     Of ``unbound_cpus`` where the process is bound. Limits of the host are divided by
     the ranks on it; CPUs that SLURM gave this task alone are not."""
     ram_total_bytes: Optional[Count] = None
     ram_available_bytes: Optional[Count] = None
     cgroup_memory_bytes: Optional[Count] = None
-    """Smallest memory limit over all cgroup ancestors."""
+    """Smallest memory limit, in bytes, over all cgroup ancestors."""
     shm_total_bytes: Optional[Count] = None
-    """Size of ``/dev/shm``, through which workers send batches."""
+    """Size in bytes of ``/dev/shm``, through which workers send batches."""
     shm_free_bytes: Optional[Count] = None
     open_files_soft: Optional[Count] = None
-    """Soft limit on open files of this process."""
+    """Soft limit on the number of open files of this process."""
 
     @property
     def ranks(self) -> int:
@@ -181,7 +181,7 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
 
     @property
     def cores_had(self) -> Optional[float]:
-        """Usable cores that the run had: no more than its process was bound to."""
+        """Number of usable cores the run had: at most those it was bound to."""
         usable, bound = self.usable_cores, self.affinity_cpus
         if usable is None or bound is None or self.unbound_cpus is None:
             return usable
@@ -205,11 +205,11 @@ class AveragedModel(Recorded, frozen=True, kw_only=True):
     tensors: Count
     """Number of tensors that one update of the averaged model averages."""
     interval: Optional[Count] = None
-    """Iterations from one update of the averaged model to the next."""
+    """Number of iterations from one update of the averaged model to the next."""
 
 
 class StepOverhead(Recorded, frozen=True, kw_only=True):
-    """Host work of one training step, counted once as training begins."""
+    """Host work of one train step, as counts: parameter groups, tensors and more."""
 
     optimizer: Optional[str] = None
     """Class of the optimizer; of several, the one with most parameter groups."""
@@ -252,9 +252,9 @@ class TrainingPlan(Recorded, frozen=True, kw_only=True):
 
     It validates at the very end, too."""
     val_begin: Count = 1
-    """Epoch, or iteration, of the first validation."""
+    """Number of the epoch or iteration of the first validation."""
     save_interval: Optional[Count] = None
-    """Epochs or iterations from one checkpoint save to the next.
+    """Number of epochs or iterations from one checkpoint save to the next.
 
     ``None`` where none is saved in between. Saves of the best are not planned."""
     saves_by_epoch: bool = True
@@ -279,7 +279,7 @@ class RunRecord(
 
     ``None`` where the config or a script names it."""
     dataset_bytes: Optional[Count] = None
-    """Memory that this process took while it built the train loader.
+    """Bytes of memory that this process took while it built the train loader.
 
     Above all what the data set parsed and keeps. ``None`` where that was not seen."""
     before_hook_s: Optional[Mapping[str, Number]] = None
@@ -297,7 +297,7 @@ class RunRecord(
     max_epochs: Optional[Count] = None
     max_iters: Optional[Count] = None
     start_iteration: Count = 0
-    """Iterations done before this run; above 0 when training was resumed."""
+    """Number of iterations done before this run; above 0 when resumed."""
     plan: Optional[TrainingPlan] = None
     """Schedule of validations and saves; ``None`` for a loop that is not MMEngine's."""
     interval_iterations: Count = 0
@@ -326,7 +326,7 @@ class RunRecord(
 
     It trains the same weights with all but ``resume``."""
     overhead: Optional[StepOverhead] = None
-    """Host work of one train step, counted once: parameter groups, clipping etc."""
+    """Host work of one train step as counts: parameter groups, clipping etc."""
     hook_place: Optional[str] = None
     """Dotted config key of GPUEfficiencyHook, as ``default_hooks.gpu_efficiency``.
 
@@ -343,7 +343,7 @@ class RunRecord(
     memory_cgroup: Optional[str] = None
     """Folder of the control group that limits the process's memory."""
     oom_kills: Optional[Count] = None
-    """Out-of-memory kills in the control group before training began."""
+    """Number of out-of-memory kills in the control group before training began."""
     slurm_job_id: Optional[Count] = None
     """Id of the SLURM job that the training runs in."""
     flight_recorder: Tuple[str, ...] = ()
@@ -384,7 +384,7 @@ Every second of a start is in exactly one of them.
 
 
 class DatasetStart(Recorded, frozen=True, kw_only=True):
-    """Time that one data set of MMEngine took to initialise, once on this rank."""
+    """Seconds that one data set of MMEngine took to initialise, once on this rank."""
 
     kind: str
     """Class of the data set, such as ``CocoDataset``."""
@@ -401,11 +401,11 @@ class DatasetStart(Recorded, frozen=True, kw_only=True):
     0 where nothing was parsed."""
     wall_s: Number
     cpu_s: Number
-    """CPU time of the training thread while the data set was initialised, s."""
+    """CPU seconds of the training thread while the data set was initialised."""
     read_s: Number = 0.0
     """Seconds of reading and parsing annotations (``load_data_list``)."""
     read_cpu_s: Number = 0.0
-    """CPU time of reading and parsing annotations (``load_data_list``), s."""
+    """CPU seconds of reading and parsing annotations (``load_data_list``)."""
     filter_s: Number = 0.0
     """Seconds of filtering samples (``filter_data``)."""
     serialise_s: Number = 0.0
@@ -424,7 +424,7 @@ class DatasetStart(Recorded, frozen=True, kw_only=True):
 
 
 class StartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start'):
-    """Time of a training's start by part, to the end of its first iteration."""
+    """Seconds of a training's start by part, to the end of its first iteration."""
 
     wall_s: Number
     """Seconds of a training's whole start: the sum of ``parts_s``."""
@@ -435,13 +435,13 @@ class StartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start'):
     ``mmgpu run`` it is split into ``imports``, ``config`` and ``model``, and where it
     is unknown both are left out."""
     cpu_s: Optional[Number] = None
-    """CPU time of the process to the end of the first iteration, all threads, s."""
+    """CPU seconds of the process to the end of the first iteration, all threads."""
     data_sets: Tuple[DatasetStart, ...] = ()
     """Data sets in the order in which they were initialised."""
     checkpoint: Optional[str] = None
     """Checkpoint that ``load_from`` or a resume named."""
     checkpoint_bytes: Optional[Count] = None
-    """Size of the checkpoint; ``None`` where it is no file of this host."""
+    """Size in bytes of the checkpoint; ``None`` where it is no file of this host."""
     parameter_lines: Count = 0
     """Number of log lines of ``paramwise_options``, one per parameter.
 
@@ -463,28 +463,28 @@ class StartPartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start_part')
 
 
 class HostWindow(Recorded, frozen=True, kw_only=True):
-    """CPU, memory and throttling of the whole host in one log interval."""
+    """CPU use, free memory and throttling of the whole host in one log interval."""
 
     throttled_s: Optional[Number] = None
     """Seconds that cgroup CPU quotas held tasks back, summed over the CPUs.
 
     It can exceed the interval. ``None`` where there is none."""
     ram_available_bytes: Optional[Count] = None
-    """Available memory of the host at the end of the log interval."""
+    """Bytes of available host memory at the end of the log interval."""
     shm_free_bytes: Optional[Count] = None
     """Free bytes of ``/dev/shm`` at the end of the log interval."""
 
 
 class WorkersWindow(Recorded, frozen=True, kw_only=True):
-    """Measurements of the loader's worker processes over one log interval."""
+    """Number, CPU seconds, batch times and memory of workers in a log interval."""
 
     count: Count
-    """Most loader workers seen at one time; 0 where the training process loads."""
+    """Largest number of workers seen at a time; 0 where the training process loads."""
     cpu_s: Number
     run_delay_s: Number
     """Seconds that the workers' main threads waited for a core."""
     thread_cpu_s: Optional[Number] = None
-    """CPU time of the workers' threads other than their main threads, s.
+    """CPU seconds of the workers' threads other than their main threads.
 
     A part of ``cpu_s``."""
     batch_time: Optional[DurationStats] = None
@@ -494,21 +494,21 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
     batch_time_std_s: Optional[Number] = None
     """Standard deviation of the batch time over the batches that the loop took."""
     batch_cpu: Optional[DurationStats] = None
-    """CPU time of a worker for one batch, all of its threads.
+    """CPU seconds of a worker for one batch, all of its threads.
 
     ``count`` is of batches made. ``None`` where workers were not reached."""
     fetch_cpu_s: Optional[Number] = None
-    """Mean CPU time of a worker for fetching one batch, sending it left out, s.
+    """Mean CPU seconds of a worker for fetching one batch, sending it left out.
 
     ``batch_cpu`` without what sends the batch to the training process."""
     affinity_cpus: Optional[Count] = None
     """Number of CPUs that the most confined worker may run on."""
     opencv_threads: Optional[Count] = None
-    """Threads that OpenCV uses in a worker, as OpenCV itself reports.
+    """Number of threads OpenCV uses in a worker, as OpenCV itself reports.
 
     ``None`` where it is not loaded, and where nothing changed since."""
     pss_bytes: Optional[Count] = None
-    """Memory of all workers, shared pages counted in part (PSS).
+    """Bytes of memory of all workers, shared pages counted in part (PSS).
 
     Read every 5 minutes at most, and no more where that took 20 ms."""
     transforms_s: Mapping[str, Number] = {}
@@ -520,45 +520,45 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
 
 
 class GpuWindow(Recorded, frozen=True, kw_only=True):
-    """GPU samples of one log interval, weighted by the time each sample stood for.
+    """GPU utilisation, memory, clock and temperature over a log interval.
 
     These fields have met NVIDIA's mock driver 550.163.01, and no real card.
     """
 
     samples: Count = 0
     util_pct: Optional[Number] = None
-    """Time-weighted GPU utilisation by NVML."""
+    """Time-weighted GPU utilisation by NVML, in per cent."""
     zero_pct: Optional[Number] = None
-    """Share of the sampled time at 0 % GPU utilisation."""
+    """Share of the sampled time at 0 % GPU utilisation, in per cent."""
     sampled_s: Optional[Number] = None
     """Seconds of the log interval that the GPU samples stand for.
 
     Less than the interval when sampling began late or ended in it."""
     mem_used_bytes: Optional[Count] = None
-    """Largest device memory in use by any process, as the driver sees it."""
+    """Largest bytes of GPU memory in use by any process, as the driver sees it."""
     sm_clock_mhz: Optional[Number] = None
-    """Mean clock of the GPU's multiprocessors over the samples."""
+    """Mean clock of the GPU's multiprocessors over the samples, in MHz."""
     temperature_c: Optional[Number] = None
     """Highest temperature of the GPU, in degrees Celsius."""
     throttled_pct: Optional[Number] = None
-    """Share of the GPU samples at which something but idleness held the clocks down.
+    """Per cent of the GPU samples at which something but idleness held clocks down.
 
     ``power_cap`` is normal for a card at full load."""
     throttle_reasons_pct: Mapping[str, Number] = {}
-    """Share of GPU samples by reason for throttling, such as ``thermal``.
+    """Per cent of the GPU samples by reason for throttling, such as ``thermal``.
 
     Or ``power_cap``."""
     sm_active_pct: Optional[Number] = None
-    """Share of the GPU's multiprocessors with work (GPM, Hopper and later)."""
+    """Per cent of the GPU's multiprocessors with work (GPM, Hopper and later)."""
 
 
 class CudaMemoryWindow(Recorded, frozen=True, kw_only=True):
-    """Memory of the CUDA allocator in one log interval."""
+    """Bytes and retries of the CUDA allocator in one log interval."""
 
     allocated_bytes: Optional[Count] = None
     """Bytes of live tensors at the end of the log interval: a leak shows here."""
     retries: Optional[Count] = None
-    """CUDA allocations that failed at first and were retried with the cache emptied."""
+    """Number of CUDA allocations that failed and were retried with an empty cache."""
     inactive_bytes: Optional[Count] = None
     """Bytes in split blocks of the CUDA cache that nothing uses: fragmentation.
 
@@ -598,7 +598,7 @@ UNATTRIBUTED = '(unattributed)'
 
 
 class HistoryCost(Recorded, frozen=True, kw_only=True):
-    """Length and number of MMEngine's scalar histories, and the time to copy them.
+    """Length and number of MMEngine's scalar histories, and the seconds to copy them.
 
     Measured on a copy from 10,000 values on, and again each time they have doubled.
     """
@@ -619,18 +619,18 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     """Everything measured over one log interval, or over the tail of a training."""
 
     iteration: Count
-    """Last iteration of the log interval, 1-based, over the whole training."""
+    """Number of the log interval's last iteration, 1-based, over the whole training."""
     epoch: Count
-    """Epoch of the log interval, 1-based."""
+    """Number of the epoch of the log interval, 1-based."""
     iterations: Count
     elapsed_s: Number
     """Seconds since the train loop began, monotonic."""
     duration_s: Number
-    """Wall clock that the log interval covers, s; equals the sum of ``ledger_s``."""
+    """Wall clock seconds of the log interval; equal to the sum of ``ledger_s``."""
     data_wait: DurationStats
     step: DurationStats
     iter: DurationStats
-    """Duration of an iteration: ``data_wait`` + step + hooks + loop.
+    """Seconds of an iteration: ``data_wait`` + step + hooks + loop.
 
     Saves and validation left out."""
     ledger_s: Mapping[str, Number]
@@ -641,28 +641,28 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     The rest is MMEngine's own calling; ``(unattributed)`` stands for all hooks where a
     Runner calls them in a way of its own."""
     data_wait_cpu_s: Optional[Number] = None
-    """CPU time during waits for data, first waits of epochs left out, s.
+    """CPU seconds during waits for data, first waits of epochs left out.
 
     Of the training thread, estimated from every eighth wait on average; of the whole
     process when it loads without workers."""
     first_waits: Count = 0
     """Number of waits for data that were the first of an epoch."""
     first_wait_s: Number = 0.0
-    """Sum of the first waits of epochs, the part booked as ``startup`` included, s."""
+    """Seconds of the first waits of epochs, the part booked as ``startup`` included."""
     images: Optional[Count] = None
     """Number of images that this rank trained on in the log interval."""
     process_own_bytes: Optional[Count] = None
-    """Resident memory of the training process, files and shared memory left out."""
+    """Resident bytes of the training process, files and shared memory left out."""
     group_free_bytes: Optional[Count] = None
-    """Memory left below the limit of the control group that has least left.
+    """Bytes of memory left below the limit of the control group with least left.
 
     Page cache that can be given back is free."""
     worker_own_bytes: Optional[Count] = None
-    """Resident memory of all workers, files and shared memory left out.
+    """Resident bytes of all workers, files and shared memory left out.
 
     What forked ones share with this process counts in each."""
     worker_threads: Optional[Count] = None
-    """Number of threads of the worker that has most.
+    """Largest number of threads of a single worker.
 
     Read with one read of memory in five."""
     open_files: Optional[Count] = None
@@ -678,24 +678,24 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
 
     Each needs a file descriptor in flight."""
     small_tensors: Optional[Count] = None
-    """Tensors of the interval's last batch that have at most 4 KiB."""
+    """Number of the last batch's tensors that have at most 4 KiB."""
     small_tensor_bytes: Optional[Count] = None
     """Bytes of the last batch in tensors that have at most 4 KiB each."""
     read_scalars: Optional[Count] = None
-    """Scalars that were read from the device in the interval's last iteration.
+    """Number of scalars read from the device in the interval's last iteration.
 
     The host waits for each of them; in the first interval alone."""
     histories: Optional[HistoryCost] = None
-    """Length, number and copying time of MMEngine's histories of scalars.
+    """Length, number and copying seconds of MMEngine's histories of scalars.
 
     ``None`` where they have not doubled since they were measured last."""
     saves: Count = 0
     process_rss_bytes: Optional[Count] = None
-    """Resident memory of the training process.
+    """Resident bytes of the training process.
 
     All about memory is read every second at most."""
     process_cpu_s: Optional[Number] = None
-    """CPU time of the training process, all threads, workers excluded, s."""
+    """CPU seconds of the training process, all threads, workers excluded."""
     process_run_delay_s: Optional[Number] = None
     """Seconds that the process's main thread was ready to run and waited for a core."""
     system_cpu_pct: Optional[Number] = None
@@ -707,7 +707,7 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
 
     As the model was given it."""
     largest_batch_height: Optional[Count] = None
-    """Padded height of the images in the interval's largest batch.
+    """Padded height in pixels of the images in the interval's largest batch.
 
     ``None`` where they are given to the model in parts of several sizes."""
     largest_batch_width: Optional[Count] = None
@@ -717,20 +717,20 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     In such pixels, so portrait and landscape are one; ``None`` where that of one is
     unknown, and after 1,000 of them."""
     most_boxes: Optional[Count] = None
-    """Number of annotated boxes of the batch that had most."""
+    """Largest number of annotated boxes in one batch."""
     host: Optional[HostWindow] = None
     workers: Optional[WorkersWindow] = None
     gpu: Optional[GpuWindow] = None
     gpu_idle_pct: Optional[Number] = None
-    """Share of the timed iterations in which the GPU was idle between two train steps.
+    """Per cent of the timed iterations' time that the GPU was idle between steps.
 
     From the end of the hooks behind a step. Gaps inside a step are not seen."""
     gpu_idle_iterations: Count = 0
-    """Iterations that ``gpu_idle_pct`` is taken over; 0 leaves it unknown."""
+    """Number of iterations behind ``gpu_idle_pct``; 0 leaves it unknown."""
     gpu_mem_peak_bytes: Optional[Count] = None
-    """Largest peak of the CUDA allocator since the log interval before."""
+    """Peak bytes of the CUDA allocator since the log interval before."""
     gpu_mem_reserved_bytes: Optional[Count] = None
-    """Most memory that the CUDA allocator reserved since the log interval before."""
+    """Largest bytes reserved by the CUDA allocator since the interval before."""
     cuda_memory: Optional[CudaMemoryWindow] = None
     stored_pixel_ratio: Optional[Number] = None
     """Pixels of the last batch's images as stored, over their pixels in training."""
@@ -745,7 +745,7 @@ hooks of ``before_save_checkpoint``, a strategy's own way).
 
 
 class SavePhase(Recorded, frozen=True, kw_only=True):
-    """Time that the saving thread spent in one phase of a checkpoint save.
+    """Seconds that the saving thread spent in one phase of a checkpoint save.
 
     ``wall_s = cpu_s + run_delay_s + blocked_s`` where the kernel shows it.
     """
@@ -762,7 +762,7 @@ class SavePhase(Recorded, frozen=True, kw_only=True):
 
 
 class SaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='save'):
-    """One call of ``save_checkpoint``, first copy to last byte.
+    """Times, size and host load of one ``save_checkpoint``, first copy to last byte.
 
     Of saves inside a save the outer one counts. A save in a thread of its own holds
     nothing up and has no record. Of a ``Runner`` rank 0 alone saves; under
@@ -770,7 +770,7 @@ class SaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='save'):
     """
 
     iteration: Count
-    """Training iterations done when the save began, over the whole training."""
+    """Number of training iterations done when the save began, in the whole training."""
     wall_s: Number
     name: Optional[str] = None
     """File name of the checkpoint without its path.
@@ -779,11 +779,11 @@ class SaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='save'):
     backend: Optional[str] = None
     """Class of the file backend that wrote the checkpoint, such as ``LocalBackend``."""
     phases: Mapping[str, SavePhase] = {}
-    """Phases of the checkpoint save by name, out of :data:`SAVE_PHASES`.
+    """Seconds of the checkpoint save's phases by name, out of :data:`SAVE_PHASES`.
 
     Their walls add up to ``wall_s``."""
     cpu_s: Optional[Number] = None
-    """CPU time of the saving thread, s.
+    """CPU seconds of the saving thread.
 
     ``run_delay_s`` and ``blocked_s`` are of that thread, too."""
     run_delay_s: Optional[Number] = None
@@ -810,29 +810,29 @@ class SaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='save'):
     ``workers_cpu_s``."""
     workers_cpu_s: Optional[Number] = None
     other_cpu_s: Optional[Number] = None
-    """CPU time of other processes on the host during the checkpoint save, s.
+    """CPU seconds of other processes on the host during the checkpoint save.
 
     All but this process and its workers: other ranks count, too. ``None`` where that of
     the workers or of the host is unknown."""
     memory_pressure_pct: Optional[Number] = None
-    """Share of the save in which some task waited for memory (PSI ``some``).
+    """Per cent of the save's time in which some task waited for memory (PSI ``some``).
 
     ``None`` where the kernel keeps none."""
     major_faults: Optional[Count] = None
-    """Major page faults of the process in the save: pages read from storage or swap."""
+    """Number of major page faults in the save: pages read from storage or swap."""
     error: Optional[str] = None
-    """Type of the exception that ended the checkpoint save."""
+    """Class name of the exception that ended the checkpoint save."""
 
 
 class AfterSaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='after_save'):
-    """Waits for data after a save, until the batches loaded during it are used up.
+    """Seconds of data wait after a save, until batches loaded during it are used up.
 
     The workers go on while the loop stands in a save, and the next iterations find what
     they made.
     """
 
     iteration: Count
-    """Iteration of the checkpoint save."""
+    """Iteration number of the checkpoint save."""
     iterations: Count
     """Number of iterations counted after the checkpoint save.
 
@@ -840,9 +840,9 @@ class AfterSaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='after_save')
     end of an epoch or of the run came first; 0 when one came at once, so that nothing
     was won back."""
     waits_s: Number
-    """Sum of the waits for data in the iterations counted after the save, s."""
+    """Seconds of data wait, summed over the iterations counted after the save."""
     usual_wait_s: Optional[Number] = None
-    """Mean wait for data before the save, iterations just after earlier saves left out.
+    """Mean seconds of data wait before the save, iterations after saves left out.
 
     ``None`` when the iterations were fewer than the workers, whose batches come in
     bursts."""
@@ -880,15 +880,15 @@ VALIDATION_PART_NAMES = {
 
 
 class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'):
-    """One validation during training, with the measurements of its own loader.
+    """Times of one validation during training, with measurements of its own loader.
 
     A validation that an error ended has no record.
     """
 
     iteration: Count
-    """Training iterations done when the validation began, over the whole training."""
+    """Number of training iterations done when the validation began, in all."""
     wall_s: Number
-    """Wall clock of the validation, the metrics included."""
+    """Wall clock seconds of the validation, the metrics included."""
     parts_s: Optional[Mapping[str, Number]] = None
     """Seconds of the validation by part; they add up to ``wall_s``.
 
@@ -903,41 +903,41 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
 
     The rest of the part ``process`` is the evaluator's own."""
     iterations: Count = 0
-    """Batches of the validation that its iteration times are taken over.
+    """Number of validation batches that iteration times are taken over.
 
     0 where the loop has no iterations that could be seen."""
     data_wait: Optional[DurationStats] = None
-    """Wait for a batch of the validation; ``None`` without iterations.
+    """Seconds of wait for a batch of the validation; ``None`` without iterations.
 
     So are ``step`` and ``iter``."""
     step: Optional[DurationStats] = None
-    """Duration of a validation step: from a batch in hand to asking for the next.
+    """Seconds of a validation step: from a batch in hand to asking for the next.
 
     Forward, the evaluator's part of a batch, hooks."""
     iter: Optional[DurationStats] = None
-    """Duration of a validation's iteration: ``data_wait`` + ``step``."""
+    """Seconds of a validation's iteration: ``data_wait`` + ``step``."""
     first_waits: Count = 0
     """Number of waits for data that were the first of a pass through the loader."""
     first_wait_s: Number = 0.0
-    """Sum of the first waits for data, s: workers that start, and the first batch."""
+    """Seconds of the first waits for data, summed: worker starts, and first batches."""
     data_wait_cpu_s: Optional[Number] = None
-    """CPU time during a validation's waits for data, first waits left out, s.
+    """CPU seconds during a validation's waits for data, first waits left out.
 
     Of what loads there: the training thread, or the whole process when it loads without
     workers."""
     process_cpu_s: Optional[Number] = None
-    """CPU time of the training process in steps and waits, the first waits left out, s.
+    """CPU seconds of the training process in steps and waits, but first waits.
 
     All threads."""
     whole_cpu_s: Optional[Number] = None
-    """CPU time of the training process in the whole validation, all threads, s."""
+    """CPU seconds of the training process in the whole validation, all threads."""
     run_delay_s: Optional[Number] = None
     """Seconds that the training thread waited for a core in the whole validation."""
     batch_bytes: Optional[Count] = None
     """Bytes of the tensors in the validation's first batch."""
     batch_tensors: Optional[Count] = None
     result_bytes: Optional[Count] = None
-    """Host memory of the results that metrics kept when the last batch was done.
+    """Bytes of host memory of the results that metrics kept at the last batch.
 
     Estimated from a sample of them; ``None`` below 1 MiB."""
     result_name: Optional[str] = None
@@ -945,11 +945,11 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
     loader: LoaderSettings = msgspec.field(default_factory=LoaderSettings)
     """Live settings of the validation's loader."""
     workers: Optional[WorkersWindow] = None
-    """Worker processes of the validation's loader."""
+    """Measurements of the worker processes of the validation's loader."""
     train_workers_cpu_s: Optional[Number] = None
-    """CPU time of the train loader's workers during the validation, s."""
+    """CPU seconds of the train loader's workers during the validation."""
     other_cpu_s: Optional[Number] = None
-    """CPU time of all other processes on the host during the validation, s.
+    """CPU seconds of all other processes on the host during the validation.
 
     Other ranks are included."""
 
@@ -957,14 +957,14 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
 class ValidationProgressRecord(
     EvidenceLine, frozen=True, kw_only=True, tag='validation_progress'
 ):
-    """Progress of a validation that still runs, in case it is killed.
+    """Seconds and batches so far of a running validation, in case it is killed.
 
     It is written every 30 s, or every twentieth of a longer validation, and when one
     call lasts for 3 s, 6 s, 12 s and so on.
     """
 
     iteration: Count
-    """Iterations of training done when the validation began."""
+    """Number of training iterations done when the validation began."""
     elapsed_s: Number
     """Seconds since the validation began."""
     batches: Count
@@ -993,7 +993,7 @@ MemoryBound = Literal['host', 'group']
 
 
 class MemoryRecord(EvidenceLine, frozen=True, kw_only=True, tag='memory'):
-    """Use of the host's memory at one time: training process, workers, shared memory.
+    """Bytes of host memory at one time, by training process, workers, shared memory.
 
     A page that several processes share counts once: a part of it in each (PSS), and
     shared memory in none but ``shm_bytes``.
@@ -1008,30 +1008,30 @@ class MemoryRecord(EvidenceLine, frozen=True, kw_only=True, tag='memory'):
 
     In ``start`` since the hook was built."""
     iteration: Count = 0
-    """Training iterations done, counted over the whole training."""
+    """Number of training iterations done, counted over the whole training."""
     epoch: Count = 0
-    """Epoch of the training, 1-based; 0 before the first."""
+    """Number of the training's epoch, 1-based; 0 before the first."""
     bound: MemoryBound
     """Memory limit that is reached first: ``host``, or ``group`` (control group)."""
     total_bytes: Count
-    """Memory that the limit ``bound`` allows."""
+    """Bytes of memory that the limit ``bound`` allows."""
     used_bytes: Count
-    """Memory in use by any process within the limit ``bound``.
+    """Bytes of memory in use by any process within the limit ``bound``.
 
     Page cache is free, since it can be given back."""
     shm_bytes: Optional[Count] = None
     """Bytes of files in ``/dev/shm``: of the control group, or of the host."""
     process_bytes: Optional[Count] = None
-    """Memory of the training process, files and shared memory left out.
+    """Bytes of memory of the training process, files and shared memory left out.
 
     Results of metrics included."""
     workers: Count = 0
     """Number of workers of the train loader."""
     worker_bytes: Optional[Count] = None
-    """Memory of all workers of the train loader without files and shared memory."""
+    """Bytes of memory of all train loader workers, files and shared memory left out."""
     validation_workers: Count = 0
     validation_worker_bytes: Optional[Count] = None
-    """Memory of all workers of validation's loader without files and shared memory."""
+    """Bytes of memory of validation's workers, files and shared memory left out."""
     result_bytes: Optional[Count] = None
     """Bytes of the results that metrics keep; a part of ``process_bytes``.
 
@@ -1044,7 +1044,7 @@ class MemoryRecord(EvidenceLine, frozen=True, kw_only=True, tag='memory'):
     False where the kernel shows no PSS: pages that a forked worker shares with its
     parent count in each then."""
     is_low: bool = False
-    """True if memory was nearly full, or would soon have been at its rate of growth."""
+    """True if host memory was nearly full, or soon would be at its rate of growth."""
 
 
 class UnknownRecord(EvidenceLine, frozen=True, kw_only=True, tag='unknown'):
@@ -1071,7 +1071,7 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
     """A long standstill of training: the work that ran, and what its processes did."""
 
     iteration: Count
-    """Training iterations done, counted over the whole training."""
+    """Number of training iterations done, counted over the whole training."""
     part: str
     """Part of the time ledger, or class of the hook, in which training stands still.
 
@@ -1157,7 +1157,7 @@ Ending = Literal['completed', 'interrupted', 'failed']
 
 
 class SparedTime(Recorded, frozen=True, kw_only=True):
-    """CPU time that an optimisation spares: plain and optimised calls took turns.
+    """CPU seconds of calls with and without an optimisation, timed alternately.
 
     CPU of the training thread for one call, medians, over a few of its first calls.
     """
@@ -1191,23 +1191,23 @@ class EndRecord(EvidenceLine, frozen=True, kw_only=True, tag='end'):
 
     Those after the last iteration are included."""
     error: Optional[str] = None
-    """Type of the exception that ended the training."""
+    """Class name of the exception that ended the training."""
     traceback: Tuple[str, ...] = ()
     """End of the traceback that Python prints, without lines of code.
 
     A loader worker's is in it."""
     sample: Optional[str] = None
-    """Sample that the data set was asked for when loading raised an exception.
+    """Index of the data set's sample whose loading raised an exception.
 
     In the training process."""
     oom_kills: Optional[Count] = None
-    """Out-of-memory kills by the kernel in the training's control group."""
+    """Number of out-of-memory kills by the kernel in the training's control group."""
     without_gradient: Tuple[str, ...] = ()
-    """Parameters that had no gradient on this rank in data-parallel training.
+    """Names of parameters without a gradient on this rank in data-parallel training.
 
     Where its exception says so."""
     spared: Mapping[str, SparedTime] = {}
-    """Time that each optimisation spared, by its name, as far as it was measured."""
+    """CPU seconds that each optimisation spared, by its name, if measured."""
 
 
 TunedAction = Literal['change', 'keep', 'roll_back']
@@ -1235,7 +1235,7 @@ class TunedRecord(EvidenceLine, frozen=True, kw_only=True, tag='tuned'):
     """One action of tuning while training: a change of the loader, or its judgement."""
 
     iteration: Count
-    """Training iterations done, counted over the whole training."""
+    """Number of training iterations done, counted over the whole training."""
     action: TunedAction
     """Action of tuning the DataLoader: ``change``, ``keep`` or ``roll_back``.
 
@@ -1255,10 +1255,10 @@ class TunedRecord(EvidenceLine, frozen=True, kw_only=True, tag='tuned'):
     switch_s: Optional[Number] = None
     """Seconds that the training thread spent at once on switching the loader."""
     iter_s: Optional[Number] = None
-    """Iteration time with the loader settings before the change, s."""
+    """Seconds of an iteration with the loader settings before the change."""
     predicted_iter_s: Optional[Number] = None
     measured_iter_s: Optional[Number] = None
-    """Iteration time with the loader settings that were judged, s."""
+    """Seconds of an iteration with the loader settings that were judged."""
     gain_pct: Optional[float] = None
     """Iteration time saved, in per cent; below zero it is a loss.
 
@@ -1309,7 +1309,7 @@ class VerdictRecord(EvidenceLine, frozen=True, kw_only=True, tag='verdict'):
     judged_rank: Count = 0
     """Rank whose evidence was judged: the one that holds up the others."""
     iterations: Count
-    """Iterations of this run that the judged rank recorded."""
+    """Number of iterations of this run that the judged rank recorded."""
     training_hours: Number
     """Hours from building the Runner to the last iteration that is judged."""
     gpu_hours: Optional[Number] = None

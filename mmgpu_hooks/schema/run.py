@@ -66,7 +66,7 @@ class RunEvidence:
 
     It may be of another training."""
     cores_had: Optional[float] = None
-    """Usable cores that the run had, if its run record describes another start.
+    """Number of usable cores the run had, if its run record describes another start.
 
     ``None`` where ``run`` says what it had."""
 
@@ -101,13 +101,13 @@ class RankRow:
 
 @dataclass(frozen=True)
 class RanksSummary:
-    """Comparison of the ranks of one run."""
+    """Comparison of the ranks of one run: times of each, and the slowest one."""
 
     world_size: int
     why: Text
     """Sentence that says which rank is slowest and why, or why that cannot be said."""
     rows: Tuple[RankRow, ...] = ()
-    """Times per iteration of the ranks, in order of rank."""
+    """Seconds per iteration of each rank, in order of rank."""
     iterations: int = 0
     """Number of iterations compared, the warm-up left out."""
     slowest: Optional[int] = None
@@ -121,7 +121,7 @@ class RanksSummary:
 
     Its own time beyond the median of the others'."""
     noise_s: Optional[float] = None
-    """Least difference between ranks that is more than noise, s."""
+    """Smallest difference between ranks, in seconds, that is more than noise."""
     notes: Tuple[Text, ...] = ()
     """Sentences on evidence files left out or cut short, and on missing ranks."""
 

@@ -28,7 +28,7 @@ from mmgpu_hooks.schema.text import phrase
 
 _HEAD_BYTES = 2**13
 _TAILS_BYTES = (2**16, 2**19, 2**22)
-"""Bytes to read from a file's end, tried in turn until a verdict is found.
+"""Numbers of bytes to read from a file's end, in turn until a verdict is found.
 
 A run that is killed has up to an hour of intervals behind its newest verdict: 0.4 MB of
 them, as a rule.

@@ -25,7 +25,7 @@ That of rank 0 where each rank has one.
 """
 _TRAINS, _EVALUATES = b'(train)', re.compile(rb'\b(?:Epoch|Iter)\((?:val|test)\)')
 _MOST_BYTES = 2**20
-"""Bytes read from the end of a log to tell a training from an evaluation."""
+"""Number of bytes read from a log's end to tell a training from an evaluation."""
 
 
 class EvidenceError(UserError):

@@ -107,14 +107,14 @@ _NAMED = ('num_workers', 'batch_size', 'prefetch_factor', 'pin_memory')
 
 @dataclass(frozen=True)
 class GpuSpan:
-    """GPU samples of one interval of a trial."""
+    """GPU utilisation, in per cent, over one interval of a trial."""
 
     begin_s: float
     """Start of the interval, in seconds since the first iteration began."""
     end_s: float
     util_pct: float
     zero_pct: Optional[float]
-    """Share of the GPU samples at 0 % utilisation."""
+    """Per cent of the GPU samples that had 0 % utilisation."""
     samples: int
     is_warm_up: bool
     """True if the interval belongs to the warm-up of the trial.
@@ -124,7 +124,7 @@ class GpuSpan:
 
 @dataclass(frozen=True)
 class ModelBytes:
-    """Memory of the trained model itself, counted in the training process."""
+    """Bytes of the trained model itself, counted in the training process."""
 
     parameters: int
     """Bytes of the parameters, buffers included."""
@@ -154,42 +154,42 @@ class SweepRow:
     iterations: int = 0
     """Number of measured iterations, warm-up left out."""
     iter_s: Optional[Estimate] = None
-    """Mean steady iteration, s, checkpoint saves and first waits of epochs left out."""
+    """Mean seconds of a steady iteration, saves and first waits of epochs left out."""
     data_wait_s: Optional[float] = None
-    """Mean wait for data in an iteration, s; a part of ``iter_s``."""
+    """Mean seconds of data wait in an iteration; a part of ``iter_s``."""
     images_per_s: Optional[float] = None
     gpu_util_pct: Optional[float] = None
     gpu_zero_pct: Optional[float] = None
-    """Share of the GPU samples at 0 % utilisation."""
+    """Per cent of the GPU samples that had 0 % utilisation."""
     gpu_samples: int = 0
     """Number of samples of the GPU utilisation, warm-up left out."""
     gpu_unknown: Optional[Text] = None
     """Reason why the GPU utilisation is unknown."""
     gpu_timeline: Tuple[GpuSpan, ...] = ()
-    """GPU samples over the whole trial, warm-up included."""
+    """GPU utilisation (per cent) by interval over the whole trial, warm-up included."""
     model_bytes: Optional[ModelBytes] = None
     memory_peak_bytes: Optional[int] = None
-    """Peak of the memory that CUDA's allocator handed out in the trial."""
+    """Peak bytes of memory that CUDA's allocator handed out in the trial."""
     memory_reserved_bytes: Optional[int] = None
-    """Memory that CUDA's allocator keeps reserved in the trial."""
+    """Bytes of memory that CUDA's allocator keeps reserved in the trial."""
     host_memory_bytes: Optional[int] = None
-    """Most host memory that the training process held during the trial."""
+    """Peak bytes of host memory of the training process during the trial."""
     saves_s: Tuple[float, ...] = ()
-    """Length of each checkpoint save beside the running workers, s.
+    """Seconds of each checkpoint save beside the running workers.
 
     The first is left out."""
     save_s: Optional[float] = None
-    """Median length of a checkpoint save beside the running workers, s."""
+    """Median seconds of a checkpoint save beside the running workers."""
     save_run_delay_s: Optional[float] = None
-    """Median wait of a checkpoint save for a core, s."""
+    """Median seconds that a checkpoint save waited for a core."""
     save_unknown: Optional[Text] = None
     """Reason why no checkpoint save was measured."""
     cpu_cores: Optional[float] = None
     """Mean number of cores in use by the training process and its workers."""
     external_cpu_cores: Optional[float] = None
-    """Number of cores in use by other processes during the trial."""
+    """Mean number of cores in use by other processes during the trial."""
     most_workers: Optional[int] = None
-    """Most workers that the host allows with the setting; ``None`` is unknown."""
+    """Largest number of workers that the host allows; ``None`` is unknown."""
     most_workers_reason: Optional[Text] = None
     folder: str = ''
     """Folder with the trial's log and evidence."""
@@ -208,19 +208,19 @@ class SweepRow:
 
 @dataclass(frozen=True)
 class BatchMemory:
-    """Most memory that one batch size took in any of its trials."""
+    """Peak bytes of memory that one batch size took in any of its trials."""
 
     batch_size: int
     total_bytes: int
-    """Peak memory of CUDA's allocator; without CUDA, of the training process."""
+    """Peak bytes of CUDA's allocator; without CUDA, of the training process."""
     model_bytes: Optional[ModelBytes]
     reserved_bytes: Optional[int] = None
-    """Memory that CUDA's allocator kept reserved."""
+    """Bytes of memory that CUDA's allocator kept reserved."""
 
 
 @dataclass(frozen=True)
 class MemoryLine:
-    """Memory against batch size, least squares: ``memory = fixed + image x batch``."""
+    """Line of memory bytes by batch size: ``memory = fixed + image x batch``."""
 
     group: str
     """Settings that the trials share besides batch size, such as ``AMP on``."""
@@ -230,9 +230,9 @@ class MemoryLine:
     ``cuda`` is the peak of the allocator, ``host`` the training process."""
     points: Tuple[BatchMemory, ...]
     fixed_bytes: float
-    """Memory that training takes before the first image of a batch."""
+    """Bytes of memory that training takes before the first image of a batch."""
     image_bytes: float
-    """Memory that each further image of a batch takes."""
+    """Bytes of memory that each further image of a batch takes."""
     residual_pct: float
     """Largest distance of measured memory from the line, per cent of the measured."""
 
@@ -279,7 +279,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class SaveBenchRow:
-    """Checkpoint saves of a trial with one number of workers; medians per save.
+    """Checkpoint save times of a trial with one number of workers; medians per save.
 
     All medians are ``None`` where no save was measured.
     """
@@ -300,7 +300,7 @@ class SaveBenchRow:
     run_delay_s: Optional[float] = None
     blocked_s: Optional[float] = None
     other_cores: Optional[float] = None
-    """Cores of the host that other processes used during the saves."""
+    """Mean number of the host's cores that other processes used during the saves."""
     slow: int = 0
     """Number of checkpoint saves of the trial that were judged slow.
 
@@ -328,12 +328,12 @@ class SaveBenchRow:
 
 @dataclass(frozen=True)
 class SaveBench:
-    """Effect of the number of workers on checkpoint saves, on this host and model."""
+    """Effect of the number of workers on checkpoint save times, on host and model."""
 
     rows: Tuple[SaveBenchRow, ...]
     """Rows of the measured checkpoint saves, in order of the number of workers."""
     reference: Optional[int] = None
-    """Workers of the reference trial: the fewest whose saves were measured."""
+    """Number of workers of the reference trial: the fewest with measured saves."""
     harmful_workers: Optional[int] = None
     """Smallest number of workers from which on checkpoint saves are slowed down.
 
@@ -363,7 +363,7 @@ class TrialSpec:
 
     The others stay as the config has them."""
     save_interval: Optional[int] = None
-    """Iterations from one checkpoint save of the trial to the next; ``None`` for none.
+    """Number of iterations between checkpoint saves of the trial; ``None`` for none.
 
     It saves into the trial's folder, in the place of the config's checkpoint hooks; the
     newest is kept."""
@@ -399,7 +399,7 @@ class TrialBlock(msgspec.Struct, frozen=True, tag_field='event', tag='block'):
     is_loss_finite: bool = True
     """True if every logged loss up to the end of the iterations was a number."""
     model_bytes: Optional[ModelBytes] = None
-    """Memory of the model itself; reported with the first block of iterations."""
+    """Bytes of the model itself; reported with the first block of iterations."""
 
 
 class TrialEnd(msgspec.Struct, frozen=True, tag_field='event', tag='over'):
@@ -439,20 +439,20 @@ class TrialRole:
 
 @dataclass(frozen=True)
 class BlockFigures:
-    """Measurements of one block of iterations of ``mmgpu verify``.
+    """Iteration times of one block of iterations of ``mmgpu verify``.
 
     As its trial keeps them.
     """
 
     steady_s: float
-    """Mean length of a steady iteration in a block of iterations, s."""
+    """Mean seconds of a steady iteration in a block of iterations."""
     batch_size: Optional[int]
     epoch: Optional[int]
     """Number of iterations in an epoch."""
     starts_s: List[float]
     """Extra seconds of the iterations that began an epoch."""
     late_s: float
-    """Mean iteration of the second half of a block of iterations, s."""
+    """Mean seconds of an iteration in the second half of a block of iterations."""
     left: Optional[int]
     """Number of iterations left until the training ends."""
 
@@ -486,21 +486,21 @@ class Trial:
 
 @dataclass(frozen=True)
 class HostPart:
-    """CPU of the training thread that one part of an iteration takes, in seconds."""
+    """CPU seconds of the training thread that one part of an iteration takes."""
 
     plain_s: float
-    """Mean CPU time of a part of an iteration, without optimisations, s."""
+    """Mean CPU seconds of a part of an iteration, without optimisations."""
     optimized_s: Optional[float] = None
-    """Mean CPU time of a part of an iteration with bit-identical optimisations, s.
+    """Mean CPU seconds of a part of an iteration with bit-identical optimisations.
 
     ``None`` where none of them could be used."""
     error_s: float = 0.0
-    """Standard error of the CPU time that the optimisations take off, s."""
+    """Standard error of the CPU seconds that the optimisations take off."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Profile of a training's train steps by torch.profiler: time by kind of work."""
+    """Profile of a training's train steps by torch.profiler: seconds by work."""
 
     device: str
     iterations: int
@@ -519,7 +519,7 @@ class Profile:
     Forward and backward. The name is empty for the model itself; no module contains
     another."""
     products_pct: Optional[float]
-    """Share of a train step's busy time in convolutions and matrix products."""
+    """Per cent of a train step's busy time in convolutions and matrix products."""
     kernels: Optional[float]
     """Number of CUDA kernels and copies per train step; ``None`` without CUDA."""
     bound: Optional[str]
@@ -535,7 +535,7 @@ class Profile:
     folder: str
     """Folder with the profiler's trace."""
     host_parts: Mapping[str, HostPart] = field(default_factory=dict)
-    """CPU of the parts of an iteration on the host, without the profiler.
+    """Host CPU seconds by part of an iteration, without the profiler.
 
     Those of :data:`HOST_PARTS` that there are."""
     uncovered_s: Optional[float] = None
@@ -547,7 +547,7 @@ class Profile:
 
     ``None`` where it fills none."""
     losses_pct: Optional[float] = None
-    """Share of a train step's busy time in losses, which autocast does in float32."""
+    """Per cent of a step's busy time in losses, which autocast does in float32."""
     counted: Optional[StepOverhead] = None
     """Host work of the train step, as a run of the same training counts it."""
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -564,7 +564,7 @@ HOST_PARTS = (
     'batch received',
     'batch sent',
 )
-"""Parts of an iteration that take CPU of the host.
+"""Names of the parts of an iteration that take host CPU time.
 
 The last one is a worker's, and for a batch.
 """

@@ -20,7 +20,7 @@ class TuneQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     iterations_left: int
-    """Iterations until training ends."""
+    """Number of iterations until training ends."""
     may_persist: bool = True
     """True if workers may live through epochs.
 
@@ -44,7 +44,7 @@ class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     The iteration is filled in where it is made."""
     cost_s: float = 0.0
-    """Expected cost of the proposed change, s."""
+    """Expected seconds that the proposed change costs."""
     why: Text = Text('')
     """Clause on why no tuning action is due yet; empty where one is due."""
 

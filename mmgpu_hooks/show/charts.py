@@ -91,7 +91,7 @@ _STYLE: dict[str, Any] = {
     'legend.labelcolor': _FAINT,
 }
 _POINTS = 400
-"""Most points of a line over time, as many as the page is wide."""
+"""Maximum number of points of a line over time, as many as the page is wide."""
 _CUT = 4.0
 """Multiple of the 99th percentile above which a bar is cut off and labelled."""
 
@@ -343,7 +343,7 @@ _MARKS = {'checkpoint_save': '▼', 'validation': '◆'}
 
 @dataclass(frozen=True)
 class _Track:
-    """Mean, least and most of a measured value over time, in merged intervals."""
+    """Mean, minimum and maximum of a measured value over time, in merged intervals."""
 
     title: Text
     color: str

@@ -267,7 +267,7 @@ def _save_notes(bench: SaveBench) -> Iterator[Text]:
 
 
 _MOST_SETTINGS = 12
-"""Most differing settings that are listed in a terminal."""
+"""Maximum number of differing settings that are listed in a terminal."""
 _LONGEST_VALUE, _LONGEST_KEY = 18, 34
 _OF_LOADER = 'train_dataloader.'
 

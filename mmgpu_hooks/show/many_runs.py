@@ -17,7 +17,7 @@ from mmgpu_hooks.show.document import Section, Table, compose
 from mmgpu_hooks.show.text import visible
 
 _MOST_CHANGES = 2
-"""Most changes that a row of the terminal table names."""
+"""Maximum number of changes that a row of the terminal table names."""
 _UNKNOWN = Text('-')
 _PIECE = 500
 """Number of runs that are encoded as JSON or CSV at a time."""

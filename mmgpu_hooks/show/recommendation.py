@@ -76,10 +76,10 @@ from mmgpu_hooks.show.terminal import render
 from mmgpu_hooks.show.text import shell_path
 
 MOST_LINES = 25
-"""Most lines that ``mmgpu recommend`` prints without ``--details``."""
+"""Maximum number of lines that ``mmgpu recommend`` prints without ``--details``."""
 
 _LEAST_HOURS = 0.05
-"""Fewest saved hours that an answer mentions: three minutes."""
+"""Smallest number of saved hours that an answer mentions: three minutes."""
 
 
 def render_json(answer: Answer) -> str:

@@ -52,9 +52,9 @@ from mmgpu_hooks.show.words import phrase_status
 
 _HOOKS_NAMED = 3
 _SHOWN = 12
-"""Most rows in the tables of transforms and of saves."""
+"""Maximum number of rows in the tables of transforms and of saves."""
 _SHOWN_SHARE = 0.0005
-"""Smallest share of the run at which a part of the time ledger is shown."""
+"""Smallest share of the run's time at which a part of the time ledger is shown."""
 _USUAL_WORKERS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 _LOADER: Sequence[TableColumn] = (
@@ -284,7 +284,7 @@ def _what_if_section(answer: Answer, run: Run) -> Section:
 
 
 def _loader_section(run: Run) -> Section:
-    """Section with the cost of loading a batch, and of each transform."""
+    """Section with the seconds of loading a batch, and of each transform."""
     costs = run.transforms[:_SHOWN]
     rows = [(cost.name, format_seconds(cost.image_s)) for cost in costs]
     head = [phrase('transform'), phrase('per image')]
@@ -333,7 +333,7 @@ def _name_save(save: SaveRecord) -> Text:
 
 
 def _ranks_section(answer: Answer) -> list[Section]:
-    """Section with the parts of an iteration for each rank, and the slowest rank."""
+    """Section with seconds of an iteration's parts per rank, and the slowest rank."""
     ranks = answer.ranks
     if ranks is None:
         return []

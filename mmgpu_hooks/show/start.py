@@ -16,7 +16,7 @@ from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.show.document import Section, Table, TableColumn, tabulate
 
 _NAMED = 4
-"""Most parts of a training's start that the summary names."""
+"""Maximum number of parts of a training's start that the summary names."""
 
 
 def _phrase_use(is_validation: bool) -> Text:

@@ -36,7 +36,7 @@ from mmgpu_hooks.show.words import is_english, phrase_status, say
 
 _WIDTH, _LABEL, _MOST_LINES = 80, 13, 10
 _WORTH_PCT = 1.0
-"""Smallest share of a run, per cent, at which time outside of iterations is named."""
+"""Smallest per cent of a run's time at which time outside of iterations is named."""
 _SPARED = ('why', 'rest', 'loader', 'validation', 'machine', 'start')
 """Names of the rows to drop, in this order, while the summary is too long."""
 

@@ -38,7 +38,7 @@ _LINES = (
 )
 _TINY = 8.5
 _LEGEND_WIDTH = 32
-"""Most characters per line of a legend."""
+"""Maximum number of characters per line of a legend."""
 _MOST_TIMELINES = 24
 _BEST = phrase('best of its batch size')
 _LONGEST_AXIS = 2.5
@@ -87,13 +87,13 @@ def _scale_memory(line: MemoryLine) -> Scale:
 
 
 class _MemoryPart(NamedTuple):
-    """Part of the memory in a stacked bar chart."""
+    """Part of GPU memory in a stacked bar chart: its label, colour and sizes."""
 
     role: str
     """Colour role of the part."""
     label: Text
     sizes: Sequence[float]
-    """Memory of the part at each batch size, in the axis's unit."""
+    """GPU memory of the part at each batch size, in the axis's unit."""
 
 
 def _memory_parts(line: MemoryLine) -> list[_MemoryPart]:

@@ -11,7 +11,7 @@ from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.show.document import BLANK, Section, Table
 
 _WORTH = 0.01
-"""Smallest share of a validation at which one of its parts is named."""
+"""Smallest share of a validation's time at which one of its parts is named."""
 
 _VALIDATION = phrase('validation')
 
@@ -67,7 +67,7 @@ def list_parts(costs: ValidationCosts) -> Iterator[Text]:
 
 
 def list_shares(costs: ValidationCosts) -> Iterator[Text]:
-    """Texts on the notable parts of validations with their shares, longest first."""
+    """Texts on the notable parts of validations with their share of the time."""
     for part, spent_s in _list_worth(costs.parts_s, costs.wall_s):
         yield _add_metrics(
             costs,

@@ -21,7 +21,7 @@ from mmgpu_hooks.schema.judged import Estimate, Finding
 from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 _FATAL = 1.0
-"""Share of a run that counts as lost when the run ends too early."""
+"""Share of a run's time (all of it) that counts as lost when it ends too early."""
 
 
 @rule('MG401', 'Memory of the host grows', 'memory_bound')
@@ -109,7 +109,7 @@ def _judge_short_growth(run: Run) -> Finding | None:
 
 
 def _list_growth(each: Estimate) -> dict[str, float]:
-    """Return the values of a memory growth per 1000 iterations, for templates."""
+    """Return a memory growth, in bytes per 1000 iterations, as template values."""
     return {
         'rise_bytes': each.value,
         'low_bytes': max(each.low, 0),

@@ -11,7 +11,7 @@ from mmgpu_hooks.schema.judged import Finding, SaveJudgement
 from mmgpu_hooks.schema.text import phrase
 
 _MOST_VALUES = 1_000_000
-"""Most values that MMEngine keeps in the history of a scalar."""
+"""Maximum number of values that MMEngine keeps in the history of a scalar."""
 
 
 @rule('MG301', 'What checkpoint saves take', 'save_bound')

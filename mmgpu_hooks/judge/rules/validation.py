@@ -16,14 +16,14 @@ from mmgpu_hooks.schema.text import Text, phrase, quoted, sentences
 
 
 def _find(run: Run, part: str) -> WholeValidation | None:
-    """Find the cost of a run's validations, if one part is worth a finding."""
+    """Find the time of a run's validations, if one part is worth a finding."""
     whole = find_whole(run)
     is_worth = whole and whole.run_share(part) >= thresholds.VALIDATION_PART_NOTICE
     return whole if is_worth else None
 
 
 def _phrase(whole: WholeValidation, part: str) -> Text:
-    """Phrase a part's share: ``211.4 s of the 352.1 s of a validation (60 %, ...)``."""
+    """Phrase a part's time: ``211.4 s of the 352.1 s of a validation (60 %, ...)``."""
     costs = whole.costs
     spent_s = costs.parts_s[part]
     return phrase(

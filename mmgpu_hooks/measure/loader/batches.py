@@ -20,34 +20,34 @@ SMALL_BYTES = 4096
 """Largest size, in bytes, of a tensor that a worker could send within its message."""
 
 _MOST_PARTS = 20_000
-"""Most objects of a batch that are searched for tensors, which takes 5 ms."""
+"""Maximum number of a batch's objects that are searched for tensors: takes 5 ms."""
 
 
 class Contents(NamedTuple):
-    """Images, pixels and boxes of a batch; ``None`` is unknown.
+    """Number of images, padded pixels and boxes in one batch; ``None`` is unknown.
 
     Each field has a column of its own in the workers' ring buffer.
     """
 
     images: int | None = None
     pixels: int | None = None
-    """Pixels of all images of the batch, padding included."""
+    """Number of pixels of all images of the batch, padding included."""
     boxes: int | None = None
     """Number of annotated boxes in the batch."""
     height: int | None = None
-    """Padded height of the batch's images; ``None`` if images differ in height."""
+    """Padded height in pixels of the batch's images; ``None`` if they differ in it."""
     width: int | None = None
 
 
 class IntervalContents(NamedTuple):
-    """Images, pixels and boxes of a log interval's batches; ``None`` is unknown."""
+    """Number of images, pixels and boxes in a log interval's batches."""
 
     images: int | None = None
     """Number of images in all batches of the log interval."""
     pixels: int | None = None
-    """Pixels of the log interval's largest batch, padding included."""
+    """Number of pixels of the log interval's largest batch, padding included."""
     height: int | None = None
-    """Padded height of the images in the log interval's largest batch."""
+    """Padded height in pixels of the images in the log interval's largest batch."""
     width: int | None = None
     boxes: int | None = None
     """Largest number of boxes in a batch of the log interval."""
@@ -58,7 +58,7 @@ class IntervalContents(NamedTuple):
 
 
 class _Padded(NamedTuple):
-    """Padded size of a batch's images, in pixels."""
+    """Padded height and width of a batch's images, in pixels."""
 
     pixels: int | None = None
     height: int | None = None
@@ -191,7 +191,7 @@ def find_stored_ratio(batch: Any) -> float | None:
 
 
 def _count_image_pixels(shape: Any) -> Any:
-    """Pixels of one image, whose height and width come first in its shape."""
+    """Number of pixels of an image whose height and width come first in its shape."""
     return shape[0] * shape[1]
 
 

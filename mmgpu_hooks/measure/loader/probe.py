@@ -52,7 +52,7 @@ class _IteratorMaker:
 
 
 class _Tally:
-    """Sums over the batches and workers of a DataLoader since the last reading."""
+    """Sums of batch and worker times of a DataLoader since the last reading."""
 
     def __init__(self) -> None:
         self.rows: list[Rows] = []
@@ -203,7 +203,7 @@ class LoaderProbe:
         self._tally = _Tally()
         self._contents: Rows = np.empty(0, BATCH)
         self._sizes: set[float] = set()
-        """Sizes in pixels that the batches had so far."""
+        """Distinct sizes, in padded pixels, that the batches had so far."""
         self._memory_due_s = clock()
         self._pss_bytes: int | None = None
         self._patches = Patches()
@@ -290,7 +290,7 @@ class LoaderProbe:
                 self.inside_failure = f'measuring in a worker ended: {reason}'
 
     def read(self) -> WorkersWindow | None:
-        """Return measurements of the DataLoader since the last call.
+        """Return times of the DataLoader's batches and workers since the last call.
 
         Figures per batch are over those that the loop took, counted are those that were
         made, by workers that have ended too. Where no worker can be read (``count`` is
@@ -307,7 +307,7 @@ class LoaderProbe:
         return tally.summarize(pss_bytes)
 
     def read_contents(self, iterations: int) -> IntervalContents:
-        """Sum up images, pixels and boxes of the batches that :meth:`read` covered.
+        """Count images, pixels and boxes of the batches that :meth:`read` covered.
 
         Args:
             iterations: How many it took; where others are known, nothing is.
@@ -367,7 +367,7 @@ class LoaderProbe:
         return self.processes is not None and self._clock() >= self._memory_due_s
 
     def read_memory(self) -> None:
-        """Read the workers' memory, if due, for the next :meth:`read` to return.
+        """Read the workers' memory bytes, if due, for the next :meth:`read` to return.
 
         After a worker that took 20 ms, as those of some GiB do, none is read again. It
         may be called on any thread.

@@ -25,7 +25,7 @@ _COSTLY_S = 0.02
 
 
 class WorkerTimes(NamedTuple):
-    """CPU time and run delay of a DataLoader worker since it began."""
+    """CPU seconds and run delay of a DataLoader worker since it began."""
 
     cpu_s: float | None
     """CPU seconds of all threads of the worker; ``None`` where it is not shown."""
@@ -36,12 +36,12 @@ class WorkerTimes(NamedTuple):
 
 
 WorkersMark = Mapping[int, WorkerTimes]
-"""CPU time and run delay of the live workers at one reading, by process id."""
+"""CPU seconds and run delay of the live workers at one reading, by process id."""
 
 
 @dataclass(frozen=True)
 class WorkersMeanwhile:
-    """Number and CPU use of workers between two readings; ``None`` if hidden."""
+    """Number of workers, how many were busy, and their CPU seconds between readings."""
 
     count: int | None
     """Number of workers that were alive at both readings."""
@@ -53,7 +53,7 @@ class WorkersMeanwhile:
 def sum_workers_meanwhile(
     before: WorkersMark | None, after: WorkersMark | None, wall_s: float
 ) -> WorkersMeanwhile:
-    """Sum up the CPU use of workers between two readings of their times.
+    """Sum up the CPU seconds of workers between two readings of their times.
 
     Those that started or ended in between are left out. A worker that waits for a
     core at a mark is credited with that wait only when it is over.
@@ -79,7 +79,7 @@ def sum_workers_meanwhile(
 def _list_grown(
     both: Sequence[tuple[WorkerTimes, WorkerTimes]], name: str
 ) -> list[float]:
-    """Growth of one time between two readings, for each worker where it is known."""
+    """Growth in seconds of one time between readings, per worker where it is known."""
     grew = (grown(getattr(old, name), getattr(new, name)) for old, new in both)
     return [seconds for seconds in grew if seconds is not None]
 
@@ -116,7 +116,7 @@ def write_nice(pids: Iterable[int], nice: int, proc: Path = _PROC) -> None:
 
 @dataclass(frozen=True)
 class WorkersUse:
-    """CPU time and run delay of workers since the last reading."""
+    """CPU seconds and run delay of workers since the last reading."""
 
     count: int = 0
     """Number of workers that were read both at the start and at the end."""
@@ -129,16 +129,16 @@ class WorkersUse:
 
 
 class WorkersMemory(NamedTuple):
-    """Memory of the workers, and if reading it was costly."""
+    """Bytes of memory of the workers, and if reading it was costly."""
 
     pss_bytes: int | None
-    """Memory of all workers, shared pages counted in part; ``None`` if hidden."""
+    """Bytes of memory of all workers, shared pages in part; ``None`` if hidden."""
     is_costly: bool
     """True if reading a worker's memory took too long to be done again."""
 
 
 class WorkerProcesses:
-    """CPU, run delay, affinity and memory of worker processes.
+    """Reads CPU seconds, run delay, affinity and memory of worker processes.
 
     A read costs 12 us per worker, measured on a 2-core VM.
 
@@ -158,7 +158,7 @@ class WorkerProcesses:
         return all(times.run_delay_s is None for times in self._last.values())
 
     def mark(self) -> WorkersMark:
-        """Read the times of live workers, apart from the periods of :meth:`read`."""
+        """Read CPU seconds of live workers, apart from the periods of :meth:`read`."""
         mark = {}
         for pid in self.pids:
             cpu_s = read_process_cpu_s(pid)
@@ -174,7 +174,7 @@ class WorkerProcesses:
         return mark
 
     def read(self) -> WorkersUse:
-        """Return the workers' CPU time and run delay since the last call."""
+        """Return the workers' CPU seconds and run delay since the last call."""
         before, self._last = self._last, self.mark()
         both = [
             (before[pid], times)
@@ -195,7 +195,7 @@ class WorkerProcesses:
         )
 
     def read_pss_bytes(self, clock: Clock = monotonic_s) -> WorkersMemory:
-        """Estimate the memory of all workers from at most 4; about 1 ms for each.
+        """Estimate the memory bytes of all workers from at most 4; 1 ms for each.
 
         It may be called on any thread.
 

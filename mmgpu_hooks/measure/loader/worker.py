@@ -65,7 +65,7 @@ class WatchedDataset:
 
 
 class FetchProbe:
-    """Writes the time of each fetch and its batch's contents to shared counters.
+    """Writes the seconds of each fetch and its batch's contents to shared counters.
 
     The second batch is timed transform by transform, and after it one a second.
 

@@ -22,7 +22,7 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 from mmgpu_hooks.schema.values import Whole
 
 OWN_CORE_GAIN = 0.1
-"""Smallest gain for which workers may use the training process's core.
+"""Smallest gain, as a share of time, for workers on the training process's core.
 
 Sharing one is what simulations know least about.
 """
@@ -32,7 +32,7 @@ EACH_UP_TO = 12
 
 
 class NumWorkers(Setting):
-    """Chooses the fewest workers whose iteration is nearly as fast as possible."""
+    """Chooses the smallest number of workers nearly as fast as the fastest."""
 
     name = 'num_workers'
     noun = phrase('Numbers of loader workers')
@@ -55,7 +55,7 @@ class NumWorkers(Setting):
         return replace(then, loader=replace(then.loader, num_workers=new))
 
     def handicap(self, job: Job, new: int) -> float:
-        """Return the gain that workers must have to use the training process's core."""
+        """Return the share of time workers must gain to use the training's core."""
         if job.run.waiting_share:
             return 0.0
         workload = job.base.workload

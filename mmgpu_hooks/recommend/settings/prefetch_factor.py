@@ -27,7 +27,7 @@ class PrefetchFactor(Setting):
     rules = ('MG101',)
 
     def read(self, run: Run) -> int | None:
-        """Read the run's batches ahead of each worker; ``None`` without workers."""
+        """Read how many batches each worker makes ahead; ``None`` without workers."""
         loader = run.meta.loader
         return loader.prefetch_factor if loader.num_workers else None
 
