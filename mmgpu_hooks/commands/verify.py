@@ -66,7 +66,7 @@ class _Known:
     predicted_gain: float | None = None
     """Predicted relative gain in images/s; ``None`` without a prediction."""
     batches_per_epoch: int | None = None
-    """Batches per epoch of the verified run; ``None`` without a run."""
+    """Number of batches per epoch of the verified run; ``None`` without a run."""
     other_work: tuple[str, ...] = ()
     untrained: tuple[str, ...] = ()
     notes: tuple[Text, ...] = ()

@@ -81,7 +81,7 @@ _Source = TypeVar('_Source', bound=FigureSource)
 
 
 class SourceList:
-    """List of sources of measured values, of which each can fail alone.
+    """List of sources of measured values; one that fails does not stop the others.
 
     Args:
         guard: Switches off what fails.

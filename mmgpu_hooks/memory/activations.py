@@ -291,12 +291,12 @@ def _run_as_one(function: Callable[..., Any], *tensors: Any) -> Any:
 
 
 class _StandIn(NamedTuple):
-    """A chain of plain operations that stands in for a CUDA kernel on the CPU."""
+    """A chain of PyTorch operations that stands in for a CUDA kernel on the CPU."""
 
     module: str
     function: str
     replace: Callable[[Any, Callable[..., Any]], Any]
-    """Function that makes a plain operation of the chain from its module and name."""
+    """Function that makes the stand-in operation from its module and function."""
 
 
 _STAND_INS = (

@@ -45,7 +45,7 @@ class _Length(NamedTuple):
     """Hours of the part that are still ahead; ``None`` if over or unknown."""
 
     def take(self, share: float) -> SavedHours:
-        """Convert a saved share of the time to hours of the whole and of the rest."""
+        """Convert a saved share (0 to 1) of time to hours of the whole and the rest."""
         rest = None if self.rest is None else share * self.rest
         return SavedHours((), share * self.whole, rest)
 

@@ -30,7 +30,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     hostname: Optional[str] = None
     ranks: Optional[int] = None
     status: Optional[str] = None
-    """Ending of the training run: ``completed``, ``interrupted`` or ``failed``.
+    """Way the training run ended: ``completed``, ``interrupted`` or ``failed``.
 
     ``None`` while it trains, and of a run that was killed."""
     verdict: Optional[str] = None

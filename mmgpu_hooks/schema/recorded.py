@@ -1143,7 +1143,7 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
 
 
 Ending = Literal['completed', 'interrupted', 'failed']
-"""Ending of a run: ``completed``, ``interrupted`` or ``failed``."""
+"""Way a run ended: ``completed``, ``interrupted`` or ``failed``."""
 
 
 class SparedTime(Recorded, frozen=True, kw_only=True):
@@ -1162,7 +1162,7 @@ class EndRecord(EvidenceLine, frozen=True, kw_only=True, tag='end'):
     """Last record of a training that was not killed; only a verdict may follow."""
 
     status: Ending
-    """Ending of the training: ``completed``, ``interrupted`` or ``failed``.
+    """Way the training ended: ``completed``, ``interrupted`` or ``failed``.
 
     A run that died of a signal has no such line."""
     iterations: Count
