@@ -79,7 +79,7 @@ class LoaderFigures:
     ``None`` where workers were not reached.
     """
     batch_time_std_s: float | None = None
-    """Standard deviation of the batch time over all batches.
+    """Standard deviation, in seconds, of the batch time over all batches.
 
     Not of the mean over intervals.
     """

@@ -470,7 +470,7 @@ def _find_left_s(run: Run) -> _Left:
 
 
 def find_slurm_memory(run: Run) -> int | None:
-    """Compute the memory to ask SLURM for, in GiB: the highest use plus a fifth.
+    """Compute the GiB of memory to ask SLURM for: the highest use plus a fifth.
 
     Never less than a kill was seen at. Only a run that validated has seen its most.
 

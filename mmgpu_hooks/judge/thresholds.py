@@ -135,13 +135,13 @@ WORTHWHILE_GAIN = 0.03
 """Smallest predicted gain, as a share (0 to 1) of time, worth changing a setting."""
 
 HOST_COST_WORTH = 0.01
-"""Smallest share (0 to 1) of an iteration's time, if measured, that must be saved.
+"""Smallest measured share (0 to 1) of iteration time that an optimisation must save.
 
 It costs a line in the config, and changes nothing that is trained.
 """
 
 HOST_COST_MOST = 0.03
-"""Smallest share (0 to 1) of an iteration's time, if estimated, that must be saved.
+"""Smallest estimated share (0 to 1) of iteration time an optimisation must save.
 
 The estimate is an upper bound.
 """

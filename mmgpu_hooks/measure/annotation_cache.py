@@ -71,7 +71,7 @@ class FileStamp(NamedTuple):
     size: int
     mtime_ns: int
     ctime_ns: int
-    """Time of the file's last change; setting ``mtime_ns`` back moves it, too."""
+    """Time in ns of the file's last change; setting ``mtime_ns`` back moves it, too."""
     inode: int
 
 
@@ -341,7 +341,7 @@ class _KeptFile(NamedTuple):
     name: str
     size: int
     used_ns: int
-    """Time in ns at which the cache file was last written or mapped."""
+    """Time, in ns since 1970, at which the cache file was last written or mapped."""
 
 
 def _list_files(folder: int | str) -> Iterator[_KeptFile]:

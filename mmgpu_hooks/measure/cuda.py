@@ -199,7 +199,7 @@ class CudaMemory:
             self._peak = max(self._peak or 0, peak)
 
     def _read_peak(self) -> int | None:
-        """Read the CUDA allocator's statistics, and return the peak since its reset."""
+        """Read the CUDA allocator's statistics; return peak bytes since its reset."""
         self._stats = self._read_stats()
         peak = self._find('peak_bytes')
         reserved = self._find('reserved_bytes')

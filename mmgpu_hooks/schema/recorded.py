@@ -110,7 +110,7 @@ class TunedSettings(Recorded, frozen=True, kw_only=True):
 
 
 class HostLimits(Recorded, frozen=True, kw_only=True):
-    """Number of CPUs, memory and open files that this host allows one process."""
+    """Limits of this host on CPUs, memory and open files of one training process."""
 
     logical_cpus: Optional[Count] = None
     affinity_cpus: Optional[Count] = None
@@ -429,7 +429,7 @@ class StartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start'):
     data_sets: Tuple[DatasetStart, ...] = ()
     """Data sets in the order in which they were initialised."""
     checkpoint: Optional[str] = None
-    """Checkpoint that ``load_from`` or a resume named."""
+    """Path or URL of the checkpoint that ``load_from`` or a resume named."""
     checkpoint_bytes: Optional[Count] = None
     """Size in bytes of the checkpoint; ``None`` where it is no file of this host."""
     parameter_lines: Count = 0
@@ -482,7 +482,7 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
 
     ``count`` is of those that were made. ``None`` where workers were not reached."""
     batch_time_std_s: Optional[Number] = None
-    """Standard deviation of the batch time over the batches that the loop took."""
+    """Standard deviation, s, of the batch time over the batches that the loop took."""
     batch_cpu: Optional[DurationStats] = None
     """CPU seconds of a worker for one batch, all of its threads.
 
@@ -916,7 +916,7 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
     Of what loads there: the training thread, or the whole process when it loads without
     workers."""
     process_cpu_s: Optional[Number] = None
-    """CPU seconds of the training process in steps and waits, but first waits.
+    """CPU seconds of the process in validation steps and waits but the first ones.
 
     All threads."""
     whole_cpu_s: Optional[Number] = None

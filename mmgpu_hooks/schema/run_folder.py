@@ -308,7 +308,7 @@ def _start_order(vis_data: Path) -> tuple[bool, str, float]:
 
 
 def _read_change_time(file: Path) -> float:
-    """Read when a file was last modified; 0 for a dotfile or a dangling link."""
+    """Read the Unix time of a file's last change; 0 for a dotfile or dangling link."""
     if not file.name.startswith('.'):
         # an editor's lock is such a link, and a run may end while its files are listed
         with contextlib.suppress(OSError):
