@@ -68,7 +68,7 @@ class _Work(NamedTuple):
 
 @dataclass(frozen=True)
 class StepSummary:
-    """Profile of a train step: means over several steps, from profiler events."""
+    """Profile of a train step: mean times over several steps, from its events."""
 
     plain_step_s: float
     parts: Mapping[str, float]

@@ -1,4 +1,4 @@
-"""Answer of ``mmgpu predict``: iterations, and memory against batch size. Pure."""
+"""Answer of ``mmgpu predict``: iteration times, and memory by batch size. Pure."""
 
 from __future__ import annotations
 

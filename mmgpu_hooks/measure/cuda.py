@@ -210,7 +210,7 @@ class CudaMemory:
         return peak
 
     def _find(self, figure: str) -> int | None:
-        """Look up one CUDA memory statistic; ``None``, with a note why, if missing."""
+        """Look up one CUDA memory statistic by name; ``None`` if it is missing."""
         found: Any = self._stats
         for key in _STATISTICS[figure]:
             found = found.get(key) if isinstance(found, Mapping) else None

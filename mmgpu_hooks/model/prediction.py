@@ -1,4 +1,4 @@
-"""Predicts an iteration, and a whole training, for a setting of the loader.
+"""Predicts the seconds of an iteration, and of a training, by loader setting.
 
 By simulation, and never beyond the bound.
 """

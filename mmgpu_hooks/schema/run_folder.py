@@ -43,7 +43,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The files of one training run."""
+    """Paths of one training run's files: evidence of all ranks, config, older runs."""
 
     folder: Path
     """Folder of the run's files, usually ``vis_data``."""
