@@ -149,7 +149,7 @@ class Entry:
     """Key of a dict's entry; ``None`` for ``**x``, ``x`` or ``{x: y}``."""
 
     value: Any
-    """Syntax node of the entry's value."""
+    """Syntax node of the value in an entry of a ``dict(...)`` or list."""
 
     stop: int = 0
     """Index in the text after the entry, its closing brackets included."""

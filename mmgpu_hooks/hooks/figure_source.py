@@ -50,7 +50,7 @@ class FigureSource:
     name: ClassVar[SourceName]
 
     def open(self) -> None:
-        """Start measuring; called once, before training.
+        """Start measuring the source's values; called once, before training.
 
         Raises:
             AbsentError: If this host or this run has no such source.

@@ -79,7 +79,7 @@ class MemoryPace:
 
     @staticmethod
     def pause_s(elapsed_s: float, room: MemoryRoom) -> float:
-        """Return the seconds until free memory is read again.
+        """Return the seconds until the host's free memory is read again.
 
         Args:
             elapsed_s: Since the first reading.
@@ -208,7 +208,7 @@ class MemorySource:
             )
 
     def close(self) -> None:
-        """Stop watching memory; a second call does nothing."""
+        """Stop watching the host's memory; a second call does nothing."""
         self._thread.stop()
 
 
@@ -288,6 +288,6 @@ class StartMemory:
         return pause_s
 
     def close(self) -> None:
-        """Stop watching memory for good."""
+        """Stop watching the host's memory for good."""
         self._is_over = True
         self.pause()

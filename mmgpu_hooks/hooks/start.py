@@ -262,7 +262,7 @@ class StartWatch:
         )
 
     def close(self) -> None:
-        """Stop watching for standstills of the start."""
+        """Stop watching for standstills of the training's start."""
         self._watchdog.stop()
         if self._waits is not None:
             self._waits.end()
@@ -287,7 +287,7 @@ class Start:
     ) -> None:
         self._account = account
         self.file = StartFile(runner)
-        """Evidence file of the start."""
+        """Evidence file of the training's start."""
         self._trainer = threading.get_ident()
         self.memory = StartMemory(run, self.file.write, self._tick)
         self._watch: StartWatch | None = None

@@ -166,7 +166,7 @@ class RunFigures:
     More than 1 where the process has several threads.
     """
     images: float | None = None
-    """Number of images in the steady iterations."""
+    """Number of images trained on in the steady iterations."""
     stored_pixel_ratio: float | None = None
 
     process_rss_bytes: int | None = None
@@ -285,7 +285,7 @@ class RunFigures:
 
 
 def summarize_run(recorded: RecordedRun) -> RunFigures:
-    """Compute the statistics of one rank's recorded run."""
+    """Compute times, memory, CPU and GPU statistics of one rank's recorded run."""
     figures = _summarize_alone(recorded)
     others = map(_list_cpu_evidence, recorded.other_ranks)
     cpu = find_cpu(_list_cpu_evidence(recorded), list(others))

@@ -454,7 +454,7 @@ class _Left(NamedTuple):
     training: float
     epoch: float
     whole_epoch: float
-    """Seconds of a whole epoch."""
+    """Seconds of one whole epoch of the training."""
 
 
 def _find_left_s(run: Run) -> _Left:

@@ -45,7 +45,7 @@ SAME_STEP = 0.05
 """Largest relative difference of train step times that count as the same."""
 
 SAME_HOST = 0.15
-"""Largest change in other programs' cores at which the host counts as the same.
+"""Largest change in the share (0 to 1) of host CPUs others use: the same host.
 
 A share of the host's CPUs.
 """

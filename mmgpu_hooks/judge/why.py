@@ -112,7 +112,7 @@ _JOINED = (
 
 
 class NamedLog(NamedTuple):
-    """Log of a training that was read, with its kind."""
+    """Log of a training that was read, and its kind: console, MMEngine's, evidence."""
 
     source: str
     """Kind of log, as in a :class:`Proof`: ``console``, ``log`` or ``evidence``.

@@ -148,13 +148,13 @@ class _Needed(NamedTuple):
 
 @dataclass(frozen=True)
 class _Part:
-    """Part of a run to which its workload is fitted."""
+    """Whole run, or the last long part of it, to which the workload is fitted."""
 
     recorded: RecordedRun
     figures: RunFigures
     """Statistics of this part of the run only: times, CPU, memory."""
     notes: tuple[Text, ...] = ()
-    """Sentences for the user about the part of the run."""
+    """Sentences for the user on which part of the run was taken."""
 
     @property
     def meta(self) -> RunRecord:

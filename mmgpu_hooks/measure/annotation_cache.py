@@ -108,7 +108,7 @@ class _Header(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class ParsedAnnotations:
-    """Parsed annotations of one data set."""
+    """Parsed annotations of one data set: pickled attributes and serialised samples."""
 
     state: bytes
     """Pickle of the attributes that a data set gets by parsing its annotations."""

@@ -10,7 +10,7 @@ from mmgpu_hooks.schema.errors import NoPredictionError
 from mmgpu_hooks.schema.text import Text, phrase
 
 DEFAULT_PREFETCH = 2
-"""PyTorch's default ``prefetch_factor``."""
+"""PyTorch's default ``prefetch_factor``: batches in flight per worker."""
 
 _LEAST_CORES = 0.5
 """Smallest number of cores a run is assumed to get beside other processes' tasks."""
@@ -117,7 +117,7 @@ class BatchLine:
     image_error_s: float = 0.0
     """Standard error of the train step's seconds per image, ``image_s``."""
     batch_sizes: tuple[int, ...] = ()
-    """Batch sizes that the line was fitted to."""
+    """Batch sizes of the measured train steps that the line was fitted to."""
 
 
 class LocalLoading(NamedTuple):
@@ -136,7 +136,7 @@ class Workload:
     """
 
     num_workers: int
-    """Number of workers of the run.
+    """Number of loader workers of the run.
 
     The next three settings are the run's, too."""
     prefetch_factor: int

@@ -37,7 +37,7 @@ def forecast_end(run: Run) -> TrainingEnd | None:
 
 
 class _Length(NamedTuple):
-    """Length of a part of a training, in hours."""
+    """Hours of a part of a training: in the whole, and still ahead."""
 
     whole: float
     """Hours of the part in the whole training."""

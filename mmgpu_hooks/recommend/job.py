@@ -207,7 +207,7 @@ class LoneChange:
     """Judgement on a setting that is judged by itself, after the others."""
 
     cure: SaveCure
-    """Effect of the setting on checkpoint saves."""
+    """Predicted effect of the setting on the length of checkpoint saves."""
     new: Any = None
     """Recommended value of the setting; ``None`` if it is not to be changed."""
     reason: Text = _NOTHING
@@ -248,13 +248,13 @@ class Job:
     base: Prospect
     """Prediction of the training with the settings that it ran with."""
     old: Choice
-    """Values of the settings that the run had."""
+    """Values of all settings that the run was trained with, by name."""
     limits: Limits
     settings: Sequence[Setting]
     """Settings that are tuned, in the order of the search."""
     loader: str = TRAIN
     memory: CardMemory | None = None
-    """GPU memory as a function of batch size.
+    """Fitted line of GPU memory bytes by batch size.
 
     ``None`` where no other size is asked for."""
 
@@ -392,13 +392,13 @@ class Decision:
     gain: Gain | None = None
     """Gain of all decided values together; ``None`` if nothing changes."""
     rejected: Mapping[str, Rejection] = field(default_factory=dict)
-    """Rejected values, by the name of the setting.
+    """Values that were rejected as not surely faster, by setting name.
 
     All together by ``''``."""
 
     @property
     def old(self) -> Choice:
-        """Values of the settings that the run had."""
+        """Values of all settings that the run was trained with, by name."""
         return self.job.old
 
     @property

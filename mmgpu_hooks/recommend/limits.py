@@ -1,4 +1,4 @@
-"""Limits of the host on the number of workers. Pure."""
+"""Limits of the host (cores, memory, files) on the number of workers. Pure."""
 
 from __future__ import annotations
 

@@ -318,7 +318,7 @@ class _TimeUnit(NamedTuple):
     """Shortest training, in seconds, for which the unit is used."""
     seconds: float
     title: Text
-    """Title of the time axis in the unit."""
+    """Title of the chart's time axis in the unit."""
 
 
 _TIME_UNITS = (
