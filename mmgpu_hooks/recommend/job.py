@@ -390,7 +390,7 @@ class Decision:
     job: Job
     new: Choice
     gain: Gain | None = None
-    """Gain of all decided values together; ``None`` if nothing changes."""
+    """Share of time saved by all decided values; ``None`` if nothing changes."""
     rejected: Mapping[str, Rejection] = field(default_factory=dict)
     """Values that were rejected as not surely faster, by setting name.
 
