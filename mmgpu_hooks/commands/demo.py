@@ -130,7 +130,7 @@ def show_gain(before: Path, after: Path) -> bool:
 
 
 def describe_tuned(before: Path, after: Path, tuned: Path) -> str:
-    """Compares the training that tuned itself with the two others of the demo.
+    """Compares the speed of the demo's self-tuned training with its two others.
 
     Args:
         before: Work folder of the training with the poor setting.

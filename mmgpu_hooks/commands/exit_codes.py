@@ -6,7 +6,7 @@ OK = 0
 """Exit code if the command did its work, or had nothing to do."""
 
 NO = 1
-"""Exit code if the answer of a judging command is no.
+"""Exit code of a command whose answer is no, such as ``compare`` or ``pick-gpu``.
 
 ``--check`` found something to change, ``compare`` a slowdown past the limit, ``demo``
 no gain, ``pick-gpu`` too few free cards.

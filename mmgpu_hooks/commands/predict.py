@@ -1,4 +1,4 @@
-"""``mmgpu predict``: predicts an iteration with other loader settings."""
+"""``mmgpu predict``: predicts the iteration time with other loader settings."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def render_once(outcome: RewriteOutcome) -> str | None:
 
 
 def _render_json(outcome: RewriteOutcome, *, written: bool) -> str:
-    """JSON of the outcome of a rewrite.
+    """Returns the outcome of a config rewrite as JSON.
 
     Keys:
         status (str): ``rewritten``, ``unchanged`` or ``refused``.

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from mmgpu_hooks.experiment.engine import OnProgress
 
 _TOP = 20
-"""Number of runs that are printed as text by default."""
+"""Number of rows (runs) that are printed as text by default."""
 _PERIOD_S = 0.1
 """Shortest time between two updates of the progress bar, in seconds."""
 _CONNECT_S = 10
@@ -219,7 +219,7 @@ def _write_page(answer: ManyRuns, page: Path, work_dirs: Sequence[Path]) -> None
 
 @dataclass(frozen=True)
 class Filters:
-    """Conditions on the runs that are listed."""
+    """Conditions that a run must meet to be listed by ``mmgpu runs``."""
 
     since: date | None
     """Earliest day on which a listed run may have begun; ``None`` is no limit."""

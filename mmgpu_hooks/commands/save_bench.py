@@ -22,7 +22,7 @@ from mmgpu_hooks.show.document import to_json
 
 
 def _count_cpus(given: Mapping[str, Any]) -> int:
-    """Number of CPUs for a job that measures saves: most workers, training process."""
+    """Number of CPUs for a job that times saves with given numbers of workers."""
     trials.read_trainable_config(given['config'])
     most: int = max(given['num_workers'])
     return most + 1

@@ -81,7 +81,7 @@ def run_as_job(
     options: Sequence[str],
     count_cpus: Callable[[], int | None],
 ) -> int:
-    """Runs a command as a SLURM job, or follows the job that already runs it.
+    """Runs a command as a SLURM job, or follows the running one; returns exit code.
 
     Args:
         name: Of the command.

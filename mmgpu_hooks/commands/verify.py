@@ -42,9 +42,9 @@ class _Side:
 
     config: Path
     loaded: FlatConfig
-    """Loaded config, without the changed settings."""
+    """Config of the compared training as loaded, without the changed settings."""
     settings: Mapping[str, Any]
-    """Settings that are changed in memory, by dotted key."""
+    """Settings that the compared training changes in memory, by dotted key."""
 
     @property
     def workers(self) -> int:
@@ -66,7 +66,7 @@ class _Known:
     predicted_gain: float | None = None
     """Predicted relative gain in images/s; ``None`` without a prediction."""
     batches_per_epoch: int | None = None
-    """Batches per epoch of the verified run; ``None`` without a run."""
+    """Number of batches per epoch of the verified run; ``None`` without a run."""
     other_work: tuple[str, ...] = ()
     untrained: tuple[str, ...] = ()
     notes: tuple[Text, ...] = ()
@@ -103,7 +103,7 @@ class _Trainings:
 
     sides: tuple[_Side, _Side]
     parent: Path
-    """Folder in which to make the folder for trials."""
+    """Path of the folder in which to make the folder for trials."""
     known: _Known
     keeps_hook: bool = False
     cpus: int | None = None

@@ -70,7 +70,7 @@ class ConfigDifference:
     other_work: tuple[str, ...]
     """Parts of an iteration's work that differ between the configs: ``batch size``."""
     is_of_our_hook: bool
-    """True if GPUEfficiencyHook is in one config alone, or differs in its arguments."""
+    """True if only one config has GPUEfficiencyHook, or its arguments differ."""
 
 
 def compare_configs(before: FlatConfig, after: FlatConfig) -> ConfigDifference:

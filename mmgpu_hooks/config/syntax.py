@@ -100,7 +100,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def is_read_base(statement: ast.stmt) -> bool:
-    """Returns True for the statement ``with read_base():``."""
+    """Returns True if a statement is ``with read_base():``."""
     return isinstance(statement, ast.With) and (
         ast.unparse(statement.items[0].context_expr) == 'read_base()'
     )
@@ -135,7 +135,7 @@ def is_literal(node: ast.expr) -> bool:
 
 
 def is_display(node: ast.AST | None) -> bool:
-    """Returns True for ``dict(...)`` or ``{...}``."""
+    """Returns True if a syntax node is ``dict(...)`` or ``{...}``."""
     if isinstance(node, ast.Call):
         return parse_chain(node.func) == ('dict',)
     return isinstance(node, ast.Dict)
@@ -149,7 +149,7 @@ class Entry:
     """Key of a dict's entry; ``None`` for ``**x``, ``x`` or ``{x: y}``."""
 
     value: Any
-    """Syntax node of the entry's value."""
+    """Syntax node of the value in an entry of a ``dict(...)`` or list."""
 
     stop: int = 0
     """Index in the text after the entry, its closing brackets included."""

@@ -182,7 +182,7 @@ class _Folder:
             os.close(descriptor)
 
     def take_lock(self, name: str, end_s: float) -> int | str:
-        """Locks a GPU's lock file, made if missing, and returns its descriptor.
+        """Locks a GPU's lock file, made if missing; returns its descriptor, or why not.
 
         Returns:
             The reason where it cannot be locked until ``end_s`` of

@@ -34,7 +34,7 @@ _MUCH_LOAD = 0.25
 """Smallest number of cores used by other programs that progress lines mention."""
 
 _LEAST_SHARE = 0.01
-"""Smallest done share of a training's iterations from which its end is predicted."""
+"""Smallest done share (0 to 1) of a training's iterations that predicts its end."""
 
 OnProgress = Callable[[str, float, Optional[float]], None]
 """Callback for an experiment's progress: text, done share (0 to 1), seconds left.

@@ -25,7 +25,7 @@ UNPROFILED = (
     WARM_UP,
     *(PLAIN,) * 4,
 )
-"""Kinds of the iterations before the profiled ones, in order: plain or optimised.
+"""Kinds of the iterations before profiled ones: warm-up, not optimised, optimised.
 
 Their order lets a drift of the machine cancel out."""
 MOST_PROFILE_BYTES = 2**20
@@ -37,7 +37,7 @@ LABEL = 'mmgpu '
 """Name prefix of the ranges that ``mmgpu profile`` adds to a trace."""
 STEP, MODULE = f'{LABEL}step', f'{LABEL}module '
 LAUNCH_BOUND = 0.25
-"""Idle share of the GPU in a train step above which kernel launches limit the step."""
+"""Idle share (0 to 1) of the GPU in a train step above which launches limit it."""
 
 _PARTS = ('preprocessor', 'forward', 'backward', 'optimizer', 'copies', 'other')
 _PARTS_OF_MODULES = ('preprocessor', 'forward', 'backward')
@@ -68,7 +68,7 @@ class _Work(NamedTuple):
 
 @dataclass(frozen=True)
 class StepSummary:
-    """Profile of a train step: means over several steps, from profiler events."""
+    """Profile of a train step: mean times over several steps, from its events."""
 
     plain_step_s: float
     parts: Mapping[str, float]

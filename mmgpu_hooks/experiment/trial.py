@@ -217,7 +217,7 @@ def classify_exit(code: int, last_line: str) -> TrialEnd:
 
 
 def shorten(line: str) -> str:
-    """Cuts an error message to a limited length."""
+    """Cuts an error message to a maximum number of characters."""
     if len(line) <= _LONGEST_REASON:
         return line
     return line[: _LONGEST_REASON - 3] + '...'

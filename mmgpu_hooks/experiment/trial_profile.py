@@ -91,12 +91,12 @@ class HostClock:
                 self._now_s[within] -= spent_s
 
     def end_iteration(self, way: str) -> None:
-        """Ends an iteration; stores its CPU seconds as ``way``: plain or optimised."""
+        """Ends an iteration; stores its CPU seconds under ``way``: optimised or not."""
         self._parts_s[way].append(self._now_s)
         self._now_s = defaultdict(float)
 
     def summarize(self, *, is_optimized: bool, rare: Collection[str] = ()) -> HostParts:
-        """Returns an iteration's CPU seconds by part, plain and optimised.
+        """Returns an iteration's CPU seconds by part, with and without optimisations.
 
         Args:
             is_optimized: True if an optimisation was on.

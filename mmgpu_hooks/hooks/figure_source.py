@@ -50,7 +50,7 @@ class FigureSource:
     name: ClassVar[SourceName]
 
     def open(self) -> None:
-        """Start measuring; called once, before training.
+        """Start measuring the source's values; called once, before training.
 
         Raises:
             AbsentError: If this host or this run has no such source.
@@ -81,7 +81,7 @@ _Source = TypeVar('_Source', bound=FigureSource)
 
 
 class SourceList:
-    """List of sources of measured values, of which each can fail alone.
+    """List of sources of measured values; one that fails does not stop the others.
 
     Args:
         guard: Switches off what fails.

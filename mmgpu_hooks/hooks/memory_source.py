@@ -35,17 +35,17 @@ Each takes 60 us. The pause is never more than a twentieth of the time so far.""
 _PERIOD_SCARCE_S = 0.5
 """Seconds between two readings of free memory while it is scarce."""
 _LOW_SHARE, _SCARCE_SHARE, _SOON_S = 0.05, 0.2, 30.0
-"""Free share of host memory, and seconds until it is gone, that count as low.
+"""Free share (0 to 1) of host memory, and seconds until it is gone, that count as low.
 
 Low is below 5 % free, or below 20 % that are gone in 30 s."""
 _CALM_SHARE, _AGAIN_S = 0.25, 600.0
-"""Free share of memory that allows another warning, and seconds between warnings."""
+"""Free share (0 to 1) of memory for a new warning, and seconds between warnings."""
 _FIRST_S, _SELDOM_S, _VALIDATION_S = 4.0, 60.0, 5.0
 """Seconds between reads of processes' memory: at first, later, in validation."""
 _MOST_SHARE, _MOST_SHARE_LOW = 0.00025, 0.02
-"""Largest share of a core for reading memory: usually, and while memory is low."""
+"""Largest share of one core for reading memory: usually, while memory is low."""
 _CHANGE_SHARE = 0.02
-"""Change in the used share of memory at which processes are read again early."""
+"""Change of the used share (0 to 1) of memory at which processes are read early."""
 
 
 class MemoryPace:
@@ -79,7 +79,7 @@ class MemoryPace:
 
     @staticmethod
     def pause_s(elapsed_s: float, room: MemoryRoom) -> float:
-        """Return the seconds until free memory is read again.
+        """Return the seconds until the host's free memory is read again.
 
         Args:
             elapsed_s: Since the first reading.
@@ -208,7 +208,7 @@ class MemorySource:
             )
 
     def close(self) -> None:
-        """Stop watching memory; a second call does nothing."""
+        """Stop watching the host's memory; a second call does nothing."""
         self._thread.stop()
 
 
@@ -288,6 +288,6 @@ class StartMemory:
         return pause_s
 
     def close(self) -> None:
-        """Stop watching memory for good."""
+        """Stop watching the host's memory for good."""
         self._is_over = True
         self.pause()

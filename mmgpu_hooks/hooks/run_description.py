@@ -117,7 +117,7 @@ def _count_parameters(model: Any) -> int | None:
 
 
 def _describe_loader(loader: Any) -> LoaderSettings:
-    """Describe a DataLoader, and the memory of its dataset's objects (takes 20 ms)."""
+    """Describe a DataLoader, and the bytes of its dataset's objects (takes 20 ms)."""
     settings, objects = read_loader_settings(loader), None
     with contextlib.suppress(Exception):  # a thread of the user's may change it now
         objects = weigh_objects(getattr(loader, 'dataset', None))

@@ -66,7 +66,7 @@ _LOCAL_WORLD = ('LOCAL_WORLD_SIZE', 'OMPI_COMM_WORLD_LOCAL_SIZE', 'MPI_LOCALNRAN
 
 
 class CardSource(FigureSource):
-    """Samples the GPU that this rank trains on, through its driver (NVML).
+    """Samples utilisation, memory and clock of this rank's GPU, through NVML.
 
     Args:
         guard: Switches off single figures that the driver does not give.
@@ -271,7 +271,7 @@ class HostSource(FigureSource):
 
 
 class HostMemorySource(FigureSource):
-    """Measures the memory of the host, this process and the loader's workers.
+    """Measures bytes of memory of the host, this process and the loader's workers.
 
     Args:
         list_workers: Gives the process ids of the workers that live.

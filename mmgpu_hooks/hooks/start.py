@@ -46,7 +46,7 @@ START_SOURCE = 'watchdog of the start'
 """Name of the watch for standstills at the start, for log and evidence file."""
 
 _BUSY_SHARE = 0.02
-"""Smallest share of a core used by a thread that works and does not just poll."""
+"""Smallest share (0 to 1) of a core that a thread uses which works, not polls."""
 _MMENGINE = 'mmengine/runner/'
 """Part of a source path in the call stack while a Runner is built or starts."""
 
@@ -65,7 +65,7 @@ class StartFile:
 
     @property
     def path(self) -> Path | None:
-        """Path of the start's evidence file; ``None`` until the Runner has a folder."""
+        """Path of the evidence file on the rank's start; ``None`` without a folder."""
         if getattr(self._runner, 'log_dir', None) is None:
             return None
         return vis_data_folder(self._runner) / start_name(self._runner.rank)
@@ -262,7 +262,7 @@ class StartWatch:
         )
 
     def close(self) -> None:
-        """Stop watching for standstills of the start."""
+        """Stop watching for standstills of the training's start."""
         self._watchdog.stop()
         if self._waits is not None:
             self._waits.end()
@@ -287,7 +287,7 @@ class Start:
     ) -> None:
         self._account = account
         self.file = StartFile(runner)
-        """Evidence file of the start."""
+        """Evidence file of the training's start."""
         self._trainer = threading.get_ident()
         self.memory = StartMemory(run, self.file.write, self._tick)
         self._watch: StartWatch | None = None

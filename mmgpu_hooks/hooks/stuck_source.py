@@ -1,4 +1,4 @@
-"""Logs and records where a training stands still."""
+"""Logs and records in which part a training stands still."""
 
 from __future__ import annotations
 

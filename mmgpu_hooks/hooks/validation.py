@@ -231,7 +231,7 @@ class ValidationSource(LoopListener):
         return () if processes is None else processes.pids
 
     def begin(self) -> None:
-        """Start measuring a validation."""
+        """Start measuring a validation's waits, steps and loader."""
         # a logged validation resets the allocator's peak, and has one of its own
         self._sources.gpu.begin_validation()
         self._run(VALIDATION_SOURCE, self._begin)

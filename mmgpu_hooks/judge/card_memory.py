@@ -21,7 +21,7 @@ _GIB = 2**30
 _GREW = 1.02
 """Smallest ratio of GPU memory peaks that counts as growth: allocators round up."""
 _EARLY_SHARE = 0.1
-"""Share of a run, from its start, whose GPU memory peak is the base for later peaks."""
+"""Share (0 to 1) of a run's start whose GPU memory peak later peaks are compared to."""
 
 
 class PeakGrowth(NamedTuple):

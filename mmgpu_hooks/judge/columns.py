@@ -120,7 +120,7 @@ def known(column: Column) -> Column:
 
 
 def filled(column: Column) -> Column:
-    """Return a copy of a column with 0 in place of NaN."""
+    """Return a copy of a column (array of floats) with 0 in place of NaN."""
     return np.where(np.isnan(column), 0.0, column)
 
 

@@ -49,7 +49,7 @@ The expressions that search the line may take quadratic time.
 _CUT = ' ... '
 
 _MOST_STRANGE = 0.2
-"""Largest share of undecodable or zero characters at which a file counts as text.
+"""Largest share (0 to 1) of undecodable or zero characters in a text file.
 
 A crash of the host may leave a block of zeros in a log that can be read.
 """

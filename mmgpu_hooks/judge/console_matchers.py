@@ -26,7 +26,7 @@ class Matcher(NamedTuple):
 _ATOM = re.compile(r'\[\^?\]?(?:\\.|[^\]\\])*\]|\\[A-Za-z]|[.^$]|\\?(?P<letter>.)')
 _REPEAT = re.compile(r'[*+?]\??|\{[\d,]+\}')
 _OPENING = re.compile(r'\((?:\?(?:i?:|P<\w+>))?(?!\?)')
-"""Start of a regex group that consumes text; no lookahead or lookbehind."""
+"""Regex for the start of a regex group that consumes text: no lookaround."""
 
 
 def find_words(pattern: str) -> set[str]:
@@ -134,7 +134,7 @@ def blur(pattern: str) -> str:
 
 
 def any_word(words: set[str]) -> re.Pattern[str]:
-    """Compile plain words into one regex, grouped by their first two letters."""
+    """Compile literal words into one regex, grouped by their first two letters."""
     starts = defaultdict[str, dict[str, list[str]]](lambda: defaultdict(list))
     for word in sorted(words):
         starts[word[0]][word[1:2]].append(re.escape(word[2:]))

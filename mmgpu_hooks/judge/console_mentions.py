@@ -29,13 +29,13 @@ _EXPLAINED = re.compile(
 )
 """Regex for words by which a line explains an error text instead of reporting it."""
 _LISTED = re.compile(r'\s*(?:[-*•·‣◦>#+]|\d{1,2}[.)]|\(?[a-z][.)]|[QA]:)\s+\S')
-"""Start of a line of a list, a quotation, a comment or a shell's trace."""
+"""Regex for the start of a line of a list, quotation, comment or shell trace."""
 _QUOTED = re.compile(
     r'"([^"]*)"|`([^`]*)`|“([^”]*)”|«([^»]*)»'
     r"|(?:(?<=[\s(\[:=])|^)'([^']*)'(?![\w])"
 )
 _VALUE = re.compile(r'\s*(?:\{|["\']?[\w.-]+["\']?\s*[:=]\s*["\'][^"\']*$)')
-"""Start of a JSON or YAML line, in which quoted text is a value, not a mention."""
+"""Regex for the start of a JSON or YAML line, where quoted text is a value."""
 
 
 @lru_cache(maxsize=2**12)

@@ -1,4 +1,4 @@
-"""Attributes CPU time to plain training, workers and other programs. Pure.
+"""Divides CPU time among a training, its loader workers and other programs. Pure.
 
 CPU of saves and validations is taken off plain training.
 """
@@ -24,7 +24,7 @@ from mmgpu_hooks.schema.recorded import RunRecord, SaveRecord, ValidationRecord
 from mmgpu_hooks.schema.text import Text, phrase
 
 START_CPU_SHARE = 0.65
-"""Share of the time for starting and ending workers that is CPU time.
+"""Share (0 to 1) of the time for starting and ending workers that is CPU time.
 
 To fork is CPU and to join is waiting; 0.5 to 0.8 were seen.
 """
@@ -356,7 +356,7 @@ class WorkerThreads:
     delay_s: float
     """Seconds per batch that a worker's main thread waited for a core."""
     share: float | None
-    """Share of a worker's CPU time outside its main and batch-sending threads.
+    """Share (0 to 1) of a worker's CPU time outside its main and batch-sending threads.
 
     ``None`` where the sending threads were not measured.
     """

@@ -36,7 +36,7 @@ from mmgpu_hooks.schema.recorded import PARTS
 from mmgpu_hooks.schema.text import phrase
 
 MIN_CALM = 3
-"""Fewest log intervals without validation or save for a mean over those alone."""
+"""Smallest number of log intervals without validation or save for a mean of them."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class IterationParts:
 
     @property
     def data_wait_share(self) -> float:
-        """Share of an iteration's time spent waiting for data; 0 if it took no time."""
+        """Share (0 to 1) of an iteration's time spent waiting for data."""
         return self.data_wait_s / self.total_s if self.total_s else 0.0
 
 
@@ -79,7 +79,7 @@ class LoaderFigures:
     ``None`` where workers were not reached.
     """
     batch_time_std_s: float | None = None
-    """Standard deviation of the batch time over all batches.
+    """Standard deviation, in seconds, of the batch time over all batches.
 
     Not of the mean over intervals.
     """
@@ -166,7 +166,7 @@ class RunFigures:
     More than 1 where the process has several threads.
     """
     images: float | None = None
-    """Number of images in the steady iterations."""
+    """Number of images trained on in the steady iterations."""
     stored_pixel_ratio: float | None = None
 
     process_rss_bytes: int | None = None
@@ -175,7 +175,7 @@ class RunFigures:
     largest_batch_pixels: int | None = None
     most_boxes: int | None = None
     shm_free_bytes: int | None = None
-    """Least free bytes of ``/dev/shm`` at the end of an interval."""
+    """Smallest free bytes of ``/dev/shm`` at the end of any interval."""
     gpu_mem_peak_bytes: int | None = None
     gpu_mem_reserved_bytes: int | None = None
     inactive_bytes: int | None = None
@@ -237,7 +237,7 @@ class RunFigures:
 
     @property
     def data_wait_share(self) -> float | None:
-        """Share of a steady iteration's time spent waiting for data."""
+        """Share (0 to 1) of a steady iteration's time spent waiting for data."""
         return self.per_iteration.data_wait_share if self.per_iteration else None
 
     @property
@@ -280,12 +280,12 @@ class RunFigures:
         return seconds / self.duration_s if self.duration_s > 0 else 0.0
 
     def part_share(self, part: str) -> float:
-        """Return the share of the run's time in one part of the time ledger."""
+        """Return the share (0 to 1) of the run's time in one time ledger part."""
         return self.run_share(self.ledger_s.get(part, 0.0))
 
 
 def summarize_run(recorded: RecordedRun) -> RunFigures:
-    """Compute the statistics of one rank's recorded run."""
+    """Compute times, memory, CPU and GPU statistics of one rank's recorded run."""
     figures = _summarize_alone(recorded)
     others = map(_list_cpu_evidence, recorded.other_ranks)
     cpu = find_cpu(_list_cpu_evidence(recorded), list(others))

@@ -1,4 +1,4 @@
-"""Answer of ``mmgpu predict``: iterations, and memory against batch size. Pure."""
+"""Answer of ``mmgpu predict``: iteration times, and memory by batch size. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MemoryForecast:
     relative_error: float
     """Relative standard error of a predicted GPU memory peak."""
     peaks: tuple[SizedPeak, ...]
-    """Predicted GPU memory peaks of the batch sizes that were asked for."""
+    """Predicted GPU memory peaks, in bytes, of the batch sizes that were asked for."""
     card_bytes: int | None
     """Bytes of the GPU's memory; ``None`` when they are unknown.
 

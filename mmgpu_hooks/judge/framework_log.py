@@ -36,10 +36,10 @@ class _Means(NamedTuple):
     data_s: float
     data_share: float
     median_share: float
-    """Median over the log lines of the share of ``data_time`` in ``time``."""
+    """Median over the log lines of the share (0 to 1) of ``data_time`` in ``time``."""
     most_share: float
     start_share: float
-    """Share of all iteration time in epoch-start waits beyond the usual wait."""
+    """Share (0 to 1) of all time in epoch-start waits beyond the usual wait."""
 
 
 def judge_framework_log(

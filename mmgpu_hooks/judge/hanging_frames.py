@@ -125,7 +125,7 @@ HANGING_FRAMES = (
 )
 
 _WAITS = re.compile(r'multiprocessing/(?:queues|connection|synchronize)|selectors')
-"""Regex for calls of a thread or worker that itself waits for work."""
+"""Regex for calls in which a thread or worker only waits for work."""
 
 
 def find_hanging_frame(

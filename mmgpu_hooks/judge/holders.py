@@ -21,22 +21,22 @@ from mmgpu_hooks.schema.recorded import MemoryRecord
 from mmgpu_hooks.schema.text import Text, listed, phrase
 
 SAFE_MEMORY_SHARE = 0.95
-"""Largest share of host memory in use at which a number of workers counts as safe."""
+"""Largest share (0 to 1) of host memory in use for a safe number of workers."""
 MEMORY_MARGIN = 0.2
-"""Share added to the highest measured memory use in the memory to ask SLURM for."""
+"""Share (0 to 1) added to the measured memory peak when asking SLURM for memory."""
 
 _GIB, _MIB = 2**30, 2**20
 _SHOWN_SHARE = 0.005
-"""Smallest share of the host's memory at which the process that holds it is named."""
+"""Smallest share (0 to 1) of host memory at which its holder is named."""
 _LEAST_READINGS, _LEAST_GAIN, _LEAST_FIT = 5, 0.05, 0.8
-"""Readings, relative gain and fit (R squared) that memory growth needs to count."""
+"""Number of readings, relative gain and R squared that memory growth needs."""
 _COPIES = 1.2
 """Largest ratio of workers' memory growth to the objects' size due to copying.
 
 A multiple of the size of the objects.
 """
 _MOST_LEAKED = 0.95
-"""Largest share of the workers' memory that counts as leaked.
+"""Largest share (0 to 1) of the workers' memory that counts as leaked.
 
 Workers hold something from the start.
 """
@@ -454,7 +454,7 @@ class _Left(NamedTuple):
     training: float
     epoch: float
     whole_epoch: float
-    """Seconds of a whole epoch."""
+    """Seconds of one whole epoch of the training."""
 
 
 def _find_left_s(run: Run) -> _Left:
@@ -470,7 +470,7 @@ def _find_left_s(run: Run) -> _Left:
 
 
 def find_slurm_memory(run: Run) -> int | None:
-    """Compute the memory to ask SLURM for, in GiB: the highest use plus a fifth.
+    """Compute the GiB of memory to ask SLURM for: the highest use plus a fifth.
 
     Never less than a kill was seen at. Only a run that validated has seen its most.
 

@@ -18,7 +18,7 @@ from mmgpu_hooks.schema.judged import Estimate
 from mmgpu_hooks.schema.text import Text, phrase
 
 SAFE_CARD_SHARE = 0.9
-"""Largest share of the free GPU memory that a batch size is planned for.
+"""Largest share (0 to 1) of the free GPU memory that a batch size is planned for.
 
 The rest goes to fragments of the allocator and to batches with more boxes than any
 that was seen.

@@ -28,7 +28,7 @@ MIN_INTERVALS = 3
 """Smallest number of common log intervals that show how much a rank varies."""
 
 NOISE_SHARE = 0.01
-"""Share of an iteration's time below which a difference of ranks is noise."""
+"""Share (0 to 1) of an iteration's time below which a difference of ranks is noise."""
 
 IN_STEP_SHARE = 0.05
 """Largest relative difference in iteration time between ranks that train in step."""

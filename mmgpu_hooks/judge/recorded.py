@@ -67,7 +67,7 @@ class RecordedRun:
 
     @property
     def status(self) -> str:
-        """End of the run: ``completed``, ``interrupted``, ``failed`` or ``killed``."""
+        """Way the run ended: ``completed``, ``interrupted``, ``failed``, ``killed``."""
         return self.end.status if self.end else 'killed'
 
     @property

@@ -100,7 +100,7 @@ class Run(RecordedRun):
         )
 
     def since(self, number: int, until: int | None = None) -> Run:
-        """Copy the run without its first intervals, with statistics of the others."""
+        """Copy the run without its first intervals, its statistics computed anew."""
         part = super().since(number, until)
         return Run(part.evidence, part.other_ranks)
 
@@ -200,7 +200,7 @@ class Run(RecordedRun):
 
     @property
     def bound_share(self) -> float | None:
-        """Share of an iteration's time in data wait, where that is a problem.
+        """Share (0 to 1) of an iteration's time in data wait, where that is a problem.
 
         ``None`` where it is none, or too few iterations were recorded.
         """
@@ -287,7 +287,7 @@ class Run(RecordedRun):
 
     @property
     def blocked_share(self) -> float | None:
-        """Share of a batch's loading time in which nothing ran: storage, locks."""
+        """Share (0 to 1) of a batch's loading time in which nothing ran."""
         workload, loader = self.workload, self.figures.loader
         if workload is None or not workload.is_batch_time_known:
             return None
@@ -315,7 +315,7 @@ class Run(RecordedRun):
 
     @property
     def waiting_share(self) -> float:
-        """Share of a batch's loading time in which nothing ran; 0 if below one half.
+        """Share (0 to 1) of a batch's loading time without CPU; 0 below one half.
 
         Workers that wait so much may outnumber the cores.
         """

@@ -37,7 +37,7 @@ Enough for a median, and cheap for a run of thousands.
 """
 
 CALM_RUN_DELAY = 0.1
-"""Largest share of an uncontended save's time that is waiting for a core.
+"""Largest share (0 to 1) of an uncontended save's time that is waiting for a core.
 
 What a quiet host of two cores shows.
 """
@@ -58,7 +58,7 @@ One odd save, often the first, is none.
 """
 
 FULL_CORES = 0.75
-"""Smallest share of the usable cores in use that explains a save's core wait.
+"""Smallest share (0 to 1) of the usable cores in use that explains a save's core wait.
 
 The scheduler moves tasks late, and short saves are read coarsely.
 """
@@ -77,7 +77,7 @@ MAJOR_FAULT_S = 1e-4
 """Least seconds of reading one memory page from storage or swap."""
 
 NAMED_SHARE = 0.2
-"""Smallest share of a save's delay at which a second cause is named."""
+"""Smallest share (0 to 1) of a save's delay at which a second cause is named."""
 
 
 class _ThreadTimes(NamedTuple):
@@ -377,7 +377,7 @@ def _divide_delay(
 def _share_of_workers(
     save: SaveRecord, times: _ThreadTimes, host: HostLimits
 ) -> float | None:
-    """Compute the share of a save's wait for a core that loader workers caused.
+    """Compute the share (0 to 1) of a save's core wait that loader workers caused.
 
     Returns:
         ``None`` where the CPU that both used does not prove it.

@@ -367,7 +367,7 @@ def _find_missing(ranks: Sequence[Rank], found: _Found) -> _Meeting | None:
 
 
 class Uneven(NamedTuple):
-    """Ranks that train different numbers of batches."""
+    """Finding that ranks train different numbers of batches: rank and proof."""
 
     sentence: Text
     rank: int | None
@@ -524,7 +524,7 @@ def is_in_collective(stuck: StuckRecord, world_size: int) -> bool:
 
 
 class NamedCause(NamedTuple):
-    """Cause of a standstill, and how sure it is."""
+    """Name of a standstill's cause, and how sure the cause is."""
 
     name: str
     """Name of the cause of a standstill, a key of `CAUSES`."""

@@ -24,88 +24,88 @@ SURE_ITERATIONS = 100
 """Smallest number of steady iterations for a verdict of high confidence."""
 
 DATA_WAIT_NOTICE = 0.05
-"""Smallest share of an iteration's time in data wait that is worth a notice.
+"""Smallest share (0 to 1) of an iteration's time in data wait that is worth a notice.
 
 TensorFlow's profiler calls an input share of 5 % moderate.
 """
 
 DATA_WAIT_PROBLEM = 0.10
-"""Smallest share of an iteration's time in data wait that makes a run data-bound.
+"""Smallest share (0 to 1) of an iteration's time in data wait of a data-bound run.
 
 Between TensorFlow's moderate (5 %) and high (20 %).
 """
 
 STARTUP_PROBLEM = 0.05
-"""Smallest share of the run's time in starts of workers that is a problem.
+"""Smallest share (0 to 1) of the run's time in starts of workers that is a problem.
 
 Persistent workers would save it.
 """
 
 STARTUP_MEASURABLE = 0.01
-"""Smallest share of the run's time in worker starts at which workers should persist."""
+"""Smallest share (0 to 1) of the run's time in worker starts worth avoiding."""
 
 START_SHARE = 0.01
-"""Smallest share of the run's time at which a part of its start is reported."""
+"""Smallest share (0 to 1) of the run's time at which a part of its start is shown."""
 
 START_NOTICE = 0.05
-"""Smallest share of the run's time at which the summary lists the start's parts."""
+"""Smallest share (0 to 1) of the run's time at which its start's parts are listed."""
 
 START_LONG_S = 120.0
-"""Fewest seconds of a run's start that are reported however long the run is.
+"""Smallest seconds of a run's start that are reported however long the run is.
 
 Each new start has them.
 """
 
 START_LEAST_S = 10.0
-"""Fewest seconds of a run's start that are reported, whatever their share.
+"""Smallest seconds of a run's start that are reported, whatever their share.
 
 A user who starts a training waits as long without a thought.
 """
 
 SAVE_PROBLEM = 0.05
-"""Smallest share of the run's time in checkpoint saves that is a problem.
+"""Smallest share (0 to 1) of the run's time in checkpoint saves that is a problem.
 
 One minute in twenty.
 """
 
 VALIDATION_NOTICE = 0.20
-"""Smallest share of the run's time in validation that is worth a notice.
+"""Smallest share (0 to 1) of the run's time in validation that is worth a notice.
 
 Validation is wanted, so only a fifth and more is remarked on.
 """
 
 VALIDATION_PROBLEM = 0.50
-"""Smallest share of the run's time in validation that is a problem.
+"""Smallest share (0 to 1) of the run's time in validation that is a problem.
 
 Validation, and not training, is then what the run does.
 """
 
 VALIDATION_PART_NOTICE = 0.05
-"""Smallest share of the run's time in one part of validation that is a finding.
+"""Smallest share (0 to 1) of the run's time in one validation part: a finding.
 
 Three minutes in an hour.
 """
 
 VALIDATION_WORTH = 0.005
-"""Smallest share of the run's time that another validation loader must save.
+"""Smallest share (0 to 1) of the run's time that another validation loader must save.
 
 It is worth a line in a config then: a quarter of an hour of two days.
 """
 
 HOOKS_PROBLEM = 0.05
-"""Smallest share of the run's time in hooks that is a problem.
+"""Smallest share (0 to 1) of the run's time in hooks that is a problem.
 
 Hooks usually take well under 1 %.
 """
 
 RUN_DELAY_PROBLEM = 0.25
-"""Smallest share of workers' wanted core time in waits for a core that is reported.
+"""Smallest share (0 to 1) of workers' wanted core time in core waits to report.
 
 Of the loader's workers.
 """
 
 MAIN_DELAY_PROBLEM = 0.10
-"""Smallest share of an iteration's time in main-thread core waits that is a problem.
+"""Smallest share (0 to 1) of an iteration in main-thread core waits: a problem.
 
 The training thread is ready and has no core.
 """
@@ -117,31 +117,31 @@ A burst now and then is usual.
 """
 
 BLOCKED_PROBLEM = 0.50
-"""Smallest blocked share of a worker's time per batch that is a problem.
+"""Smallest blocked share (0 to 1) of a worker's time per batch that is a problem.
 
 Blocked is a worker that neither runs nor wants to.
 """
 
 VERDICT_SHARE = 0.10
-"""Smallest share of the run's time at which a problem is the verdict on a run.
+"""Smallest share (0 to 1) of the run's time at which a problem is the verdict on a run.
 
 Below, it is a finding.
 """
 
 EXTERNAL_LOAD = 0.25
-"""Smallest share of the host's CPUs in use by others that spoils measurements."""
+"""Smallest share (0 to 1) of host CPUs in use by others that spoils measurements."""
 
 WORTHWHILE_GAIN = 0.03
-"""Smallest predicted gain for which a setting is changed, as a share of the time."""
+"""Smallest predicted gain, as a share (0 to 1) of time, worth changing a setting."""
 
 HOST_COST_WORTH = 0.01
-"""Smallest share of an iteration's time, if measured, that must be saved.
+"""Smallest measured share (0 to 1) of iteration time that an optimisation must save.
 
 It costs a line in the config, and changes nothing that is trained.
 """
 
 HOST_COST_MOST = 0.03
-"""Smallest share of an iteration's time, if estimated, that must be saved.
+"""Smallest estimated share (0 to 1) of iteration time an optimisation must save.
 
 The estimate is an upper bound.
 """
@@ -162,7 +162,7 @@ Users see it as swinging.
 """
 
 SLOW_SAVE = DelayThreshold(least_s=0.2, ratio=0.5)
-"""Smallest delay of a save by waits for a core at which the save is slow.
+"""Smallest delay of a save by core waits that makes it slow: seconds, and ratio.
 
 In seconds and over an uncontended save: spikes of a virtual machine's scheduler and the
 10 ms grain of CPU accounting are well below, and saves of a quiet run differ by a
@@ -170,29 +170,29 @@ third.
 """
 
 BLOCKED_SAVE = DelayThreshold(least_s=0.5, ratio=1.0)
-"""Smallest delay of a save by storage or memory at which the save is slow.
+"""Smallest delay of a save by storage or memory that makes it slow: seconds, ratio.
 
 A disk that writes back other pages first blocks a healthy save for a few tenths of a
 second, and the page cache alone makes one write take twice as long as the next.
 """
 
 ODD_SAVE = DelayThreshold(least_s=1.0, ratio=2.0)
-"""Smallest delay of a save without a proven cause at which the save is slow.
+"""Smallest delay of a save without proven cause that makes it slow: seconds, ratio.
 
 Several small reasons, and jitter, come to half of it.
 """
 
 MEMORY_PROVEN = 0.5
-"""Smallest share of a save's delay in waits for memory that proves a shortage."""
+"""Smallest share (0 to 1) of a save's delay in memory waits: memory was short."""
 
 SAVE_CURE_WORTH = 0.01
-"""Smallest net share of the run's time lost to slow saves that is worth a change."""
+"""Smallest share (0 to 1) of the run's time lost to slow saves worth a change."""
 
 HISTORIES_NOTICE = 0.10
-"""Smallest share of a checkpoint's bytes in histories of scalars that is reported."""
+"""Smallest share (0 to 1) of a checkpoint's bytes in scalar histories to report."""
 
 HISTORIES_NOTICE_BYTES = 2**24
-"""Fewest bytes of histories of scalars in a checkpoint that are reported.
+"""Smallest bytes of scalar histories in a checkpoint that are reported: 16 MiB.
 
 16 MiB more a checkpoint are seen where many are kept.
 """
@@ -207,19 +207,19 @@ Three and three are the fewest whose ranks can be that unlikely.
 """
 
 FULL_SHARE = 0.8
-"""Smallest used share of a memory that counts as nearly full.
+"""Smallest used share (0 to 1) of a memory that counts as nearly full.
 
 The next batch may be larger.
 """
 
 COPIES_NOTICE_BYTES = 2**28
-"""Fewest bytes of dataset copies, or validation results, that are reported: 256 MiB.
+"""Smallest bytes of dataset copies, or validation results, to report: 256 MiB.
 
 Copies in all workers together, or the results of one validation.
 """
 
 FRAGMENTS_NOTICE = 0.2
-"""Smallest share of the reserved GPU memory in fragments that is reported.
+"""Smallest share (0 to 1) of the reserved GPU memory in fragments that is reported.
 
 Only where the card is nearly full.
 """
@@ -234,25 +234,25 @@ OWN_THREADS = 3
 """Number of a worker's threads that PyTorch starts: loading, sending, pinning."""
 
 THREADS_NOTICE = 0.1
-"""Smallest share of workers' CPU time outside their main threads that is a notice.
+"""Smallest share (0 to 1) of worker CPU time outside main threads: a notice.
 
 Sending takes less where the loading is worth a word.
 """
 
 THREADS_PROBLEM = 0.25
-"""Smallest share of workers' CPU time outside their main threads: a problem.
+"""Smallest share (0 to 1) of worker CPU time outside main threads: a problem.
 
 Threads are then what the loading suffers from.
 """
 
 IDLE_CORES = 0.25
-"""Smallest idle share of the cores, while the loop waits, that is reported."""
+"""Smallest idle share (0 to 1) of the cores, while the loop waits, that is reported."""
 
 BUSY_WORKERS = 0.7
 """Smallest mean number of busy cores per worker at which workers count as busy."""
 
 RISE_BYTES = 2**28
-"""Least host memory growth in a short run that is reported as unclear: 256 MiB.
+"""Smallest growth of host memory in a short run to report as unclear: 256 MiB.
 
 Growth over the memory at the start; a short run does not show yet if it goes on.
 """
@@ -264,7 +264,7 @@ A finding needs it besides ``RISE_BYTES``.
 """
 
 WORTH_GROWTH = 0.1
-"""Smallest share of free host memory, taken by growth until the end, to be reported."""
+"""Smallest share (0 to 1) of free host memory, taken by growth, that is reported."""
 
 CONTAINER_SHM_BYTES = 2**26
 """Size of ``/dev/shm`` in a container started without ``--shm-size``: 64 MiB.

@@ -33,10 +33,10 @@ LEAST_INTERVALS, ENOUGH_INTERVALS = 3, 8
 """Number of intervals after a change: least for a clear verdict, enough for any."""
 
 LEAST_LOSS = 0.03
-"""Smallest slow-down that counts, as a share of an iteration's time."""
+"""Smallest slow-down that counts, as a share (0 to 1) of an iteration's time."""
 
 NO_LOSS = 0.01
-"""Largest loss, as a share of an iteration's time, at which a change is kept."""
+"""Largest loss, as a share (0 to 1) of an iteration's time, that keeps a change."""
 
 LEAST_SPREAD = 0.01
 """Least relative spread of iteration times assumed for a short series of intervals."""
@@ -45,7 +45,7 @@ SAME_STEP = 0.05
 """Largest relative difference of train step times that count as the same."""
 
 SAME_HOST = 0.15
-"""Largest change in other programs' cores at which the host counts as the same.
+"""Largest change in the share (0 to 1) of host CPUs others use: the same host.
 
 A share of the host's CPUs.
 """
@@ -62,13 +62,13 @@ class ChangeVerdict:
     after_s: float
     """Seconds per iteration after the change of DataLoader settings."""
     gain: Estimate | None
-    """Share of an iteration's time that the loader change saves; negative for a loss.
+    """Share (0 to 1) of iteration time that the loader change saves; below 0: a loss.
 
     ``None`` where the intervals are too few for an estimate.
     """
 
     predicted_low: float | None = None
-    """Lower end of a change's predicted gain, as a share of an iteration's time."""
+    """Lower end of a change's predicted gain, as a share (0 to 1) of iteration time."""
 
     @property
     def is_kept(self) -> bool:
@@ -166,7 +166,7 @@ def _read_stage(evidence: RunEvidence) -> _Stage:
 
 
 def _estimate_gain(before: _Stage, after: _Stage, before_s: float) -> Estimate | None:
-    """Estimate the share of iteration time that a change of loader settings saves."""
+    """Estimate the share (0 to 1) of iteration time that a loader change saves."""
     saved = _estimate_saved(before, after, 'iter_s')
     if before.run.meta.device != 'cpu':
         step = _estimate_saved(before, after, 'step_s')

@@ -20,14 +20,14 @@ SET_FAST_METRIC = f'mmgpu set CONFIG val_evaluator.type={FAST_METRIC}'
 """Command that writes FastCocoMetric into a config."""
 
 FAST_METRIC_GAIN = 0.94
-"""Share of CocoMetric's ``compute_metrics`` time that FastCocoMetric saves.
+"""Share (0 to 1) of ``compute_metrics`` time that FastCocoMetric saves.
 
 Nine tenths at least for masks, nineteen twentieths and more for boxes (``make
 bench-metric``).
 """
 
 _WANTED_SHARE = 0.1
-"""Largest share of a training that validations take at a recommended interval."""
+"""Largest share (0 to 1) of training time in validation at a recommended interval."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def diagnose_run(run: Run) -> Diagnosis:
 
 
 def _choose_verdict(run: Run, findings: Mapping[str, Finding]) -> Verdict:
-    """Choose the verdict: the problem with the largest share of the time wins."""
+    """Choose the verdict: the problem with the largest share of the run's time wins."""
     figures, share = run.figures, run.figures.data_wait_share
     if share is None or not figures.is_enough:
         why = phrase(

@@ -29,9 +29,9 @@ from mmgpu_hooks.schema.recorded import EndRecord
 from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 _SCARCE = 0.03
-"""Share of free host memory below which the kernel is about to kill processes."""
+"""Share (0 to 1) of free host memory below which processes are about to be killed."""
 _AMPLE = 0.15
-"""Share of free host memory above which memory was not the cause of a kill."""
+"""Share (0 to 1) of free host memory above which memory was not the cause of a kill."""
 _MOST_PROOF = 4
 _GIVEN_UP = {Order.ENDED, Order.KILLED, Order.KILLED_TOO, Order.AFTER}
 """Priorities of log lines on a run that was ended on purpose, perhaps for hanging."""
@@ -80,7 +80,7 @@ _WITHOUT_MEMORY = {
 """Cause of a kill when memory was not short, by the victim of the kill."""
 _CARD_LOST = re.compile(r'GPU is lost|fallen off the bus', re.I)
 _PYTHON_ERROR = re.compile(r'(?:\w+\.)*\w*Error\b')
-"""Start of a Python exception, which programs other than the training do not print."""
+"""Regex for the start of a Python exception, which only the training prints."""
 _BROKEN = re.compile(
     r'(?:\w+\.)*(?:Connection\w*Error|BrokenPipeError|EOFError|KeyboardInterrupt'
     r'|SystemExit|SignalException)\b'
@@ -113,7 +113,7 @@ _JOINED = (
 
 
 class NamedLog(NamedTuple):
-    """Log of a training that was read, with its kind."""
+    """Log of a training that was read, and its kind: console, MMEngine's, evidence."""
 
     source: str
     """Kind of log, as in a :class:`Proof`: ``console``, ``log`` or ``evidence``.
@@ -124,7 +124,7 @@ class NamedLog(NamedTuple):
 
 
 class _Lead(NamedTuple):
-    """Event of a log from which its other events follow."""
+    """Event of a log that led to its other events."""
 
     read: NamedLog
     event: Event
@@ -296,7 +296,7 @@ def judge_attempt(logs: Sequence[NamedLog], ranks: Sequence[Rank] = ()) -> Why:
 
 
 def _find_named(ranks: Sequence[Rank], text: str) -> Rank | None:
-    """Find the rank that a line names by its process, or by its number on the host."""
+    """Find the rank that a log line names by its process, or its number on the host."""
     pids, local = map(int, _ANY_PID.findall(text)), _LOCAL_RANK.search(text)
     by_pid = {rank.evidence.run.pid: rank for rank in ranks if rank.number is not None}
     for pid in pids:
@@ -359,7 +359,7 @@ def _retell(end: EndRecord, rank: Rank) -> ConsoleLog:
 
 
 def _lead(events: Sequence[Event], has_records: bool) -> Event | None:
-    """Find the event of a log from which the others follow."""
+    """Find the event of a log that led to the others."""
     if has_records:  # they say it better than the log's own warning
         events = [event for event in events if event.sign.order != Order.WATCHED]
     if any(event.sign.cause == 'rank_never_came' for event in events):

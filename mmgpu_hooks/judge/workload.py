@@ -148,13 +148,13 @@ class _Needed(NamedTuple):
 
 @dataclass(frozen=True)
 class _Part:
-    """Part of a run to which its workload is fitted."""
+    """Whole run, or the last long part of it, to which the workload is fitted."""
 
     recorded: RecordedRun
     figures: RunFigures
-    """Statistics of the part of the run alone."""
+    """Statistics of this part of the run only: times, CPU, memory."""
     notes: tuple[Text, ...] = ()
-    """Sentences for the user about the part of the run."""
+    """Sentences for the user on which part of the run was taken."""
 
     @property
     def meta(self) -> RunRecord:
@@ -441,9 +441,9 @@ def _loading_cost(part: _Part) -> _Loading:
 
 
 _RARE_FROM = 0.02
-"""Smallest share of the loading time in rare slow batches to be modelled."""
+"""Smallest share (0 to 1) of the loading time in rare slow batches to be modelled."""
 _RARE_AT_MOST = 0.05
-"""Largest share of slow batches that counts as rare.
+"""Largest share (0 to 1) of slow batches that counts as rare.
 
 The 95th percentile does not see these.
 """

@@ -97,7 +97,7 @@ class FileStamp(NamedTuple):
     size: int
     mtime_ns: int
     ctime_ns: int
-    """Time of the file's last change; setting ``mtime_ns`` back moves it, too."""
+    """Time in ns of the file's last change; setting ``mtime_ns`` back moves it, too."""
     inode: int
 
 
@@ -133,7 +133,7 @@ class _Header(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class ParsedAnnotations:
-    """Parsed annotations of one data set."""
+    """Parsed annotations of one data set: pickled attributes and serialised samples."""
 
     state: bytes
     """Pickle of the attributes that a data set gets by parsing its annotations."""
@@ -392,7 +392,7 @@ class _KeptFile(NamedTuple):
     name: str
     size: int
     used_ns: int
-    """Time in ns at which the cache file was last written or mapped."""
+    """Time, in ns since 1970, at which the cache file was last written or mapped."""
 
 
 def _list_files(folder: int | str) -> Iterator[_KeptFile]:

@@ -199,7 +199,7 @@ class CudaMemory:
             self._peak = max(self._peak or 0, peak)
 
     def _read_peak(self) -> int | None:
-        """Read the CUDA allocator's statistics, and return the peak since its reset."""
+        """Read the CUDA allocator's statistics; return peak bytes since its reset."""
         self._stats = self._read_stats()
         peak = self._find('peak_bytes')
         reserved = self._find('reserved_bytes')
@@ -210,7 +210,7 @@ class CudaMemory:
         return peak
 
     def _find(self, figure: str) -> int | None:
-        """Look up one CUDA memory statistic; ``None``, with a note why, if missing."""
+        """Look up one CUDA memory statistic by name; ``None`` if it is missing."""
         found: Any = self._stats
         for key in _STATISTICS[figure]:
             found = found.get(key) if isinstance(found, Mapping) else None
@@ -370,7 +370,7 @@ class _Step:
 
 
 class IdleShare(NamedTuple):
-    """Share of iteration time in which the GPU was idle between two train steps."""
+    """Per cent of iteration time in which the GPU was idle between two train steps."""
 
     pct: float | None
     """Idle share of the GPU in percent; ``None`` where no iteration was timed."""
@@ -416,9 +416,9 @@ class CudaEvents:
         self._most = most
         self._free: list[_Step] = []
         self._steps: deque[_Step | None] = deque()
-        """Train steps in order; ``None`` where a validation or a save came between."""
+        """CUDA events of train steps in order; ``None`` for a save or validation."""
         self._step: _Step | None = None
-        """The train step that began last."""
+        """CUDA events of the train step that began last."""
 
     def begin_step(self) -> None:
         """Record a CUDA event for the start of a train step, right before its work.

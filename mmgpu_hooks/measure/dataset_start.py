@@ -35,7 +35,7 @@ class Initialisation:
     file: str | None
     """Annotation file, as the data set names it, or else the folder of its images."""
     file_bytes: int | None
-    """Size of the annotation file; ``None`` where there is none on this host."""
+    """Size in bytes of the annotation file; ``None`` if there is none on this host."""
     wall_s: float = 0.0
     cpu_s: float = 0.0
     """CPU seconds of the training thread while the data set was initialised."""

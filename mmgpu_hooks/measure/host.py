@@ -392,7 +392,7 @@ class HostFigures(NamedTuple):
     process_cpu_s: float
     process_run_delay_s: float | None
     system_cpu_pct: float | None = None
-    """Busy share of all CPUs of the host, in percent.
+    """Busy share of all CPUs of the host, in per cent.
 
     ``None``, as ``host``, where the window is too new.
     """

@@ -28,7 +28,7 @@ def parse_end_unix_s(text: str) -> float | None:
 
 
 def ask_end_unix_s(job: int) -> float | None:
-    """Ask SLURM's controller when a job ends; takes 10 ms, at most 5 s.
+    """Ask SLURM's controller for the Unix time at which a job ends; 10 ms to 5 s.
 
     Returns:
         ``None`` without a limit, and where SLURM is not there or does not answer.
@@ -50,5 +50,5 @@ def ask_end_unix_s(job: int) -> float | None:
 
 
 def read_end_unix_s(environ: Mapping[str, str]) -> float | None:
-    """Read when SLURM ends this job from the environment (SLURM 23.02 and later)."""
+    """Read the Unix time at which SLURM ends this job, from the environment."""
     return parse_end_unix_s(environ.get('SLURM_JOB_END_TIME', ''))

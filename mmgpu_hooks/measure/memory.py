@@ -34,7 +34,7 @@ A count takes as long as a reading.
 """
 
 MOST_SHARE = 0.005
-"""Largest share of the training's time that reading its memory may take."""
+"""Largest share (0 to 1) of the training's time that reading its memory may take."""
 
 
 class MemoryFigures(NamedTuple):

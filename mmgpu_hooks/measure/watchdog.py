@@ -70,7 +70,7 @@ class Running(NamedTuple):
     part: str
     """Part of the time ledger, or class of the hook, that is running."""
     beat: float
-    """Value that changes whenever training makes progress."""
+    """Counter or time that changes whenever training makes progress."""
     usual_s: float | None
     """Usual seconds of the running part; ``None`` until it has ended once."""
     inside: PartCall | None = None

@@ -41,7 +41,7 @@ class Gradient(NamedTuple):
 
     numbers: int
     number_bytes: int
-    """Bytes per number of the gradient."""
+    """Bytes that one number of the gradient takes."""
 
     @classmethod
     def of(cls, tensor: Any) -> Gradient:
@@ -54,7 +54,7 @@ class ModelProbe(NamedTuple):
 
     points: list[ActivationPoint]
     gradients: list[Gradient]
-    """Sizes of the gradients of the trained parameters."""
+    """Sizes (numbers, and bytes of each) of the trained parameters' gradients."""
 
 
 class StepCount(NamedTuple):
@@ -66,7 +66,7 @@ class StepCount(NamedTuple):
     Shared storage counts once.
     """
     gradients: list[Gradient]
-    """Sizes of the gradients that the train step computed and dropped."""
+    """Sizes (numbers, and bytes of each) of the gradients that the step dropped."""
 
 
 class _Plan(NamedTuple):
@@ -291,12 +291,12 @@ def _run_as_one(function: Callable[..., Any], *tensors: Any) -> Any:
 
 
 class _StandIn(NamedTuple):
-    """A chain of plain operations that stands in for a CUDA kernel on the CPU."""
+    """A chain of PyTorch operations that stands in for a CUDA kernel on the CPU."""
 
     module: str
     function: str
     replace: Callable[[Any, Callable[..., Any]], Any]
-    """Function that makes a plain operation of the chain from its module and name."""
+    """Function that makes the stand-in operation from its module and function."""
 
 
 _STAND_INS = (

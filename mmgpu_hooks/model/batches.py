@@ -96,7 +96,7 @@ class _FittedLine(NamedTuple):
 
     @property
     def slope_error(self) -> float:
-        """Standard error of the line's slope."""
+        """Standard error of the line's slope, in the slope's unit."""
         return math.sqrt(self.covariance[0, 0])
 
 
@@ -138,7 +138,7 @@ class MemoryFit:
     covariance: FloatArray
     """Covariance matrix of the line's growth and fixed part, the growth first."""
     batch_sizes: tuple[int, ...]
-    """Batch sizes that the line was fitted to, ascending."""
+    """Batch sizes of the measured peaks that the line was fitted to, ascending."""
 
     def band(self, batch: Any) -> _PeakBand:
         """Compute the memory peak, in bytes, with its interval for some batch sizes."""

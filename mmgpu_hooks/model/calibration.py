@@ -32,12 +32,12 @@ is a third.
 
 _POWERS = 1.0, 4.0
 _SEEN_FROM = 0.02
-"""Smallest share of a simulated step lost to workers from which its exponent is fitted.
+"""Smallest share (0 to 1) of a simulated step lost to workers that shows its exponent.
 
 The exponent is `Workload.step_power`.
 """
 _LEAST_SHARE = 0.25
-"""Smallest share of the measured train step that stays when delays are taken out.
+"""Smallest share (0 to 1) of the measured step that stays without its delays.
 
 However delayed its threads were.
 """

@@ -1,4 +1,4 @@
-"""Predicts an iteration, and a whole training, for a setting of the loader.
+"""Predicts the seconds of an iteration, and of a training, by loader setting.
 
 By simulation, and never beyond the bound.
 """
@@ -30,7 +30,7 @@ _FEW_DRAWS = 256
 """Number of simulated batches to see how a time's error changes the prediction."""
 _NEAR = 0.03
 _FULL = 0.9
-"""Smallest share of the cores in use at which further workers gain next to nothing."""
+"""Smallest share (0 to 1) of cores in use at which more workers hardly gain."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Rate:
     wait_s: float
     """Wait for data in an iteration, fetching the batch included, s."""
     cpu_share: float
-    """Share of the cores that is in use by any process."""
+    """Share (0 to 1) of the cores that is in use by any process."""
 
 
 # a grid asks for the same settings again and again

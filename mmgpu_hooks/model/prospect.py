@@ -64,7 +64,7 @@ class Prospect:
 
     @property
     def most_gain(self) -> float:
-        """Largest share of the time that any other setting of the loader can save.
+        """Largest share (0 to 1) of time that another loader setting can save.
 
         Without workers nothing is fetched and no worker is started, which can be less
         than the bound.

@@ -34,7 +34,7 @@ class Loop:
     """Input of a loader simulation, in seconds; sequences are repeated endlessly."""
 
     workers: int
-    """Number of workers, at least one."""
+    """Number of loader workers to simulate, at least one."""
     prefetch_factor: int
     cores: float
     """Number of cores that the training loop and its workers may use together."""
@@ -260,7 +260,7 @@ class _Simulation:
             next(self._tasks[worker])
 
     def _make(self, worker: int) -> Iterator[None]:
-        """Simulate one worker of the loader."""
+        """Simulate one worker of the loader, which makes batches."""
         loop, queue = self._loop, self._queues[worker]
         cpus, waits = loop.batch_cpu_s, loop.batch_wait_s
         while True:
@@ -280,7 +280,7 @@ class _Simulation:
             self._made.add(batch)
 
     def _train(self) -> Iterator[None]:
-        """Simulate the training process."""
+        """Simulate the training process: waits for batches, and train steps."""
         loop = self._loop
         if loop.start_s > 0.0:
             yield from self._compute(_MAIN, loop.start_s * loop.workers)

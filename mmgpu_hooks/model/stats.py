@@ -329,7 +329,7 @@ def _find_cut(values: FloatArray, least_change: float) -> int | None:
 
 
 WARM_UP = 1 / 3
-"""Share of a run's first iterations left out when searching for memory growth.
+"""Share (0 to 1) of a run's first iterations left out when searching for memory growth.
 
 Caches fill, the allocator's pools grow.
 """
@@ -340,13 +340,13 @@ READINGS = 2 * BLOCKS
 
 LEAST_GROWTH_BYTES = 2**24
 LEAST_GROWTH_SHARE = 0.01
-"""Smallest growth of memory, as a share of its level, that counts as growth.
+"""Smallest growth of memory, as a share (0 to 1) of its level, that counts as growth.
 
 Growth below the larger of this and :data:`LEAST_GROWTH_BYTES` is the allocator's own.
 """
 
 _EVEN = 0.25
-"""Smallest memory growth in each block of readings, as a share of the mean growth.
+"""Smallest memory growth in each block of readings, relative to the mean growth.
 
 A pool that only reaches its largest size now and then grows by jumps, and stands still
 between them.

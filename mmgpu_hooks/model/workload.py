@@ -10,14 +10,14 @@ from mmgpu_hooks.schema.errors import NoPredictionError
 from mmgpu_hooks.schema.text import Text, phrase
 
 DEFAULT_PREFETCH = 2
-"""PyTorch's default ``prefetch_factor``."""
+"""PyTorch's default ``prefetch_factor``: batches in flight per worker."""
 
 _LEAST_CORES = 0.5
 """Smallest number of cores a run is assumed to get beside other processes' tasks."""
 
 
 _MOST_RARE = 0.25
-"""Largest share of slow occurrences at which they count as rare.
+"""Largest share (0 to 1) of slow occurrences at which they count as rare.
 
 With more of them, one spread says it all.
 """
@@ -35,7 +35,7 @@ class Cost:
     count: int = 0
     """Number of occurrences that the mean is taken over."""
     rare_share: float = 0.0
-    """Share of rare occurrences that take far longer than the others.
+    """Share (0 to 1) of rare occurrences that take far longer than the others.
 
     Such as a huge file, or a cold cache. 0 where there are none; the mean is of all."""
     rare_s: float = 0.0
@@ -117,7 +117,7 @@ class BatchLine:
     image_error_s: float = 0.0
     """Standard error of the train step's seconds per image, ``image_s``."""
     batch_sizes: tuple[int, ...] = ()
-    """Batch sizes that the line was fitted to."""
+    """Batch sizes of the measured train steps that the line was fitted to."""
 
 
 class LocalLoading(NamedTuple):
@@ -136,7 +136,7 @@ class Workload:
     """
 
     num_workers: int
-    """Number of workers of the run.
+    """Number of loader workers of the run.
 
     The next three settings are the run's, too."""
     prefetch_factor: int
@@ -293,7 +293,7 @@ class Workload:
         return LocalLoading(cpu_s, whole_s)
 
     def core_share(self, tasks: int) -> float:
-        """Return the share of a core that each of a number of tasks gets."""
+        """Return the share (0 to 1) of a core that each of a number of tasks gets."""
         return min(
             1.0,
             self.usable_cores / max(tasks, 1),
@@ -365,7 +365,7 @@ def at_batch_size(workload: Workload, batch_size: int | None) -> Workload:
 
 
 THREADS_WASTE, THREADS_ERROR = 0.025, 0.025
-"""Share of a worker's CPU time wasted by OpenCV's waiting threads, and its error.
+"""Share (0 to 1) of worker CPU time that OpenCV's threads waste, and its error.
 
 For each doubling of their number over the cores; the error is a standard error. With 4
 to 64 threads in each of 2 and 4 workers on two cores, decoding, resizing, warping,

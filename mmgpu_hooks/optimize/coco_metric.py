@@ -387,7 +387,7 @@ class ImageResults(NamedTuple):
 def tabulate_boxes(
     found: Sequence[ImageResults], categories: Sequence[int]
 ) -> NDArray[np.float64]:
-    """Makes one table of the boxes of all images.
+    """Makes one table (COCO's rows) of the boxes of all images.
 
     Args:
         found: The images that have results.
@@ -417,7 +417,7 @@ def tabulate_boxes(
 def list_masks(
     found: Sequence[ImageResults], categories: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
-    """Lists all masks in COCO's result format.
+    """Yields all masks of all images in COCO's result format.
 
     Args:
         found: The images that have results.

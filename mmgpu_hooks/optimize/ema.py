@@ -76,7 +76,7 @@ class _Lists(NamedTuple):
     """Lists of tensors to update an averaged model, valid until one is replaced."""
 
     model: Any
-    """Model whose tensors are averaged."""
+    """Model whose tensors are averaged by the EMA."""
     dicts: list[dict[str, Any]]
     """Dicts that hold the tensors and submodules of the model and of its average."""
     held: list[Any]

@@ -25,7 +25,7 @@ class SentBatch(NamedTuple):
     The copy that stands for loading is not in it.
     """
     received_error_s: float
-    """Standard error of ``received_s``."""
+    """Standard error of ``received_s``, in seconds."""
 
 
 class SentBatches(NamedTuple):

@@ -81,7 +81,7 @@ def _without_gain(change: Change) -> Change:
 
 
 def _advise_slurm(run: Run) -> Iterator[Text]:
-    """Advise how much memory to ask SLURM for."""
+    """Advise how much memory to ask SLURM for, in GiB."""
     size = find_slurm_memory(run)
     if size is None:
         return

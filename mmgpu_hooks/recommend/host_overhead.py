@@ -146,7 +146,7 @@ class _Weighed(NamedTuple):
     gain: Gain
     then: Prospect
     calm_share: float
-    """Share of time saved if each spared CPU second shortens a step by one second."""
+    """Share (0 to 1) of time saved if each spared CPU second saves one second."""
 
 
 def _weigh(job: Job, found: Recommendation, costs: Sequence[HostCost]) -> _Weighed:

@@ -37,7 +37,7 @@ def forecast_end(run: Run) -> TrainingEnd | None:
 
 
 class _Length(NamedTuple):
-    """Length of a part of a training, in hours."""
+    """Hours of a part of a training: in the whole, and still ahead."""
 
     whole: float
     """Hours of the part in the whole training."""
@@ -45,7 +45,7 @@ class _Length(NamedTuple):
     """Hours of the part that are still ahead; ``None`` if over or unknown."""
 
     def take(self, share: float) -> SavedHours:
-        """Convert a saved share of the time to hours of the whole and of the rest."""
+        """Convert a saved share (0 to 1) of time to hours of the whole and the rest."""
         rest = None if self.rest is None else share * self.rest
         return SavedHours((), share * self.whole, rest)
 

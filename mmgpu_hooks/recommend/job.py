@@ -148,7 +148,7 @@ class Setting:
         return then.image_s
 
     def handicap(self, job: Job, new: Any) -> float:
-        """Return the share of time by which a value must be faster to be chosen."""
+        """Return the share (0 to 1) of time that a new value must save to be chosen."""
         return 0.0
 
     def may_be_needed(self, job: Job, at: Choice) -> bool:
@@ -207,7 +207,7 @@ class LoneChange:
     """Judgement on a setting that is judged by itself, after the others."""
 
     cure: SaveCure
-    """Effect of the setting on checkpoint saves."""
+    """Predicted effect of the setting on the length of checkpoint saves."""
     new: Any = None
     """Recommended value of the setting; ``None`` if it is not to be changed."""
     reason: Text = _NOTHING
@@ -248,13 +248,13 @@ class Job:
     base: Prospect
     """Prediction of the training with the settings that it ran with."""
     old: Choice
-    """Values of the settings that the run had."""
+    """Values of all settings that the run was trained with, by name."""
     limits: Limits
     settings: Sequence[Setting]
     """Settings that are tuned, in the order of the search."""
     loader: str = TRAIN
     memory: CardMemory | None = None
-    """GPU memory as a function of batch size.
+    """Fitted line of GPU memory bytes by batch size.
 
     ``None`` where no other size is asked for."""
 
@@ -289,7 +289,7 @@ class Job:
     def at(
         self, choice: Choice, workload: Workload | None = None, slipping: str = ''
     ) -> Prospect:
-        """Predict the training with a choice of setting values.
+        """Predict the training with given values of the settings.
 
         Args:
             choice: Of every setting.
@@ -305,13 +305,13 @@ class Job:
         return then
 
     def settle(self, choice: Choice) -> Choice:
-        """Fill in the setting values that follow from a choice's other values."""
+        """Fill in the setting values that follow from other settings' values."""
         for setting in self.settings:
             choice = {**choice, setting.name: setting.settle(self, choice)}
         return choice
 
     def rest(self, choice: Choice) -> Choice:
-        """Reset values that need workers in a choice of settings without workers."""
+        """Reset the values that need workers, where settings have no workers."""
         if self.at(choice).loader.num_workers:
             return choice
         resting = {
@@ -328,7 +328,7 @@ class Job:
         return choice
 
     def cap(self, choice: Choice) -> WorkerCap:
-        """Find the largest number of workers that the host can carry with a choice."""
+        """Find the largest number of workers that the host can carry."""
         then, size = self.at(choice), self.base.workload.batch_size
         larger = (then.workload.batch_size or 1) / (size or 1)
         ahead = max(then.loader.prefetch_factor, DEFAULT_PREFETCH)
@@ -390,15 +390,15 @@ class Decision:
     job: Job
     new: Choice
     gain: Gain | None = None
-    """Gain of all decided values together; ``None`` if nothing changes."""
+    """Share of time saved by all decided values; ``None`` if nothing changes."""
     rejected: Mapping[str, Rejection] = field(default_factory=dict)
-    """Rejected values, by the name of the setting.
+    """Values that were rejected as not surely faster, by setting name.
 
     All together by ``''``."""
 
     @property
     def old(self) -> Choice:
-        """Values of the settings that the run had."""
+        """Values of all settings that the run was trained with, by name."""
         return self.job.old
 
     @property

@@ -1,4 +1,4 @@
-"""Limits of the host on the number of workers. Pure."""
+"""Limits of the host (cores, memory, files) on the number of workers. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
 from mmgpu_hooks.schema.text import Text, phrase
 
 SAFE_HOST_SHARE = 0.5
-"""Share of a host's memory, shared memory or file limit that workers may take.
+"""Share (0 to 1) of a host's memory, shared memory or file limit that workers may take.
 
 The rest is left to batches of unusual size, the page cache and other programs.
 """

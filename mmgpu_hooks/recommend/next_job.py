@@ -1,4 +1,4 @@
-"""Computes the CPUs that a training's next SLURM job should ask for. Pure."""
+"""Computes how many CPUs a training's next SLURM job should ask for. Pure."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def _complete(job: Job, given: Choice) -> Choice:
 
 
 def _predict_choice(job: Job, choice: Choice, names: Iterable[str]) -> Prediction:
-    """Predict a steady iteration and the whole training with one choice of settings.
+    """Predict the seconds of a steady iteration and of the whole training.
 
     Args:
         job: The run.

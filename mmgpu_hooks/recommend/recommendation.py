@@ -81,7 +81,7 @@ _TUNED = (
     'persistent_workers',
     'worker_nice',
 )
-"""Settings that ``tune=True`` may have changed."""
+"""Names of the settings that ``tune=True`` may have changed."""
 
 
 def _since_config(run: Run, changes: Sequence[Change]) -> Iterator[Change]:

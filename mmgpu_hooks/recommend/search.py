@@ -149,7 +149,7 @@ def _find_doubt_alone(
 
 
 def predict_gain(job: Job, before: Choice, after: Choice) -> Gain:
-    """Predict the share of time that one choice of settings saves over another.
+    """Predict the share (0 to 1) of time that some setting values save over others.
 
     Both see the same errors of the costs.
     """

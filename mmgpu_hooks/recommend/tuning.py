@@ -186,7 +186,7 @@ def _is_worth_a_trial(job: Job, choice: Choice, gain: Gain) -> bool:
 
 
 def _with_spare(job: Job, choice: Choice) -> Choice:
-    """Add one worker for every four to a choice of settings, if cores are left.
+    """Add one worker for every four to chosen settings, if cores are left.
 
     The search takes the fewest workers that are nearly as fast as any, and after some
     tens of iterations it does not know the slow batches yet.

@@ -75,7 +75,7 @@ class _Saved(NamedTuple):
 
 
 def _predict_saved(run: Run, found: Recommendation) -> _Saved | None:
-    """Predict the share of time that all changes together save, if any is predicted."""
+    """Predict the share (0 to 1) of time that all changes together save."""
     parts = [*_list_saved(run, found)]
     if not parts:
         return None

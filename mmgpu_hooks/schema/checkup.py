@@ -78,7 +78,7 @@ class HostCard:
 
 @dataclass(frozen=True)
 class Cards:
-    """The GPUs of the host and their driver."""
+    """GPUs of the host, versions of their driver, and ``CUDA_VISIBLE_DEVICES``."""
 
     cards: Tuple[HostCard, ...] = ()
     driver_version: Optional[str] = None
@@ -115,7 +115,7 @@ class Installed:
     torch_cuda: Optional[str] = None
     """CUDA version that torch was built for; ``None`` for a CPU or ROCm build."""
     torch_rocm: Optional[str] = None
-    """ROCm version that torch was built for."""
+    """ROCm version that torch was built for; ``None`` for other builds."""
     bounds: Tuple[Bounds, ...] = ()
     """Version bounds that MMDetection asserts when it is imported."""
     loads_weights_only: bool = False
@@ -147,9 +147,9 @@ class LostHook:
 
     name: str
     base: str
-    """Base config that has the lost hook."""
+    """Path of the base config that has the lost hook."""
     config: str
-    """Config whose ``custom_hooks`` lack the hook of a base config."""
+    """Path of the config whose ``custom_hooks`` lack the hook of a base config."""
     cure: str
     """Statement for the config that keeps the hook of its base config."""
     is_own: bool = True

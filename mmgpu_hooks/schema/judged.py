@@ -11,7 +11,7 @@ from mmgpu_hooks.schema.recorded import VerdictRecord
 from mmgpu_hooks.schema.text import Text
 
 SAVE_CAUSES = ('workers', 'other_load', 'storage', 'memory')
-"""Proven causes of a slow checkpoint save.
+"""Names of the proven causes of a slow checkpoint save.
 
 They are this run's loader workers or other programs on the cores; slow storage, of this
 host or of another; memory that ran short.
@@ -152,7 +152,7 @@ class EvidenceCounts:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Findings, verdict and judged saves of one run."""
+    """Findings, verdict and judged checkpoint saves of one training run."""
 
     verdict: Verdict
     findings: Tuple[Finding, ...] = ()
@@ -443,9 +443,9 @@ class RunComparison:
     """Differences between two training runs, with their confidence intervals."""
 
     before: str
-    """Evidence file of the first run."""
+    """Path of the first run's evidence file."""
     after: str
-    """Evidence file of the second run."""
+    """Path of the second run's evidence file."""
     verdict: Optional[str]
     """Verdict on the second run's speed: ``faster``, ``slower`` or ``no_difference``.
 
@@ -616,7 +616,7 @@ class Why:
     run: Optional[str] = None
     """Folder of the run that is judged; ``None`` where there is only a log."""
     started: Optional[str] = None
-    """Start of the judged run, by its host's clock."""
+    """Start time of the judged run, by its host's clock, as text."""
     notes: Tuple[Text, ...] = ()
     """Sentences on other runs of the folder, and on evidence that was not read."""
 
@@ -653,7 +653,7 @@ class FirstAnswer:
     """First answer on a training without GPUEfficiencyHook, from its log."""
 
     log: str
-    """Path of the log file."""
+    """Path of the log file that was judged."""
     source: str
     """Framework that wrote the log: ``mmengine`` or ``mmcv``."""
     verdict: Verdict

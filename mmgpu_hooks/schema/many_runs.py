@@ -20,7 +20,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     run: str
     """Folder of the training run, which MMEngine names by the start time."""
     evidence: str
-    """Evidence file of the run's rank 0."""
+    """Path of the evidence file of the run's rank 0."""
     owner: str
     """User that owns the run's folder; the user id where it has no name."""
     started_unix_s: Optional[float] = None
@@ -30,7 +30,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     hostname: Optional[str] = None
     ranks: Optional[int] = None
     status: Optional[str] = None
-    """Ending of the training run: ``completed``, ``interrupted`` or ``failed``.
+    """Way the training run ended: ``completed``, ``interrupted`` or ``failed``.
 
     ``None`` while it trains, and of a run that was killed."""
     verdict: Optional[str] = None

@@ -60,10 +60,10 @@ class DurationStats(Recorded, frozen=True, kw_only=True):
     count: Count
     """Number of occurrences that the statistics are taken over."""
     total_s: Number
-    """Sum of the duration over all occurrences, s."""
+    """Sum of the duration over all occurrences, in seconds."""
     mean_s: Number
     p50_s: Number
-    """Median of the duration, s."""
+    """Median of the duration, in seconds."""
     p95_s: Number
     """95th percentile of the duration, s, linearly interpolated."""
 
@@ -110,7 +110,7 @@ class TunedSettings(Recorded, frozen=True, kw_only=True):
 
 
 class HostLimits(Recorded, frozen=True, kw_only=True):
-    """Number of CPUs, memory and open files that this host allows one process."""
+    """Limits of this host on CPUs, memory and open files of one training process."""
 
     logical_cpus: Optional[Count] = None
     affinity_cpus: Optional[Count] = None
@@ -189,7 +189,7 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
 
 
 class GpuDevice(Recorded, frozen=True, kw_only=True):
-    """The GPU that this rank trains on."""
+    """Name, UUID, memory size and driver version of the GPU of this rank."""
 
     name: Optional[str] = None
     uuid: Optional[str] = None
@@ -291,7 +291,7 @@ class RunRecord(
     world_size: Count = 1
     work_dir: Optional[str] = None
     config_path: Optional[str] = None
-    """Config file that the user trains with, absolute."""
+    """Absolute path of the config file that the user trains with."""
     loop: Optional[str] = None
     """Kind of train loop: ``epoch``, ``iter`` or the class name of a custom loop."""
     max_epochs: Optional[Count] = None
@@ -387,7 +387,7 @@ class DatasetStart(Recorded, frozen=True, kw_only=True):
     """Seconds that one data set of MMEngine took to initialise, once on this rank."""
 
     kind: str
-    """Class of the data set, such as ``CocoDataset``."""
+    """Class name of the data set, such as ``CocoDataset``."""
     file: Optional[str] = None
     """Annotation file, or else the folder of its images, as the data set names it.
 
@@ -439,7 +439,7 @@ class StartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start'):
     data_sets: Tuple[DatasetStart, ...] = ()
     """Data sets in the order in which they were initialised."""
     checkpoint: Optional[str] = None
-    """Checkpoint that ``load_from`` or a resume named."""
+    """Path or URL of the checkpoint that ``load_from`` or a resume named."""
     checkpoint_bytes: Optional[Count] = None
     """Size in bytes of the checkpoint; ``None`` where it is no file of this host."""
     parameter_lines: Count = 0
@@ -456,7 +456,7 @@ class StartPartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start_part')
     elapsed_s: Number
     """Seconds since GPUEfficiencyHook was built."""
     data_set: Optional[str] = None
-    """Class of the data set that began to be initialised."""
+    """Class name of the data set that began to be initialised."""
     file: Optional[str] = None
     """File that is read in the recorded part of the training's start."""
     file_bytes: Optional[Count] = None
@@ -492,7 +492,7 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
 
     ``count`` is of those that were made. ``None`` where workers were not reached."""
     batch_time_std_s: Optional[Number] = None
-    """Standard deviation of the batch time over the batches that the loop took."""
+    """Standard deviation, s, of the batch time over the batches that the loop took."""
     batch_cpu: Optional[DurationStats] = None
     """CPU seconds of a worker for one batch, all of its threads.
 
@@ -897,7 +897,7 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
     the host), ``rank_wait`` (for other ranks), ``save`` (of the best) and ``rest``.
     ``None`` where the parts are unknown."""
     metrics_s: Optional[Mapping[str, Number]] = None
-    """Seconds in ``compute_metrics`` by class of metric."""
+    """Seconds in ``compute_metrics`` by class name of metric."""
     process_s: Optional[Mapping[str, Number]] = None
     """Seconds of processing a validation's batches, by class of metric.
 
@@ -926,7 +926,7 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
     Of what loads there: the training thread, or the whole process when it loads without
     workers."""
     process_cpu_s: Optional[Number] = None
-    """CPU seconds of the training process in steps and waits, but first waits.
+    """CPU seconds of the process in validation steps and waits but the first ones.
 
     All threads."""
     whole_cpu_s: Optional[Number] = None
@@ -973,7 +973,7 @@ class ValidationProgressRecord(
     part: str
     """Part of the validation that was running, as in ``parts_s`` of ``validation``."""
     metric: Optional[str] = None
-    """Metric of the validation that was running, if any."""
+    """Name, by class, of the validation's running metric, if one was running."""
     call_s: Number
     """Seconds that the validation's running call, as of a metric, has lasted.
 
@@ -1081,7 +1081,7 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
 
     As in ``parts_s`` of a validation."""
     metric: Optional[str] = None
-    """Metric of the validation that was running, if any."""
+    """Name, by class, of the validation's running metric, if one was running."""
     waited_s: Number
     """Seconds without progress of the training."""
     is_over: bool = False
@@ -1124,7 +1124,7 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
 
     In an uninterruptible sleep the kernel's function where that is known."""
     path: Optional[str] = None
-    """File that the worker's system call was about."""
+    """Path of the file that the worker's system call was about."""
     mount: Optional[str] = None
     """Type of the file system that holds the file of the worker's system call."""
     alike: Count = 0
@@ -1153,7 +1153,7 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
 
 
 Ending = Literal['completed', 'interrupted', 'failed']
-"""Ending of a run: ``completed``, ``interrupted`` or ``failed``."""
+"""Way a run ended: ``completed``, ``interrupted`` or ``failed``."""
 
 
 class SparedTime(Recorded, frozen=True, kw_only=True):
@@ -1172,7 +1172,7 @@ class EndRecord(EvidenceLine, frozen=True, kw_only=True, tag='end'):
     """Last record of a training that was not killed; only a verdict may follow."""
 
     status: Ending
-    """Ending of the training: ``completed``, ``interrupted`` or ``failed``.
+    """Way the training ended: ``completed``, ``interrupted`` or ``failed``.
 
     A run that died of a signal has no such line."""
     iterations: Count
@@ -1276,7 +1276,7 @@ Plain = Union[bool, int, float, str]
 
 
 class RecommendedChange(Recorded, frozen=True, kw_only=True):
-    """One setting that ``mmgpu recommend`` would change."""
+    """Key, old and new value of a setting that ``mmgpu recommend`` would change."""
 
     key: str
     """Dotted key of the config setting to change, as in ``--cfg-options``."""

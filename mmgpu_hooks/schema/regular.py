@@ -28,7 +28,7 @@ class NotRegularError(OSError):
 
 
 def open_descriptor(path: Path | str, *, or_pipe: bool = False) -> int:
-    """Open a regular file for reading; anything else at the path is refused at once.
+    """Open a regular file for reading, and return its descriptor; refuse all else.
 
     Args:
         path: The file, or a link to it.

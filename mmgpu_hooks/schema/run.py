@@ -190,7 +190,7 @@ def read_last_word(path: Path) -> recorded.EvidenceLine | None:
 
 
 class _Records(NamedTuple):
-    """Records of one evidence file."""
+    """Records of one evidence file by kind, and notes on lines left out."""
 
     records: dict[Any, list[Any]]
     """Records of the evidence file by kind."""
@@ -267,7 +267,7 @@ def _check_one_run(path: Path, starts: list[str], bad: list[str]) -> None:
 
 
 class OtherRanks(NamedTuple):
-    """Evidence of the other ranks of a run."""
+    """Evidence of the other ranks of a run, and notes on unreadable files."""
 
     ranks: List[RunEvidence]
     notes: List[Text]

@@ -43,18 +43,18 @@ class Attempt:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The files of one training run."""
+    """Paths of one training run's files: evidence of all ranks, config, older runs."""
 
     folder: Path
-    """Folder of the run's files, usually ``vis_data``."""
+    """Path of the folder with the run's files, usually ``vis_data``."""
     evidence: Path | None = None
-    """Evidence file of rank 0.
+    """Path of rank 0's evidence file.
 
     ``None`` where only MMEngine's own ``scalars.json`` is there."""
     config_copy: Path | None = None
-    """Flattened copy of the config that MMEngine left."""
+    """Path of the flattened copy of the config that MMEngine left."""
     other_ranks: tuple[Path, ...] = ()
-    """Evidence files of the run's other ranks, by rank."""
+    """Paths of the evidence files of the run's other ranks, by rank."""
     starting_ranks: tuple[Path, ...] = ()
     """Evidence of the start of ranks that have not begun to train, by rank."""
     older_runs: tuple[Path, ...] = ()
@@ -308,7 +308,7 @@ def _start_order(vis_data: Path) -> tuple[bool, str, float]:
 
 
 def _read_change_time(file: Path) -> float:
-    """Read when a file was last modified; 0 for a dotfile or a dangling link."""
+    """Read the Unix time of a file's last change; 0 for a dotfile or dangling link."""
     if not file.name.startswith('.'):
         # an editor's lock is such a link, and a run may end while its files are listed
         with contextlib.suppress(OSError):

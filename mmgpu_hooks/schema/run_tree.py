@@ -30,7 +30,7 @@ class FoundEvidence(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """A folder or file that could not be read."""
+    """A folder or file that could not be read, with the reason."""
 
     path: str
     reason: str

@@ -29,7 +29,7 @@ class SweepSetting:
 
     num_workers: int
     batch_size: Optional[int] = None
-    """Batch size of each process that trains."""
+    """Number of images per batch of each process that trains."""
     prefetch_factor: Optional[int] = None
     pin_memory: Optional[bool] = None
     amp: Optional[bool] = None
@@ -192,7 +192,7 @@ class SweepRow:
     """Largest number of workers that the host allows; ``None`` is unknown."""
     most_workers_reason: Optional[Text] = None
     folder: str = ''
-    """Folder with the trial's log and evidence."""
+    """Path of the folder with the trial's log and evidence."""
 
     @property
     def is_measured(self) -> bool:
@@ -239,7 +239,7 @@ class MemoryLine:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Results of all trials of a config on this host."""
+    """Results of a sweep: a row per trial, best settings, lines of memory."""
 
     rows: Tuple[SweepRow, ...]
     """Results of the trials, in order of batch size and workers."""
@@ -471,13 +471,13 @@ class Trial:
     error: Optional[Text] = None
     """Decisive line of the error; ``None`` when the trial completed."""
     seconds: float = 0.0
-    """Seconds of the whole trial.
+    """Seconds that the whole trial took.
 
     Imports and the building of the model are included."""
     iterations: int = 0
     """Number of iterations trained, whatever the status."""
     folder: str = ''
-    """Folder with the trial's log and evidence."""
+    """Path of the folder with the trial's log and evidence."""
     role: Optional[TrialRole] = None
     """Role of the trial in a comparison of two sides."""
     figures: Mapping[str, Any] = field(default_factory=dict)
@@ -531,9 +531,9 @@ class Profile:
     capability: Optional[Tuple[int, int]]
     """CUDA compute capability of the GPU."""
     flags: Mapping[str, Any]
-    """Flags of torch: TF32 and cuDNN."""
+    """Flags of torch that were set while profiling: TF32 and cuDNN."""
     folder: str
-    """Folder with the profiler's trace."""
+    """Path of the folder with the profiler's trace."""
     host_parts: Mapping[str, HostPart] = field(default_factory=dict)
     """Host CPU seconds by part of an iteration, without the profiler.
 

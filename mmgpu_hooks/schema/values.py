@@ -51,7 +51,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class Flag:
-    """A config setting that is on or off."""
+    """Type of a config setting that is on or off, as its allowed values."""
 
     is_optional: bool = False
     """True if ``None`` is allowed: it leaves the choice to PyTorch."""

@@ -11,7 +11,7 @@ from mmgpu_hooks.schema.recorded import EvidenceLine, RunRecord
 
 
 class EvidenceWriter:
-    """Appends records to one open evidence file.
+    """Appends records, as JSON lines, to one open evidence file.
 
     Each record goes out in one unbuffered append, so a run that is killed leaves
     every earlier line whole. When a write fails half-way (a full disk), the half

@@ -32,7 +32,7 @@ from mmgpu_hooks.show.words import say
 
 
 class Color(NamedTuple):
-    """Colour of one role on a page, in the light and the dark scheme."""
+    """Colour on a page, as hex codes for the light and the dark scheme."""
 
     light: str
     """Hex colour on a light background."""
@@ -60,7 +60,7 @@ COLORS: dict[str, Color] = {
     'other': Color('#69717b', '#8d96a0'),
     'gpu': Color('#3c7d2b', '#86c775'),
 }
-"""Colours of the page and its charts, by role."""
+"""Colours of the page and its charts, by role such as ``step``."""
 
 LIGHT = {role: color.light for role, color in COLORS.items()}
 _ROLES = {light: role for role, light in LIGHT.items()}
@@ -297,7 +297,7 @@ class _TrackSource(NamedTuple):
 
     title: Text
     role: str
-    """Colour role of the panel."""
+    """Key of the panel's colour in :data:`COLORS`."""
     field: str
     """Name of the log interval's field that the panel shows."""
 
@@ -318,7 +318,7 @@ class _TimeUnit(NamedTuple):
     """Shortest training, in seconds, for which the unit is used."""
     seconds: float
     title: Text
-    """Title of the time axis in the unit."""
+    """Title of the chart's time axis in the unit."""
 
 
 _TIME_UNITS = (

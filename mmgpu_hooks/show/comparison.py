@@ -31,7 +31,7 @@ _NAMES = {
     **{f'{part}_s': name for part, name in PART_NAMES.items()},
 }
 _LEAST_SHARE = 0.0005
-"""Smallest share of an iteration's time for a part to be in the comparison's table."""
+"""Smallest share (0 to 1) of an iteration's time for a part to be in the table."""
 
 
 class _Figures(NamedTuple):

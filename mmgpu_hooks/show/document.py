@@ -29,7 +29,7 @@ class Fact(NamedTuple):
 
     label: Text
     value: object
-    """Value to show; ``None`` hides the row."""
+    """Value to show beside the label; ``None`` hides the row."""
 
 
 class KeyFigure(NamedTuple):

@@ -606,7 +606,7 @@ def _tabulate_parts(profile: Profile) -> Iterator[Table]:
 
 
 def _describe_host_parts(profile: Profile) -> list[Section]:
-    """Table of an iteration's host time by part, plain and with ``optimize``."""
+    """Table of an iteration's host CPU seconds by part, without and with optimising."""
     parts = profile.host_parts
     if not parts:
         return []

@@ -54,7 +54,7 @@ _HOOKS_NAMED = 3
 _SHOWN = 12
 """Maximum number of rows in the tables of transforms and of saves."""
 _SHOWN_SHARE = 0.0005
-"""Smallest share of the run's time at which a part of the time ledger is shown."""
+"""Smallest share (0 to 1) of the run's time at which a ledger part is shown."""
 _USUAL_WORKERS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 _LOADER: Sequence[TableColumn] = (

@@ -26,7 +26,7 @@ class _Family(NamedTuple):
 
     label: Text
     role: str
-    """Colour role of the verdict group."""
+    """Key of the verdict group's colour in ``COLORS`` of `charts`."""
     verdicts: tuple[str, ...]
 
 

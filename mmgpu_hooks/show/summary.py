@@ -236,7 +236,7 @@ def _join(parts: Iterator[Text]) -> str:
 
 
 def _shorten(text: str) -> str:
-    """Cuts a text to two lines of the summary."""
+    """Cuts a text to the width of two lines of the summary."""
     return textwrap.shorten(text, 2 * (_WIDTH - _LABEL), placeholder=' ...')
 
 

@@ -22,7 +22,7 @@ class _LineStyle(NamedTuple):
     """Colour and marker of a line, so that no two lines differ by colour alone."""
 
     role: str
-    """Colour role of the line."""
+    """Key of the line's colour in ``COLORS`` of `charts`."""
     marker: str
 
 
@@ -90,7 +90,7 @@ class _MemoryPart(NamedTuple):
     """Part of GPU memory in a stacked bar chart: its label, colour and sizes."""
 
     role: str
-    """Colour role of the part."""
+    """Key of the part's colour in ``COLORS`` of `charts`."""
     label: Text
     sizes: Sequence[float]
     """GPU memory of the part at each batch size, in the axis's unit."""

@@ -11,7 +11,7 @@ from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.show.document import BLANK, Section, Table
 
 _WORTH = 0.01
-"""Smallest share of a validation's time at which one of its parts is named."""
+"""Smallest share (0 to 1) of a validation's time at which one of its parts is named."""
 
 _VALIDATION = phrase('validation')
 

@@ -72,7 +72,7 @@ def weigh(detail: Text, share: float | None) -> Finding:
 
 
 def fine(detail: Text) -> Finding:
-    """Make a finding that the judged matter is in order."""
+    """Make a finding that what the rule judges is in order."""
     return _make_finding('ok', detail)
 
 

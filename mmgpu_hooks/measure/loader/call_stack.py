@@ -25,7 +25,7 @@ The highest real-time signals are others' first.
 
 
 def offer_stack() -> int:
-    """Have this process print its Python stack when a signal asks for it.
+    """Have this process print its Python stack on a signal; return the descriptor.
 
     Returns:
         The descriptor that it prints into; 0 where the signal is handled, ignored or

@@ -119,7 +119,7 @@ class WorkersUse:
     """CPU seconds and run delay of workers since the last reading."""
 
     count: int = 0
-    """Number of workers that were read both at the start and at the end."""
+    """Number of workers that were read at both ends of the period."""
     cpu_s: float = 0.0
     run_delay_s: float = 0.0
     thread_cpu_s: float = 0.0

@@ -1,4 +1,4 @@
-"""Reads the settings of a live ``DataLoader``."""
+"""Reads workers, batch size and other settings of a live ``DataLoader``."""
 
 from __future__ import annotations
 

@@ -297,7 +297,7 @@ class WorkerInit:
     counters: Counters
     """Shared-memory counters that the workers write to."""
     pad_size_divisor: int
-    """Divisor of padded images' sides, as the model's data preprocessor has it."""
+    """Number that divides padded images' sides, from the data preprocessor."""
     patches: Patches = field(default_factory=Patches)
 
     def __reduce__(self) -> tuple[Any, ...]:

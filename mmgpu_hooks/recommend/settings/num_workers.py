@@ -22,7 +22,7 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 from mmgpu_hooks.schema.values import Whole
 
 OWN_CORE_GAIN = 0.1
-"""Smallest gain, as a share of time, for workers on the training process's core.
+"""Smallest share (0 to 1) of time that workers must gain to use the training's core.
 
 Sharing one is what simulations know least about.
 """
@@ -55,7 +55,7 @@ class NumWorkers(Setting):
         return replace(then, loader=replace(then.loader, num_workers=new))
 
     def handicap(self, job: Job, new: int) -> float:
-        """Return the share of time workers must gain to use the training's core."""
+        """Return the share (0 to 1) of time that more workers must save."""
         if job.run.waiting_share:
             return 0.0
         workload = job.base.workload
