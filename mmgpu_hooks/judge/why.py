@@ -494,9 +494,9 @@ def _name(lead: _Lead, state: str, is_waited_for: bool) -> Why:
     if sign.order == Order.RAISED and is_waited_for:
         # the others stand, or say that a rank left them: this is what that rank met
         cause, certainty = 'rank_lost', 'likely'
-    is_first = not event.progress and _FIRST_COLLECTIVE.search(event.text)
-    if cause == 'rank_waits' and is_first:
-        # a group that is made later counts from 1, too
+    # a group that is made later counts from 1, too; evidence retells no iterations
+    is_first = not event.progress and source != 'evidence'
+    if cause == 'rank_waits' and is_first and _FIRST_COLLECTIVE.search(event.text):
         cause, certainty = 'rank_never_came', 'likely'
     same = [
         other

@@ -128,9 +128,9 @@ def test_a_training_in_a_job_comments_on_it(cluster, tmp_path, options, comment,
 def read_verdicts(work_dir: Path) -> list[dict[str, Any]]:
     """Those in the evidence so far."""
     texts = map(Path.read_text, work_dir.glob('*/vis_data/gpu_efficiency.jsonl'))
-    lines = [line for text in texts for line in text.splitlines()]
+    lines = [line for text in texts for line in text.splitlines(keepends=True)]
     # the last one may be half written
-    records = [json.loads(line) for line in lines if line.endswith('}')]
+    records = [json.loads(line) for line in lines if line.endswith('\n')]
     return [record for record in records if record['kind'] == 'verdict']
 
 
