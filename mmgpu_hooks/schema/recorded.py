@@ -458,7 +458,7 @@ class StartPartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start_part')
     data_set: Optional[str] = None
     """Class name of the data set that began to be initialised."""
     file: Optional[str] = None
-    """File that is read in the recorded part of the training's start."""
+    """File or folder that is read in the recorded part of the training's start."""
     file_bytes: Optional[Count] = None
 
 

@@ -471,6 +471,10 @@ def test_writers_that_are_killed_leave_no_torn_file(folder, source):
             finally:
                 os._exit(1)
         time.sleep(chosen.uniform(0.001, 0.06))
+        until = time.monotonic() + 60
+        # on a busy machine the first one takes longer to write one whole
+        while not seen and folder.read(KEY) is None and time.monotonic() < until:
+            time.sleep(0.01)
         entry = folder.read(KEY)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
