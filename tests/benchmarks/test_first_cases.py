@@ -323,6 +323,7 @@ ELSEWHERE = {
     'equal': 'by the tests of optimize',
     'gpu_check': 'test_gpu_check.py plays it',
     'harness': 'test_harness.py',
+    'matrix': 'test_matrix.py',
     'markdown': 'every table is made by it',
     'planted_by_others': 'test_predict.py',
     'quick': 'test_quick.py',
