@@ -22,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: help setup demo dist docs matrix messages reference test test-slow lint clean bench-drift bench-end bench-host bench-ledger
 .PHONY: bench-holders bench-overhead bench-memory bench-memory-causes bench-metric bench-predict
 .PHONY: bench-quick bench-regret bench-runs
-.PHONY: bench-rewrite bench-saves bench-setup bench-start bench-tune bench-validation bench-whole bench-why
+.PHONY: bench-rewrite bench-rewrite-projects bench-saves bench-setup bench-start bench-tune bench-validation bench-whole bench-why
 .PHONY: gpu-check
 
 help:
@@ -50,6 +50,7 @@ help:
 	@echo 'make bench-quick     the quick form of every benchmark, to see that all run (10 minutes)'
 	@echo 'make bench-regret    recommended settings against all others (25 minutes)'
 	@echo 'make bench-rewrite   rewrite all configs of MMDetection (7 minutes)'
+	@echo 'make bench-rewrite-projects   rewrite all configs of six other projects of OpenMMLab (25 minutes)'
 	@echo 'make bench-runs      thousands of runs: listed, and judged by processes and Dask (10 minutes)'
 	@echo 'make bench-saves     slow saves, their planted causes and cures (7 minutes)'
 	@echo 'make bench-setup     the set-up of a clone, step by step (10 minutes)'
@@ -154,6 +155,9 @@ bench-regret: setup
 
 bench-rewrite: setup
 	$(BIN)/python -m benchmarks.rewrite $(BENCH_FLAGS)
+
+bench-rewrite-projects: setup
+	PIP_FLAGS='$(PIP_FLAGS)' $(BIN)/python -m benchmarks.rewrite_projects $(BENCH_FLAGS)
 
 bench-runs: setup
 	$(BIN)/python -m benchmarks.runs $(BENCH_FLAGS)
