@@ -12,15 +12,17 @@ DIST_BIN := .venv-dist/bin
 DOCS_BIN := .venv-docs/bin
 # On which the wheel is tried: make dist PYTHONS='3.9 3.12'
 PYTHONS ?= 3.9 3.10 3.11 3.12 3.13
+# What is trained in: make matrix STACKS='oldest fork', of benchmarks/matrix.py
+STACKS ?=
 PIP_INSTALL := $(BIN)/python -m pip install --quiet $(PIP_FLAGS)
 DEMO_CONFIG := configs/demo/rtmdet-tiny_demo.py
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo dist docs messages reference test test-slow lint clean bench-drift bench-end bench-host bench-ledger
+.PHONY: help setup demo dist docs matrix messages reference test test-slow lint clean bench-drift bench-end bench-host bench-ledger
 .PHONY: bench-holders bench-overhead bench-memory bench-memory-causes bench-metric bench-predict
 .PHONY: bench-quick bench-regret bench-runs
-.PHONY: bench-rewrite bench-saves bench-setup bench-start bench-tune bench-validation bench-whole bench-why
+.PHONY: bench-rewrite bench-rewrite-projects bench-saves bench-setup bench-start bench-tune bench-validation bench-whole bench-why
 .PHONY: gpu-check
 
 help:
@@ -33,6 +35,7 @@ help:
 	@echo 'make reference  write docs/en/reference from the code'
 	@echo 'make docs   build the pages of docs/ as sites, in docs/_build, and try their links (1 minute)'
 	@echo 'make dist   build the wheel, and try it on each Python at hand (5 minutes)'
+	@echo 'make matrix train the toys, and MMDetection, in other versions of torch and MMEngine (40 minutes)'
 	@echo 'make clean  remove what demo and tests wrote; .venv stays'
 	@echo 'make bench-drift     intervals of short, drifting runs against planted truth (5 minutes)'
 	@echo 'make bench-end       what a training ends later for its recommended config (7 minutes)'
@@ -47,6 +50,7 @@ help:
 	@echo 'make bench-quick     the quick form of every benchmark, to see that all run (10 minutes)'
 	@echo 'make bench-regret    recommended settings against all others (25 minutes)'
 	@echo 'make bench-rewrite   rewrite all configs of MMDetection (7 minutes)'
+	@echo 'make bench-rewrite-projects   rewrite all configs of six other projects of OpenMMLab (25 minutes)'
 	@echo 'make bench-runs      thousands of runs: listed, and judged by processes and Dask (10 minutes)'
 	@echo 'make bench-saves     slow saves, their planted causes and cures (7 minutes)'
 	@echo 'make bench-setup     the set-up of a clone, step by step (10 minutes)'
@@ -92,6 +96,11 @@ dist: .venv-dist/.tools
 	$(DIST_BIN)/twine check --strict dist/*
 	$(DIST_BIN)/check-wheel-contents dist/*.whl
 	PYTHONS='$(PYTHONS)' PIP_FLAGS='$(PIP_FLAGS)' $(DIST_BIN)/nox -- $(BENCH_FLAGS)
+
+# some stacks, or all
+matrix: .venv-dist/.tools
+	PYTHONS='$(PYTHONS)' PIP_FLAGS='$(PIP_FLAGS)' $(DIST_BIN)/nox --session \
+	    $(if $(STACKS),$(foreach name,$(STACKS),'stack($(name))'),stack) matrix_table -- $(BENCH_FLAGS)
 
 # the same settings for every language; each warning is an error
 SPHINX := $(DOCS_BIN)/sphinx-build --quiet --nitpicky --fail-on-warning --keep-going -c docs
@@ -146,6 +155,9 @@ bench-regret: setup
 
 bench-rewrite: setup
 	$(BIN)/python -m benchmarks.rewrite $(BENCH_FLAGS)
+
+bench-rewrite-projects: setup
+	PIP_FLAGS='$(PIP_FLAGS)' $(BIN)/python -m benchmarks.rewrite_projects $(BENCH_FLAGS)
 
 bench-runs: setup
 	$(BIN)/python -m benchmarks.runs $(BENCH_FLAGS)

@@ -1,8 +1,11 @@
-"""Tries the built wheel in bare virtual environments: ``make dist`` runs this.
+"""Tries the built wheel, and trains in other versions: ``make dist``, ``make matrix``.
 
-Each Python of ``PYTHONS`` that is on the machine gets the wheel twice, with the newest
-and with the lowest requirements that ``setup.py`` allows. Nothing else is installed:
-what a command imports and the wheel does not require fails here.
+``make dist``: each Python of ``PYTHONS`` that is on the machine gets the wheel twice,
+with the newest and with the lowest requirements that ``setup.py`` allows. Nothing else
+is installed: what a command imports and the wheel does not require fails here.
+
+``make matrix``: each stack of ``benchmarks/matrix.py`` gets this checkout, and some of
+the tests train in it. The table is kept where ``--output`` is given.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +32,16 @@ from nox.command import CommandFailed
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks import matrix  # noqa: E402
 from benchmarks.markdown import render_table  # noqa: E402
 
 PYTHONS = os.environ.get('PYTHONS', '3.9 3.10 3.11 3.12 3.13').split()
 PIP_FLAGS = shlex.split(os.environ.get('PIP_FLAGS', ''))
 ROWS = ROOT / '.nox' / 'rows'
 KEPT = ROOT / 'benchmarks' / 'results' / 'dist.md'
+MATRIX_ROWS = ROOT / '.nox' / 'matrix'
+"""Rows of the matrix, kept until they are tried again: a run may try some alone."""
+MATRIX_KEPT = KEPT.with_name('matrix.md')
 GOLDEN = ROOT / 'tests' / 'golden'
 SHOWN = ('click', 'numpy', 'msgspec', 'scipy', 'rich')
 """Requirements whose versions the table shows."""
@@ -63,6 +72,7 @@ for name, row in json.load(open(sys.argv[1])).items():
 """Prints the starts whose cores are wrong."""
 
 nox.options.default_venv_backend = 'venv'
+nox.options.sessions = ['wheel', 'table']
 
 
 def find_python(version: str) -> Path | None:
@@ -86,6 +96,7 @@ def find_python(version: str) -> Path | None:
 
 FOUND = {version: path for version in PYTHONS if (path := find_python(version))}
 ROWS.mkdir(parents=True, exist_ok=True)
+MATRIX_ROWS.mkdir(parents=True, exist_ok=True)
 # where nox looks for them
 os.environ['PATH'] = os.pathsep.join(
     [*(str(path.parent) for path in FOUND.values()), os.environ['PATH']]
@@ -244,3 +255,156 @@ def table(session: nox.Session) -> None:
         session.error(f'the wheel was tried on no Python: none of {PYTHONS} is here')
     if '--output' in session.posargs:
         KEPT.write_text(page + '\n')
+
+
+def choose_python(stack: matrix.Stack) -> str | None:
+    """Choose the best Python for a stack that is on the machine."""
+    return next((version for version in stack.pythons if version in FOUND), None)
+
+
+def read_row(name: str, part: str) -> matrix.Row:
+    """Read a row of the matrix, as it was tried last."""
+    path = MATRIX_ROWS / f'{name}-{part}.json'
+    if path.is_file():
+        return matrix.Row(**json.loads(path.read_text()))
+    is_here = choose_python(matrix.STACKS[name]) is not None
+    problem = 'not tried' if is_here else 'no such Python here'
+    return matrix.Row(name, part, problem=problem)
+
+
+def keep_row(row: matrix.Row) -> None:
+    """Keep a row of the matrix for the table."""
+    path = MATRIX_ROWS / f'{row.name}-{row.part}.json'
+    path.write_text(json.dumps(asdict(row)))
+
+
+@nox.session
+@nox.parametrize(
+    'python,name',
+    [
+        nox.param(python, name, id=name)
+        for name, stack in matrix.STACKS.items()
+        if (python := choose_python(stack))
+    ],
+)
+def stack(session: nox.Session, name: str) -> None:
+    """Install a stack, and train in it."""
+    tried = matrix.STACKS[name]
+    parts = [part for found, part in matrix.PARTS if found == name]
+    today = str(datetime.date.today())
+    for part in parts:
+        keep_row(matrix.Row(name, part, date=today, problem='not installed'))
+    session.install('--quiet', *PIP_FLAGS, *tried.packages)
+    ours = f'{ROOT}[metric]' if tried.detection else str(ROOT)
+    tools = ('pytest>=8', 'pytest-timeout', '-e', ours)
+    session.install('--quiet', *PIP_FLAGS, *tools)
+    session.install('--quiet', *PIP_FLAGS, '--no-deps', *tried.openmmlab)
+    failed = []
+    for part in parts:
+        if part == matrix.DETECTION:
+            install_detection(session, tried)
+        row = train(session, name, part)
+        keep_row(row)
+        failed += row.unexpected or ([] if row.passed else [f'no test of {part}'])
+    # up to 6 GB each
+    shutil.rmtree(session.virtualenv.location)
+    if failed:
+        session.error(f'these failed, see above: {", ".join(failed)}')
+
+
+def install_detection(session: nox.Session, tried: matrix.Stack) -> None:
+    """Install MMCV with its operators, compiled for the CPU, and MMDetection."""
+    first, *_ = tried.detection
+    if first.endswith('.sh'):
+        script = str(ROOT / first)
+        location = session.virtualenv.location
+        session.run('sh', script, location, *PIP_FLAGS, external=True)
+        return
+    compiling = {
+        'MMCV_WITH_OPS': '1',
+        'FORCE_CPU': '1',
+        'MAX_JOBS': '2',
+        'CUDA_VISIBLE_DEVICES': '',
+        # no debugging symbols, which take half of the compiler's time
+        'CFLAGS': '-g0 -O1',
+        'CXXFLAGS': '-g0 -O1',
+    }
+    mmcv, detection = tried.detection
+    options = ('--quiet', *PIP_FLAGS, '--no-deps', '--no-build-isolation')
+    with tempfile.TemporaryDirectory() as folder:
+        script = str(ROOT / 'requirements' / 'build_mmcv.py')
+        session.run('python', script, mmcv, folder, *PIP_FLAGS, env=compiling)
+        (built,) = Path(folder).glob('*.whl')
+        session.install(*options, str(built))
+    session.install(*options, detection)
+
+
+def train(session: nox.Session, name: str, part: str) -> matrix.Row:
+    """Run the tests of one part; the row that they give.
+
+    What fails is tried once more, alone: some tests compare times.
+    """
+    versions = json.loads(session.run('python', '-c', READ_VERSIONS, silent=True))
+    first = found = run_tests(session, matrix.TESTS[part])
+    if first.failed:
+        found = run_tests(session, list(map(matrix.name_path, first.failed)))
+    retried = [test for test in first.failed if test in found.passed]
+    return matrix.Row(
+        name,
+        part,
+        versions=versions,
+        passed=len(first.passed) + len(retried),
+        failed=found.failed if first.failed else [],
+        retried=retried,
+        skipped=Counter(first.skipped.values()),
+        minutes=first.seconds / 60,
+        date=str(datetime.date.today()),
+    )
+
+
+def run_tests(session: nox.Session, tests: Sequence[str]) -> matrix.Report:
+    """Run files and tests in a session's environment; what they gave.
+
+    Each file in a process of its own: older versions of torch do not train in a process
+    forked from one that has trained, and a crash costs one file.
+    """
+    files: dict[str, list[str]] = {}
+    for test in tests:
+        files.setdefault(test.partition('::')[0], []).append(test)
+    return matrix.merge([run_file(session, *each) for each in files.items()])
+
+
+def run_file(session: nox.Session, file: str, tests: Sequence[str]) -> matrix.Report:
+    """Run tests of one file; what they gave."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, 'report.xml')
+        session.run(
+            'python',
+            '-m',
+            'pytest',
+            '-q',
+            '-p',
+            'no:cacheprovider',
+            '-m',
+            'not slow and not timing',
+            '--junitxml',
+            str(report),
+            *tests,
+            # 1 and 2: tests, or files of them, that failed; below 0: a signal
+            success_codes=range(-64, 3),
+            env={'CUDA_VISIBLE_DEVICES': ''},
+        )
+        if not report.is_file():
+            return matrix.Report([], [Path(file).stem], {}, 0.0)
+        return matrix.read_report(report)
+
+
+@nox.session(python=False)
+def matrix_table(session: nox.Session) -> None:
+    """Print what each stack gave; keep it where ``--output`` is given."""
+    rows = [read_row(name, part) for name, part in matrix.PARTS]
+    page = matrix.render_page(rows, f'{platform.system()} {platform.machine()}')
+    print(page)
+    if '--output' in session.posargs:
+        MATRIX_KEPT.write_text(page)
+        matrix.write_pages(rows, ROOT / 'docs')

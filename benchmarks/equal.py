@@ -32,5 +32,7 @@ def is_equal(one: Any, other: Any) -> bool:
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:
-    flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
-    return bytes(flat.numpy())
+    flat = tensor.detach().contiguous().view(-1)
+    if flat.dtype == torch.bfloat16:  # which NumPy has not
+        flat = flat.view(torch.int16)
+    return bytes(flat.numpy().tobytes())

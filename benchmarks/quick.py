@@ -39,6 +39,7 @@ BENCHMARKS = (
     'predict',
     'regret',
     'rewrite',
+    'rewrite_projects',
     'runs',
     'saves',
     'setup_time',

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,11 @@ KEYS = (
     'pin_memory',
     'batch_size',
 )
-PAIR = rf"['\"]?(?:{'|'.join([*KEYS, THREADS[-1]])})['\"]?\s*[=:]\s*[\w.*+{{}} ]+"
+_NAMES = '|'.join([*KEYS, THREADS[-1]])
+PAIR = rf"['\"]?\w*(?:{_NAMES})\w*['\"]?\s*[=:]\s*[\w.*+{{}} ]+"
+"""Pattern of a setting, or of a variable such as ``train_batch_size_per_gpu``.
+
+That no other variable is changed is seen in what the result holds."""
 _FORMS = (
     f'{LOADER}=dict()',
     f'{LOADER}.update()',
@@ -66,6 +70,9 @@ ADDED = f'(?:{"|".join(map(re.escape, _FORMS))})*'
 Flat = Mapping[tuple[str, ...], Any]
 """Type of a config's values by their path."""
 
+ReadOptions = Callable[[list[str]], Any]
+"""Reads ``--cfg-options`` from the arguments of a training script."""
+
 
 @dataclass
 class Tally:
@@ -75,9 +82,17 @@ class Tally:
     threads: int = 0
     """Number of configs that set OpenCV's number of threads."""
     rewritten: int = 0
-    refused: int = 0
-    faults: int = 0
+    unloaded: dict[str, str] = field(default_factory=dict)
+    """Errors of configs that MMEngine does not load, by their path."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Reasons of refusals, by the config's path."""
+    faults: dict[str, str] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
+
+    @property
+    def in_scope(self) -> int:
+        """Configs that load and have a setting to change."""
+        return self.rewritten + len(self.refused) + len(self.faults)
 
 
 class LoadClock:
@@ -175,12 +190,24 @@ def choose_settings(before: Flat) -> dict[str, Any]:
     return {**{f'{LOADER}.{key}': value for key, value in wanted.items()}, **own}
 
 
+def is_variable(key: tuple[str, ...], before: Flat, after: Flat, asked: Flat) -> bool:
+    """True if a key is the variable that a setting is written through.
+
+    A setting that has a variable of its own changes that, which is a key of the config
+    as well. It had the setting's value, and has the new one.
+    """
+    return len(key) == 1 and any(
+        (before.get(key), after.get(key)) == (before.get(path), value)
+        for path, value in asked.items()
+    )
+
+
 def find_fault(
     path: Path,
     before: Flat,
     settings: dict[str, Any],
     outcome: RewriteOutcome,
-    script: Any,
+    read_options: ReadOptions,
 ) -> str | None:
     """Finds a fault in a rewritten config; ``None`` if there is none.
 
@@ -189,7 +216,7 @@ def find_fault(
         before: What it holds.
         settings: What was asked for.
         outcome: What the rewrite answered.
-        script: MMDetection's ``tools/train.py``.
+        read_options: Of the training script that the command line is for.
     """
     if outcome.target is None:
         return f'nothing was written: {outcome.status}'
@@ -199,8 +226,11 @@ def find_fault(
         return f'the result does not load: {type(error).__name__}: {error}'
     asked = {tuple(key.split('.')): value for key, value in settings.items()}
     expected = {**before, **asked}
-    # one that is written through its only variable changes that variable, too
-    odd = [key for key in differing(expected, after) if (LOADER, *key) not in asked]
+    odd = [
+        key
+        for key in differing(expected, after)
+        if not is_variable(key, before, after, asked)
+    ]
     if odd:
         return f'other keys differ: {odd[:3]}'
     result = outcome.target.read_bytes()
@@ -209,26 +239,26 @@ def find_fault(
     again = rewrite_config(outcome.target, settings)
     if (again.status, outcome.target.read_bytes()) != ('unchanged', result):
         return f'a second pass is {again.status}'
-    argv = ['train.py', str(path), *shlex.split(outcome.cfg_options)]
-    with mock.patch.object(sys, 'argv', argv):
-        options = script.parse_args().cfg_options
     config = load(path)
+    options = read_options([str(path), *shlex.split(outcome.cfg_options)])
     config.merge_from_dict(options)
     odd = differing(expected, flatten(config.to_dict(keep_imported=True)))
     return f'--cfg-options differs in {odd[:3]}' if odd else None
 
 
-def rewrite_all(paths: Sequence[Path], root: Path, script: Any) -> Tally:
-    """Rewrites each config that can be loaded and has a setting to change."""
+def rewrite_all(paths: Sequence[Path], root: Path, read_options: ReadOptions) -> Tally:
+    """Rewrites every config that loads and has a setting to change."""
     tally, clock = Tally(files=len(paths)), LoadClock()
     timed = staticmethod(clock.wrap(Config.fromfile))
     as_dict = clock.wrap(Config.to_dict)
     for path in paths:
-        name = path.relative_to(root)
+        name = path.relative_to(root).as_posix()
         try:
             before = flatten(load(path).to_dict(keep_imported=True))
         except Exception as error:  # noqa: BLE001 - a config is a program
-            say(f'{name}: MMEngine does not load it: {type(error).__name__}: {error}')
+            reason = f'{type(error).__name__}: {error}'.replace(f'{root}/', '')
+            say(f'{name}: MMEngine does not load it: {reason}')
+            tally.unloaded[name] = reason
             continue
         if not (settings := choose_settings(before)):
             continue
@@ -242,13 +272,15 @@ def rewrite_all(paths: Sequence[Path], root: Path, script: Any) -> Tally:
         tally.seconds.append(time.process_time() - begin - clock.seconds)
         if outcome.status == 'refused':
             say(f'{name}: refused: {outcome.reason}')
-            tally.refused += 1
+            reason = str(outcome.reason).removeprefix(f'{path}: ')
+            tally.refused[name] = reason.replace(f'{root}/', '')
             continue
-        fault = find_fault(path, before, settings, outcome, script)
-        if fault is not None:
+        fault = find_fault(path, before, settings, outcome, read_options)
+        if fault is None:
+            tally.rewritten += 1
+        else:
             say(f'{name}: {fault}')
-        tally.faults += fault is not None
-        tally.rewritten += fault is None
+            tally.faults[name] = fault
         if outcome.target is not None:
             outcome.target.unlink()
     return tally
@@ -256,13 +288,13 @@ def rewrite_all(paths: Sequence[Path], root: Path, script: Any) -> Tally:
 
 def list_figures(tally: Tally) -> Iterator[Figure]:
     """Returns figures over all configs."""
-    count = tally.rewritten + tally.refused + tally.faults
+    count = tally.in_scope
     note = f'of {tally.files} files; the others have neither setting, or do not load'
     yield Figure('configs in scope', count, note=note)
     yield Figure('of them with opencv_num_threads', tally.threads)
-    refused_pct = 100 * tally.refused / max(1, count)
+    refused_pct = 100 * len(tally.refused) / max(1, count)
     yield at_most('refused', refused_pct, MAX_REFUSED_PCT, '%')
-    yield exactly('faults', tally.faults, 0)
+    yield exactly('faults', len(tally.faults), 0)
     seconds, name = tally.seconds, 'CPU per config besides loading'
     yield Figure(f'{name}, median', quantile(seconds, 0.5), 's')
     yield at_most(f'{name}, p95', quantile(seconds, 0.95), MAX_SECONDS, 's')
@@ -279,12 +311,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     assert train is not None and train.loader is not None
     script = importlib.util.module_from_spec(train)
     train.loader.exec_module(script)
+
+    def read_options(words: list[str]) -> Any:
+        with mock.patch.object(sys, 'argv', ['train.py', *words]):
+            return script.parse_args().cfg_options
+
     with tempfile.TemporaryDirectory(prefix='mmgpu-bench-') as folder:
         root = Path(folder, 'configs')
         shutil.copytree(mim / 'configs', root)
         paths = sorted(root.rglob('*.py'))
         step = QUICK_STEP if benchmark.is_quick else 1
-        tally = rewrite_all(paths[::step], root, script)
+        tally = rewrite_all(paths[::step], root, read_options)
     benchmark.add(*list_figures(tally))
     return benchmark.finish()
 

@@ -69,5 +69,7 @@ def _read_settings(optimizer: Any, group: Any) -> str:
 
 
 def _fills_new_tensors() -> bool:
-    is_asked = getattr(torch.utils.deterministic, 'fill_uninitialized_memory', False)
+    # since torch 2.1; those before fill none
+    module = getattr(torch.utils, 'deterministic', None)
+    is_asked = getattr(module, 'fill_uninitialized_memory', False)
     return bool(is_asked and torch.are_deterministic_algorithms_enabled())

@@ -25,6 +25,8 @@ from mmgpu_hooks.schema.recorded import SparedTime
 Formula = Callable[[Any, int, list[Any], list[Any]], None]
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _SIZES = (1, 7, 1000, 70_001)
+_CALLS = ('_foreach_mul_', '_foreach_add_', '_foreach_lerp_', '_foreach_copy_')
+"""Multi-tensor calls that averages are updated by; torch before 2.1 lacks the last."""
 
 
 def _average(ema: Any, steps: int, averages: list[Any], sources: list[Any]) -> None:
@@ -103,12 +105,16 @@ class ListedAverage:
         on_failure: Called when it cannot go on.
 
     Raises:
-        RefusalError: If its class is not known, or computes other bits here.
+        RefusalError: If its class is not known, or computes other bits here, or if
+            this PyTorch has no multi-tensor calls for it.
     """
 
     def __init__(self, ema: Any, on_failure: OnFailure) -> None:
         kind = type(ema)
         name = f'{kind.__module__}.{kind.__qualname__}'
+        lacking = [call for call in _CALLS if not hasattr(torch, call)]
+        if lacking:
+            raise RefusalError(f'this PyTorch has no torch.{lacking[0]}')
         if name not in FORMULAS:
             raise RefusalError(f'{name} is no average whose formula is known')
         own = kind.update_parameters

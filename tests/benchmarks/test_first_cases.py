@@ -7,6 +7,7 @@ import inspect
 import pkgutil
 import re
 import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from benchmarks import (
     quick,
     regret,
     rewrite,
+    rewrite_projects,
     runs,
     saves,
     setup_time,
@@ -185,6 +187,24 @@ def build_rewrite(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
     return list(rewrite.list_figures(tally))
 
 
+def build_rewrite_projects(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
+    wheel = folder / 'mmpose-1.3.2-py3-none-any.whl'
+    text = 'train_dataloader = dict(num_workers=2, batch_size=2)\n'
+    with zipfile.ZipFile(wheel, 'w') as archive:
+        archive.writestr('mmpose/.mim/configs/a/b.py', text)
+        archive.writestr('mmpose/.mim/configs/a/c.py', "_base_ = './none.py'\n")
+        archive.writestr('mmpose/.mim/tools/train.py', 'raise RuntimeError\n')
+        archive.writestr('mmpose/__init__.py', 'raise RuntimeError\n')
+    root = rewrite_projects.unpack_configs('mmpose', folder, folder / 'mmpose')
+    paths = sorted(root.rglob('*'))
+    assert [path.name for path in paths] == ['a', 'b.py', 'c.py']
+    tally = rewrite.rewrite_all(paths[1:], root, rewrite_projects.read_options)
+    assert (tally.files, tally.rewritten, [*tally.unloaded]) == (2, 1, ['a/c.py'])
+    table = rewrite_projects.render_tallies({'mmpose': tally})
+    assert re.search(r'\| mmpose 1.3.2 +\| 2 +\| 1 +\| 0 +\| 0 +\| 0 +\| 1 ', table)
+    return list(rewrite_projects.list_figures({'mmpose': tally}))
+
+
 def build_runs(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
     runs.write_fleet(folder / 'listed', 30, has_verdict=True)
     listing = runs.list_runs(folder / 'listed', 'csv')
@@ -323,6 +343,7 @@ ELSEWHERE = {
     'equal': 'by the tests of optimize',
     'gpu_check': 'test_gpu_check.py plays it',
     'harness': 'test_harness.py',
+    'matrix': 'test_matrix.py',
     'markdown': 'every table is made by it',
     'planted_by_others': 'test_predict.py',
     'quick': 'test_quick.py',

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import random
+from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 from benchmarks import overhead, regret, whole
 from benchmarks.overhead import Account, Costs, Growth, Pairs, Spent
 from benchmarks.predict import Case
-from benchmarks.rewrite import differing, flatten, is_kept
+from benchmarks.rewrite import differing, flatten, is_kept, is_variable
+from benchmarks.rewrite_projects import list_reasons, parse_projects
 from fakes.clock import HandClock
 from mmgpu_hooks.schema.judged import Prediction
 
@@ -232,3 +234,36 @@ def test_advice_is_held_against_the_best_by_hand(case, after, share_pct, verdict
     figures = list(whole.list_figures({'it': outcome}))
     assert [figure.verdict for figure in figures] == verdicts
     assert ('num_workers=6' in whole.render_cases({'it': outcome})) is bool(after)
+
+
+def test_reasons_that_differ_in_names_are_one_line():
+    reasons = {
+        'a.py': "expected 'x' in /p/a.py:3, found none",
+        'b.py': "expected 'y' in /p/b.py:12, found none",
+        'c.py': 'two loaders',
+    }
+    assert list_reasons(reasons) == [
+        "2: expected 'x' in /p/a.py:3, found none (`a.py`)",
+        '1: two loaders (`c.py`)',
+    ]
+
+
+def test_an_unknown_project_is_refused():
+    assert parse_projects('mmpose, mmyolo') == ['mmpose', 'mmyolo']
+    with pytest.raises(ArgumentTypeError, match="found 'mmdet'"):
+        parse_projects('mmpose,mmdet')
+
+
+@pytest.mark.parametrize(
+    ('key', 'after', 'found'),
+    [
+        pytest.param('size', 9, True, id='changed as asked'),
+        pytest.param('size', 7, False, id='another value'),
+        pytest.param('other', 9, False, id='of another value before'),
+        pytest.param('new', 9, False, id='not there before'),
+    ],
+)
+def test_the_variable_of_a_setting_may_change_with_it(key, after, found):
+    setting = ('train_dataloader', 'batch_size')
+    before = {setting: 8, ('size',): 8, ('other',): 4}
+    assert is_variable((key,), before, {(key,): after}, {setting: 9}) == found

@@ -173,6 +173,13 @@ def test_no_average_and_a_replaced_update_are_refused(ema):
         ListedAverages(hooked(ema), fail)
 
 
+def test_a_pytorch_without_multi_tensor_calls_is_refused(ema, monkeypatch):
+    """Before 2.1; else a training would end at its first copy of a buffer."""
+    monkeypatch.delattr(torch, '_foreach_copy_')
+    with pytest.raises(RefusalError, match=r'no torch\._foreach_copy_'):
+        ListedAverages(hooked(ema), fail)
+
+
 def test_another_formula_is_refused(ema, monkeypatch):
     def avg_func(ema: Any, average: Any, source: Any, steps: Any) -> None:
         average.mul_(1 - ema.momentum).add_(source, alpha=ema.momentum)

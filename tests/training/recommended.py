@@ -44,6 +44,7 @@ default_hooks = dict(
     logger=dict(type='LoggerHook', interval=4),
     checkpoint=dict(type='CheckpointHook', interval=-1, save_last=False),
     gpu_efficiency=dict(type='mmgpu_hooks.GPUEfficiencyHook', stuck_after_s=0))
+env_cfg = dict(cudnn_benchmark=False)
 visualizer = dict(type='Visualizer', vis_backends=[dict(type='LocalVisBackend')])
 """
 CHILD = "_base_ = ['../base/{base}.py']\nrandomness = dict(seed=3)\n"

@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import torch
 
 from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
 from mmgpu_hooks.schema.values import FAST_METRIC
 from training.detection import Task, render_config, train_all
-from training.toy import evidence_of, scalar_lines, summarize_scalars
+from training.toy import (
+    evidence_of,
+    load_checkpoint,
+    scalar_lines,
+    summarize_scalars,
+)
 
 ITERATIONS = 12
 LOGGED = [3, 6, 9, 12]
@@ -208,7 +212,7 @@ def test_tensorboard_event_files_have_them(detections):
 
 def test_checkpoints_hold_none_of_ours(detections):
     path = detections.folder / DEFAULT_HOOKS / 'epoch_2.pth'
-    checkpoint = torch.load(path, map_location='cpu', weights_only=False)
+    checkpoint = load_checkpoint(path)
     hub = checkpoint['message_hub']
     assert 'train/loss' in hub['log_scalars']
     assert not {f'train/{name}' for name in SCALARS} & set(hub['log_scalars'])

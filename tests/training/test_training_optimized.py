@@ -22,7 +22,15 @@ from mmgpu_hooks.config.hook_arguments import OPTIMIZATIONS
 from mmgpu_hooks.optimize.param_groups import QuickGroup
 from mmgpu_hooks.schema.run import read_evidence
 from training.detection import Task, render_config, train_all
-from training.toy import HOOK, LossTape, ToyModel, build_runner, log_of, train
+from training.toy import (
+    HOOK,
+    LossTape,
+    ToyModel,
+    build_runner,
+    load_checkpoint,
+    log_of,
+    train,
+)
 
 PARAMWISE = {'norm_decay_mult': 0.0, 'bias_decay_mult': 0.0}
 ADAMW = {
@@ -47,7 +55,7 @@ class DeepModel(ToyModel):
             self.convolution, nn.BatchNorm2d(4), *more, nn.BatchNorm2d(4)
         )
         for weights in self.parameters():
-            nn.init.uniform_(weights, generator=torch.Generator().manual_seed(1))
+            weights.data.uniform_(generator=torch.Generator().manual_seed(1))
 
 
 class Autocast(OptimWrapper):
@@ -100,7 +108,7 @@ def run(
 
 def load(path: Path) -> dict[str, Any]:
     """A checkpoint, but for what tells one run from another."""
-    saved: dict[str, Any] = torch.load(path, weights_only=False)
+    saved: dict[str, Any] = load_checkpoint(path)
     del saved['meta']
     scalars = saved['message_hub']['log_scalars']
     for name in [name for name in scalars if re.search('time', name)]:
@@ -355,6 +363,7 @@ def find_run(folder: Path) -> str:
 @pytest.fixture(scope='module')
 def detectors(images, tmp_path_factory):
     """RTMDet as users train it: plain, with all on, and as ``mmgpu run`` has it."""
+    pytest.importorskip('mmdet', exc_type=ImportError)
     folder = tmp_path_factory.mktemp('detectors')
     dotted = "gpu_efficiency=dict(type='mmgpu_hooks.GPUEfficiencyHook')"
     tail = (

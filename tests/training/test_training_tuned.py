@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import torch
-from mmdet.engine.hooks import YOLOXModeSwitchHook
 from mmengine.runner import FlexibleRunner, Runner
 
 from fakes.tuning import NoAdviser, Script, ScriptedAdviser, judge, propose, settings
@@ -271,6 +270,7 @@ class Seen(AfterIteration):
 
 
 def test_a_mode_that_a_hook_switches_reaches_workers_that_live_on(tmp_path, script):
+    hooks = pytest.importorskip('mmdet.engine.hooks', exc_type=ImportError)
     kept = settings(2, persistent_workers=True)
     script(propose(NONE, kept), judge(kept, kept, 'gain'))
     seen = Seen()
@@ -280,7 +280,7 @@ def test_a_mode_that_a_hook_switches_reaches_workers_that_live_on(tmp_path, scri
         epochs=3,
         dataset=Switching(80),
         hook=TUNED,
-        custom_hooks=[YOLOXModeSwitchHook(num_last_epochs=1), seen],
+        custom_hooks=[hooks.YOLOXModeSwitchHook(num_last_epochs=1), seen],
     )
     runner.model.bbox_head = WithHead.Head()
     train(runner)

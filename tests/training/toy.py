@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import time
@@ -80,7 +81,7 @@ class ToyModel(BaseModel):
         self.convolution = nn.Conv2d(3, 4, 3)
         # made before the Runner seeds anything
         for weights in self.parameters():
-            nn.init.uniform_(weights, generator=torch.Generator().manual_seed(1))
+            weights.data.uniform_(generator=torch.Generator().manual_seed(1))
         self.step_s = step_s
 
     def forward(
@@ -175,6 +176,9 @@ class AfterIteration(Hook):
         self.action(runner)
 
 
+_COLLATING: dict[Any, str] = {pseudo_collate: 'pseudo_collate'}
+
+
 def build_runner(
     work_dir: Path,
     *,
@@ -237,7 +241,8 @@ def build_runner(
             'batch_size': batch_size,
             'num_workers': num_workers,
             'persistent_workers': persistent_workers,
-            'collate_fn': {'type': collate_fn},
+            # MMEngine 0.8 takes no function for its own one
+            'collate_fn': {'type': _COLLATING.get(collate_fn, collate_fn)},
         },
         train_cfg={'by_epoch': by_epoch, 'val_interval': val_interval, **limits},
         optim_wrapper=optim_wrapper or {'optimizer': {'type': 'SGD', 'lr': 0.01}},
@@ -285,6 +290,15 @@ def train(runner: Runner) -> Runner:
 def losses_of(runner: Runner) -> list[str]:
     """What the runner's LossTape kept."""
     return next(hook for hook in runner.hooks if isinstance(hook, LossTape)).losses
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Load a checkpoint with all that is in it, onto the CPU."""
+    # torch 1.13 and later ask for it
+    has_choice = 'weights_only' in inspect.signature(torch.load).parameters
+    options = {'weights_only': False} if has_choice else {}
+    checkpoint: dict[str, Any] = torch.load(path, map_location='cpu', **options)
+    return checkpoint
 
 
 def find_evidence(work_dir: Path, name: str = 'gpu_efficiency.jsonl') -> Path:

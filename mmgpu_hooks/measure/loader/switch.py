@@ -92,14 +92,16 @@ class LoaderSwitch:
 
     def find_obstacle(self) -> str | None:
         """Say why the DataLoader cannot get other workers; ``None`` if it can."""
-        from torch.utils.data import DataLoader, IterableDataset, MapDataPipe
+        from torch.utils import data
 
         loader = self._loader
-        if type(loader) is not DataLoader:
+        if type(loader) is not data.DataLoader:
             name = type(loader).__name__
             return f'batches come from a {name}, which is no plain DataLoader'
         dataset = loader.dataset
-        if isinstance(dataset, (IterableDataset, MapDataPipe)):
+        # since torch 1.11
+        pipe: Any = getattr(data, 'MapDataPipe', data.IterableDataset)
+        if isinstance(dataset, (data.IterableDataset, pipe)):
             kind = type(dataset).__name__
             return f'its data set, a {kind}, deals samples out to its workers itself'
         lacking = [name for name in _NEEDED if not hasattr(loader, name)]
