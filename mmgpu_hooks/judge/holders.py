@@ -173,7 +173,7 @@ def describe_memory(run: Run) -> Text | None:
 
 
 def find_shares(run: Run) -> MemoryShares | None:
-    """Find what held the host's memory when it was fullest.
+    """Find the bytes of host memory that each kind of process held at the fullest.
 
     Args:
         run: One rank's, with its other ranks where they were read.
@@ -449,12 +449,12 @@ def _find_worker_cost(run: Run, ranks: Sequence[MemoryRecord]) -> _WorkerCost:
 
 
 class _Left(NamedTuple):
-    """Seconds until the training ends and until its epoch ends; infinite if unknown."""
+    """Seconds from the last log interval to the end of training and of its epoch."""
 
     training: float
     epoch: float
     whole_epoch: float
-    """Seconds of one whole epoch of the training."""
+    """Seconds that each epoch takes, from its first iteration to its last."""
 
 
 def _find_left_s(run: Run) -> _Left:

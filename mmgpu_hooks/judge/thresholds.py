@@ -81,7 +81,7 @@ Validation, and not training, is then what the run does.
 """
 
 VALIDATION_PART_NOTICE = 0.05
-"""Smallest share (0 to 1) of the run's time in one validation part: a finding.
+"""Smallest share (0 to 1) of the run's time at which a validation part is reported.
 
 Three minutes in an hour.
 """
@@ -99,13 +99,13 @@ Hooks usually take well under 1 %.
 """
 
 RUN_DELAY_PROBLEM = 0.25
-"""Smallest share (0 to 1) of workers' wanted core time in core waits to report.
+"""Smallest share (0 to 1) of workers' time, running or ready, in core waits: reported.
 
 Of the loader's workers.
 """
 
 MAIN_DELAY_PROBLEM = 0.10
-"""Smallest share (0 to 1) of an iteration in main-thread core waits: a problem.
+"""Smallest share (0 to 1) of an iteration that the main thread's core waits must reach.
 
 The training thread is ready and has no core.
 """
@@ -183,7 +183,7 @@ Several small reasons, and jitter, come to half of it.
 """
 
 MEMORY_PROVEN = 0.5
-"""Smallest share (0 to 1) of a save's delay in memory waits: memory was short."""
+"""Smallest share (0 to 1) of a save's delay in memory waits that blames memory."""
 
 SAVE_CURE_WORTH = 0.01
 """Smallest share (0 to 1) of the run's time lost to slow saves worth a change."""
@@ -234,13 +234,13 @@ OWN_THREADS = 3
 """Number of a worker's threads that PyTorch starts: loading, sending, pinning."""
 
 THREADS_NOTICE = 0.1
-"""Smallest share (0 to 1) of worker CPU time outside main threads: a notice.
+"""Smallest share (0 to 1) of worker CPU time outside main threads that is reported.
 
 Sending takes less where the loading is worth a word.
 """
 
 THREADS_PROBLEM = 0.25
-"""Smallest share (0 to 1) of worker CPU time outside main threads: a problem.
+"""Smallest share (0 to 1) of worker CPU time off main threads that is a problem.
 
 Threads are then what the loading suffers from.
 """

@@ -403,7 +403,7 @@ def _worker_start_s(part: _Part, workload: Workload) -> float:
 
 
 class _Loading(NamedTuple):
-    """Seconds of loading a batch, without waiting for cores."""
+    """Seconds from a batch's loading start to its end, without waiting for cores."""
 
     cost: Cost | None
     is_measured: bool
