@@ -417,7 +417,7 @@ def with_spared_host(
 
 
 GAP_S = 0.0005
-"""Seconds from a worker's end of one batch to its begin of the next, never idle."""
+"""Seconds from a worker's end of one batch to its start of the next, never idle."""
 
 TRANSFER_CPU_S, TRANSFER_TENSOR_S, _TRANSFER_BYTE_S = 0.0008, 0.00025, 1e-9
 """CPU seconds of a worker to send a batch: per batch, per tensor and per byte."""

@@ -34,7 +34,7 @@ class EvidenceError(UserError):
 
 @dataclass(frozen=True)
 class Attempt:
-    """A training that was started and has left a log of MMEngine, but no evidence."""
+    """A training that has left a log of MMEngine, but no evidence file."""
 
     folder: Path
     """Folder of the training, which MMEngine names by the start time."""
