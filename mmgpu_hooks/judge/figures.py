@@ -143,7 +143,7 @@ class RunFigures:
     alloc_retries: int
     """Number of GPU allocations that failed at first, as far as they were counted."""
     build_s: float
-    """Seconds from building the Runner to the begin of its train loop."""
+    """Seconds from building the Runner to the start of its train loop."""
     ledger_s: Mapping[str, float]
     """Seconds of the whole run by time ledger part; their sum is its duration."""
     by_hook_s: Mapping[str, float]

@@ -271,7 +271,7 @@ class RunRecord(
     started_unix_s: Number
     """Unix time of the training run's start; a label, not used for durations."""
     build_s: Number = 0.0
-    """Seconds from building the Runner to the begin of its train loop.
+    """Seconds from building the Runner to the start of its train loop.
 
     They are the part of ``startup`` that is in no interval."""
     hook_added_by: Optional[str] = None
