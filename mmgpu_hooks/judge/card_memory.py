@@ -57,7 +57,7 @@ class CardFigures(NamedTuple):
     total_bytes: int | None
     growth: PeakGrowth | None
     is_leak: bool
-    """True if the memory of live GPU tensors grows with every iteration: a leak."""
+    """True if bytes of live GPU tensors grow steadily with the iterations."""
 
     @property
     def used_bytes(self) -> int:

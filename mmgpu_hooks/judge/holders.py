@@ -321,7 +321,7 @@ class _Growth(NamedTuple):
 
     bytes_per_s: float
     gained_bytes: float
-    """Bytes of memory gained since the readings began."""
+    """Bytes of memory gained from the first reading of the growth to the last."""
 
 
 def _find_worker_growth(run: Run) -> _Growth | None:
@@ -334,7 +334,7 @@ def _find_process_growth(run: Run) -> _Growth | None:
 
 
 def _find_growth(run: Run, field: str, recorded: str) -> _Growth | None:
-    """Fit steady memory growth in bytes by least squares, since the last fall.
+    """Fit the growth of memory in bytes since its last fall, by least squares.
 
     Intervals are read more often than who holds memory.
     """

@@ -181,7 +181,7 @@ def find_host_growth(run: Run) -> HostGrowth | None:
 
 
 def count_left(run: Run) -> int | None:
-    """Count the iterations until training ends by itself; ``None`` is unknown."""
+    """Count iterations from the last recorded one to the planned last, or ``None``."""
     head, done = run.meta, run.intervals[-1].iteration if run.intervals else 0
     whole = head.max_iters
     if whole is None and head.max_epochs and head.loader.batches_per_epoch:

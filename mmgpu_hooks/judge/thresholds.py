@@ -51,13 +51,13 @@ START_NOTICE = 0.05
 """Smallest share (0 to 1) of the run's time at which its start's parts are listed."""
 
 START_LONG_S = 120.0
-"""Smallest seconds of a run's start that are reported however long the run is.
+"""Seconds from which a part of a run's start is reported, however long the run is.
 
 Each new start has them.
 """
 
 START_LEAST_S = 10.0
-"""Smallest seconds of a run's start that are reported, whatever their share.
+"""Seconds below which a start, or part of one, is not reported, whatever its share.
 
 A user who starts a training waits as long without a thought.
 """
@@ -99,13 +99,13 @@ Hooks usually take well under 1 %.
 """
 
 RUN_DELAY_PROBLEM = 0.25
-"""Smallest share (0 to 1) of workers' time, running or ready, in core waits: reported.
+"""Smallest ratio of workers' core waits to waits plus CPU time that is a problem.
 
 Of the loader's workers.
 """
 
 MAIN_DELAY_PROBLEM = 0.10
-"""Smallest share (0 to 1) of an iteration that the main thread's core waits must reach.
+"""Smallest share (0 to 1) of an iteration in main-thread core waits to be a problem.
 
 The training thread is ready and has no core.
 """
@@ -183,7 +183,7 @@ Several small reasons, and jitter, come to half of it.
 """
 
 MEMORY_PROVEN = 0.5
-"""Smallest share (0 to 1) of a save's delay in memory waits that blames memory."""
+"""Smallest share (0 to 1) of a save's delay in memory waits to prove it their doing."""
 
 SAVE_CURE_WORTH = 0.01
 """Smallest share (0 to 1) of the run's time lost to slow saves worth a change."""

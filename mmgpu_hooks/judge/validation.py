@@ -1,4 +1,4 @@
-"""Builds a `Run` of a training's validation loops, to judge their loader. Pure.
+"""Defines a `Run` whose intervals are validations, to judge validation's loader. Pure.
 
 A validation is to its loader what an interval is to the train loader: workers make
 batches, and batch follows batch.

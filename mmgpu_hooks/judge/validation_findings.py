@@ -1,4 +1,4 @@
-"""Computes what validations cost a whole run, and what cures would save. Pure."""
+"""Computes the time that validations take in a run, and that cures would save. Pure."""
 
 from __future__ import annotations
 

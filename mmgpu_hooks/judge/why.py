@@ -96,7 +96,7 @@ _TIMED_OUT = 'worker_stuck', 'rank_waits', 'rank_never_came'
 _OF_A_STANDSTILL = None, 'unknown', 'interrupted', 'rank_waits', 'rank_lost'
 """Causes that logs name for a start that hung, or was ended because it hung."""
 _OF_OTHER_RANKS = 'rank_waits', 'rank_never_came', 'rank_lost'
-"""Causes in a log line that only reports on other ranks: their records decide."""
+"""Causes in a log line that only reports on other ranks, whose own records decide."""
 _OF_NO_END = ('uneven_inputs',)
 """Causes that hold even though one rank completed its training."""
 _JOINED = (

@@ -80,7 +80,7 @@ class Trace:
     """Number of simulated iterations that the result's sums are over."""
     seconds: float
     wait_s: float
-    """Seconds in which the training loop waited for a batch."""
+    """Seconds that the training loop waited for batches, summed over iterations."""
     step_s: float
     fetch_s: float
     busy_s: float
@@ -125,7 +125,7 @@ def draw_costs(cost: Cost, count: int, stream: int) -> tuple[float, ...]:
 
 _MAIN = -1
 _SUMS = ('start_s', 'wait_s', 'fetch_s', 'step_s', 'busy_s', 'others_cpu_s')
-"""Names of the sums of seconds that `_Simulation` adds up, most of them in a `Trace`.
+"""Names of the sums of seconds that `_Simulation` adds up.
 
 All but the first are in a `Trace`; the first four are of the training process.
 """

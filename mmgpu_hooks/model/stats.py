@@ -39,7 +39,7 @@ def student_t(share: float, degrees: float) -> float:
 
 
 def paired_gain(before_s: Sequence[float], after_s: Sequence[float]) -> Estimate | None:
-    """Estimate the gain of a second setting from pairs measured one after the other.
+    """Estimate the relative gain of a second setting from pairs measured in turn.
 
     Each pair shares what the machine was like then, so the logarithms of their ratios
     are averaged, and their spread is that of the noise alone: a t interval on them.

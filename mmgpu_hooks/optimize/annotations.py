@@ -161,7 +161,7 @@ class AnnotationCache:
             self._logger.info(say(text))
 
     def _plan(self, dataset: Any) -> _Plan:
-        """Makes a data set's cache key of all that its parsing depends on.
+        """Makes a data set's cache key out of all that its parsing depends on.
 
         Raises:
             RefusalError: If that is not known.

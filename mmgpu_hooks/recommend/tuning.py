@@ -51,7 +51,7 @@ As shares of an iteration. Both the other load of the run and none must promise 
 """
 
 JUDGED_ITERATIONS = 100
-"""Number of iterations from a loader change to its judgement, by which it may go."""
+"""Number of iterations from a loader change until it is judged and may be undone."""
 
 LEAST_INTERVALS = 3
 """Smallest number of recorded log intervals before a live DataLoader is changed."""

@@ -149,7 +149,7 @@ def _decode_head(line: bytes) -> _Head | None:
 
 
 class NumberedLine(NamedTuple):
-    """A line of a file, with its number."""
+    """Bytes of one line of a file, with the line's number from 1."""
 
     number: int
     """Number of the line in the file, from 1."""

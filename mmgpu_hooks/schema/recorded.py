@@ -152,7 +152,7 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
     slurm_memory_bytes: Optional[Count] = None
     """Bytes of memory SLURM gave the job on this node; ``None`` without a limit."""
     mended_cores: Optional[Number] = None
-    """Number of cores that a rank could use if ``srun`` did not narrow its task's CPUs.
+    """Number of cores that a rank could use if ``srun`` gave its task all of its CPUs.
 
     ``None`` where it did."""
     ranks_on_host: Count = 1
@@ -630,7 +630,7 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     data_wait: DurationStats
     step: DurationStats
     iter: DurationStats
-    """Seconds of an iteration from end to end, saves and validations left out.
+    """Seconds of an iteration, end to end: ``data_wait`` + step + hooks + loop.
 
     Saves and validation left out."""
     ledger_s: Mapping[str, Number]
@@ -654,7 +654,7 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     process_own_bytes: Optional[Count] = None
     """Resident bytes of the training process, files and shared memory left out."""
     group_free_bytes: Optional[Count] = None
-    """Bytes of memory left below the limit of the control group with least left.
+    """Free bytes of memory in the control group that has the fewest free.
 
     Page cache that can be given back is free."""
     worker_own_bytes: Optional[Count] = None
@@ -712,7 +712,7 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     ``None`` where they are given to the model in parts of several sizes."""
     largest_batch_width: Optional[Count] = None
     new_batch_sizes: Optional[Count] = None
-    """Number of padded batch sizes that occur for the first time in the run.
+    """Number of padded batch sizes in the interval that the run did not have before.
 
     In such pixels, so portrait and landscape are one; ``None`` where that of one is
     unknown, and after 1,000 of them."""
@@ -728,9 +728,9 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     gpu_idle_iterations: Count = 0
     """Number of iterations behind ``gpu_idle_pct``; 0 leaves it unknown."""
     gpu_mem_peak_bytes: Optional[Count] = None
-    """Peak bytes of the CUDA allocator since the log interval before."""
+    """Peak bytes handed out by the CUDA allocator since the last interval's end."""
     gpu_mem_reserved_bytes: Optional[Count] = None
-    """Largest bytes reserved by the CUDA allocator since the interval before."""
+    """Peak bytes reserved by the CUDA allocator since the last interval's end."""
     cuda_memory: Optional[CudaMemoryWindow] = None
     stored_pixel_ratio: Optional[Number] = None
     """Pixels of the last batch's images as stored, over their pixels in training."""
@@ -825,7 +825,7 @@ class SaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='save'):
 
 
 class AfterSaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='after_save'):
-    """Data wait in the iterations after a save, which use batches loaded during it.
+    """Seconds of data wait in iterations after a save, fed by batches loaded in it.
 
     The workers go on while the loop stands in a save, and the next iterations find what
     they made.
@@ -975,7 +975,7 @@ class ValidationProgressRecord(
     metric: Optional[str] = None
     """Name, by class, of the validation's running metric, if one was running."""
     call_s: Number
-    """Seconds since the start of the call that was running, such as of a metric.
+    """Seconds from the start of the running call to the writing of this record.
 
     Nothing else has begun or ended in them."""
     parts_s: Mapping[str, Number]
@@ -1253,7 +1253,7 @@ class TunedRecord(EvidenceLine, frozen=True, kw_only=True, tag='tuned'):
     is_within: bool = False
     """True if the loader was changed in mid-epoch, between two batches."""
     switch_s: Optional[Number] = None
-    """Seconds that switching the loader held up the training thread at that moment."""
+    """Seconds for which the switch of the loader itself held up the training thread."""
     iter_s: Optional[Number] = None
     """Mean seconds of an iteration with the loader settings before the change."""
     predicted_iter_s: Optional[Number] = None

@@ -52,7 +52,7 @@ class RunEvidence:
     tuned: Tuple[recorded.TunedRecord, ...] = ()
     """Changes and judgements of ``tune=True``, in the order of time."""
     start_parts: Tuple[recorded.StartPartRecord, ...] = ()
-    """Records of the start of each part of the start that can take long.
+    """Records of parts of the start that have begun, of those that can take long.
 
     Of a run that left no more."""
     start: Optional[recorded.StartRecord] = None

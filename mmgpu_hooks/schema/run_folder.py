@@ -80,7 +80,7 @@ their place.
 """
 
 STACK_SUFFIX = '.stack'
-"""Suffix of the file with the call stacks of a process that C code holds.
+"""Suffix of the file with a process's call stacks, written while C code blocks it.
 
 It lies beside the evidence.
 """

@@ -215,7 +215,7 @@ class BatchMemory:
     """Peak bytes of CUDA's allocator; without CUDA, of the training process."""
     model_bytes: Optional[ModelBytes]
     reserved_bytes: Optional[int] = None
-    """Bytes of memory that CUDA's allocator kept reserved."""
+    """Peak bytes of GPU memory that CUDA's allocator reserved with the batch size."""
 
 
 @dataclass(frozen=True)
@@ -416,13 +416,13 @@ class TrialEnd(msgspec.Struct, frozen=True, tag_field='event', tag='over'):
 
 
 TrialEvent = Union[TrialBlock, TrialEnd]
-"""One line of a trial's events file."""
+"""Type of a line in a trial's events file: a `TrialBlock` or the `TrialEnd`."""
 
 
 FIRST = 'first'
 SECOND = 'second'
 SIDES = (FIRST, SECOND)
-"""Sides of a comparison, and names of their folders."""
+"""Names of the two sides of a comparison, and of their folders."""
 
 
 @dataclass(frozen=True)

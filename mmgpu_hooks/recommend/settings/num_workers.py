@@ -22,7 +22,7 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 from mmgpu_hooks.schema.values import Whole
 
 OWN_CORE_GAIN = 0.1
-"""Smallest share (0 to 1) of time that workers must gain to use the training's core.
+"""Smallest share (0 to 1) of time that workers must save to use the training's core.
 
 Sharing one is what simulations know least about.
 """

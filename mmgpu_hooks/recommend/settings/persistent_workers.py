@@ -81,7 +81,7 @@ class PersistentWorkers(Setting):
 
 
 def count_starts(run: Run) -> int:
-    """Count the epochs of a training as configured, or else as recorded: loader starts.
+    """Count the epochs that the DataLoader starts: as configured, or else as recorded.
 
     A loop that counts iterations says nothing of its epochs, so only what was seen
     counts.
