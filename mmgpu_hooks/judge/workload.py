@@ -191,7 +191,7 @@ class _Part:
 
 
 def _cut_part(recorded: RecordedRun, figures: RunFigures) -> _Part:
-    """Cut out the last long part of a run that changed midway.
+    """Return the part of a run since costs changed, if that is long, else all of it.
 
     It is the whole run when nothing changed, or the part after the change is too short.
     """

@@ -68,7 +68,7 @@ def read_code_state(kind: type) -> CodeState:
 
 
 def list_imported(names: Iterable[str], before: Iterable[str]) -> Iterator[str]:
-    """Lists source files of modules imported by functions since a data set was built.
+    """Lists source files of modules that functions use, or imported while they ran.
 
     Those imported earlier are told by the names that the functions use. Installed
     packages are left out.

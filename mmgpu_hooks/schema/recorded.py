@@ -252,7 +252,7 @@ class TrainingPlan(Recorded, frozen=True, kw_only=True):
 
     It validates at the very end, too."""
     val_begin: Count = 1
-    """Number of the epoch or iteration after which training validates first."""
+    """Number of the earliest epoch or iteration after which training may validate."""
     save_interval: Optional[Count] = None
     """Number of epochs or iterations from one checkpoint save to the next.
 
