@@ -35,13 +35,13 @@ class BatchSizes:
 
     count: int
     late: int
-    """Number of padded batch sizes first seen in the second half of log intervals."""
+    """Number of padded batch sizes first seen in the later half of the run."""
     is_all: bool
     """True if all padded batch sizes were counted; False if there were too many."""
     is_fixed: bool
     """True if all batches have one padded size, apart from an epoch's last batch."""
     is_varying: bool
-    """True if there are many padded batch sizes and late iterations still add some."""
+    """True if there are many padded batch sizes and late iterations add new ones."""
 
 
 def find_batch_sizes(run: Run) -> BatchSizes | None:

@@ -57,7 +57,7 @@ class CardFigures(NamedTuple):
     total_bytes: int | None
     growth: PeakGrowth | None
     is_leak: bool
-    """True if the memory of live GPU tensors grows with every iteration: a leak."""
+    """True if bytes of live GPU tensors grow steadily with the iterations."""
 
     @property
     def used_bytes(self) -> int:
@@ -117,7 +117,7 @@ class CardFigures(NamedTuple):
         )
 
     def _in_gib(self, name: str) -> dict[str, float]:
-        """Return one part of the GPU memory in GiB, by the part's name in templates."""
+        """Return one part of GPU memory for a template: ``{'<name>_gib': GiB}``."""
         return {f'{name}_gib': getattr(self, f'{name}_bytes') / _GIB}
 
     def _phrase_growth(self) -> Text:

@@ -32,7 +32,7 @@ class _WideDecoder:
         self._rest = b''
 
     def decode(self, data: bytes, final: bool = False) -> str:
-        """Decode bytes of a log to whole lines; ``final`` decodes the unended rest."""
+        """Decode bytes to whole lines; with ``final`` the last, unended one as well."""
         *lines, rest = (self._rest + data).split(self._end)
         if final or len(rest) > _MOST_BYTES:
             lines, rest = [*lines, rest], b''

@@ -82,7 +82,7 @@ class Event(NamedTuple):
 
     sign: Sign
     line: int
-    """Line number in the log file, from 1; 0 for an event of no line."""
+    """Line number in the log file, from 1; 0 if the event stands in no line of it."""
     text: str
     order: int
     """Position of the line among all that were read, to tell which came first."""
@@ -174,7 +174,7 @@ class ConsoleLog:
         self._calm = 0
         self._nans: list[Event] = []
         self._has_started = self._has_ended = self._has_ranks = False
-        """True once a start of training, its exception or several ranks were logged."""
+        """Three flags: if a start, a fatal exception, or several ranks were logged."""
 
     def feed(self, line: int, text: str) -> None:
         """Read one line of a console log, given without its line end."""
@@ -437,7 +437,7 @@ def _match_sign(
 
 @cache
 def _own_sign(cause: str, is_sure: bool) -> Sign:
-    """Make the sign of failure for a warning that the hook's watchdog logged."""
+    """Make the `Sign` of the failure that a warning of the hook's watchdog names."""
     return Sign(cause=cause, order=Order.WATCHED, is_sure=is_sure)
 
 

@@ -57,7 +57,7 @@ class Order(enum.IntEnum):
     LOST = 30
     """Line that tells of the loss of a DataLoader worker."""
     KILLED = 40
-    """Line that tells of the SIGKILL of a whole process."""
+    """Line that tells of the SIGKILL of a training process, not just of a worker."""
     KILLED_TOO = 45
     """Line on the SIGKILL of a process, perhaps by a launcher that ended all ranks."""
     ENDED = 50
@@ -92,7 +92,7 @@ class Sign(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     victim: str = ''
     """Victim of a SIGKILL: ``worker``, ``rank`` or ``process``."""
     needs: str = ''
-    """Flag that a frame of the traceback must set for the line to count, if any."""
+    """Name of the flag that a traceback frame must set for the line to count."""
     survives: int = SURVIVED
     """Number of iterations after the line that prove that training survived it.
 

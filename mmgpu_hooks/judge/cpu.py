@@ -30,7 +30,7 @@ To fork is CPU and to join is waiting; 0.5 to 0.8 were seen.
 """
 
 CALM_ITERATIONS = 20
-"""Smallest number of iterations without save or validation for a mean CPU use.
+"""Smallest number of iterations without save or validation to average CPU use over.
 
 The others are then left out: a mean of fewer swings by more than what saves and
 validations leave of an error.
@@ -65,7 +65,7 @@ class TrainingCpu(NamedTuple):
 
 @dataclass(frozen=True)
 class CpuEvidence:
-    """Records of one rank from which its CPU seconds and cores are computed."""
+    """Records of one rank from which its CPU seconds and core use are computed."""
 
     run: RunRecord
     steady: Intervals
@@ -85,16 +85,16 @@ class CpuEvidence:
 
 @dataclass(frozen=True)
 class CpuUse:
-    """CPU seconds used during saves and validations; NaN is unknown."""
+    """CPU seconds used in all saves and validations together; NaN is unknown."""
 
     process_s: float = 0.0
-    """CPU seconds of the training process during saves and validations."""
+    """CPU seconds of the training process in all saves and validations together."""
     main_delay_s: float = 0.0
-    """Seconds that the main thread waited for a core during saves and validations."""
+    """Seconds in all saves and validations that the main thread waited for a core."""
     workers_s: float = 0.0
-    """CPU seconds of the train loader's workers during saves and validations."""
+    """CPU seconds of the train loader's workers in all saves and validations."""
     host_s: float = 0.0
-    """CPU seconds of all processes on the host during saves and validations."""
+    """CPU seconds of all processes on the host in all saves and validations."""
 
     def __add__(self, other: CpuUse) -> CpuUse:
         return CpuUse(
@@ -137,7 +137,7 @@ def _subtract(
     used: CpuUse,
     aside_s: float,
 ) -> TrainingCpu:
-    """Compute CPU seconds per iteration, minus those of saves and validations.
+    """Compute CPU seconds per iteration, saves and validations of intervals left out.
 
     Args:
         rank: The one that is asked about.
@@ -309,7 +309,7 @@ def _read(measured: Sequence[_EventCpu], name: str) -> Column:
 def _use_at_rate(
     events: Sequence[SaveRecord | ValidationRecord], seconds: float
 ) -> CpuUse:
-    """Scale the CPU seconds of the measured saves or validations to all ``seconds``."""
+    """Scale CPU use of the measured saves or validations to ``seconds`` of them."""
     if seconds <= 0.0:
         return CpuUse()
     measured = [_EventCpu.of(event) for event in events]
@@ -330,7 +330,7 @@ def _use_at_rate(
 
 
 def _start_cpu_s(some: Intervals) -> float:
-    """Estimate the CPU seconds of starting workers, which are no part of a train step.
+    """Estimate the CPU seconds of all starts of workers within some log intervals.
 
     The first waits are booked with the starts, their CPU with the waits.
     """

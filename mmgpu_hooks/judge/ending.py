@@ -223,12 +223,12 @@ class EndForecaster:
         )
 
     def _reach_s(self, schedule: Schedule, rate: _Rate, iteration: int) -> float:
-        """Forecast the seconds until an iteration, without validations and saves."""
+        """Forecast the seconds from now to an iteration, less validations and saves."""
         starts = schedule.count_starts(self._done) - schedule.count_starts(iteration)
         return rate.sum_s(iteration - self._done) + starts * self._start_s
 
     def _count_ahead(self, count: Callable[[int], int | None], seen: int) -> int | None:
-        """Count the validations or saves that are still ahead."""
+        """Count the validations, or the saves, that the training has still to do."""
         ahead, planned = count(self._done), count(self._start)
         if ahead is None or planned is None:
             # a loop of its own: as often as until now

@@ -36,7 +36,7 @@ from mmgpu_hooks.schema.recorded import PARTS
 from mmgpu_hooks.schema.text import phrase
 
 MIN_CALM = 3
-"""Smallest number of log intervals without validation or save for a mean of them."""
+"""Smallest number of log intervals without validation or save to average over."""
 
 
 @dataclass(frozen=True)
@@ -143,9 +143,9 @@ class RunFigures:
     alloc_retries: int
     """Number of GPU allocations that failed at first, as far as they were counted."""
     build_s: float
-    """Seconds of start-up before the first iteration."""
+    """Seconds from building the Runner to the start of its train loop."""
     ledger_s: Mapping[str, float]
-    """Seconds of the whole run, by part of the time ledger."""
+    """Seconds of the whole run by time ledger part; their sum is its duration."""
     by_hook_s: Mapping[str, float]
     """Seconds that hooks took over the whole run, by class, most expensive first.
 
@@ -200,7 +200,7 @@ class RunFigures:
     throttled_s: float | None = None
     """Seconds for which the CPU quota held tasks back, as far as they are known."""
     throttle_counted_s: float = 0.0
-    """Seconds of training in which throttling by the CPU quota was counted."""
+    """Seconds of training during which throttling by the CPU quota was recorded."""
 
     worker_cpu_s: float | None = None
     """CPU seconds of all workers per batch, over the whole run.
@@ -208,11 +208,11 @@ class RunFigures:
     Workers make batches ahead, so steady intervals alone would not do.
     """
     worker_run_delay_s: float | None = None
-    """Seconds that workers waited for a core, per batch."""
+    """Seconds that workers waited for a core, per batch that they loaded."""
     worker_threads: int | None = None
     """Largest number of threads that one worker had, PyTorch's own included."""
     worker_thread_cpu_s: float | None = None
-    """CPU seconds of the workers' threads but the main ones, in steady iterations."""
+    """CPU seconds of the workers' non-main threads, summed over steady iterations."""
 
     gpu_idle_pct: float | None = None
     """Share of the time of steady iterations that the GPU was idle, per cent."""
@@ -225,7 +225,7 @@ class RunFigures:
 
     @property
     def iter_s(self) -> float | None:
-        """Mean seconds of a steady iteration."""
+        """Mean seconds of a steady iteration, waits at the start of epochs left out."""
         return self.per_iteration.total_s if self.per_iteration else None
 
     @property
@@ -247,17 +247,17 @@ class RunFigures:
 
     @property
     def duration_s(self) -> float:
-        """Seconds of the whole training run."""
+        """Seconds from building the Runner to the run's end: sum of ``ledger_s``."""
         return math.fsum(self.ledger_s.values())
 
     @property
     def startup_s(self) -> float:
-        """Seconds of the DataLoader's starts: mostly waits for first batches."""
+        """Seconds of the run in loader starts: mostly waits for epochs' first batch."""
         return max(self.ledger_s.get('startup', 0.0) - self.build_s, 0.0)
 
     @property
     def throttled_pct(self) -> float | None:
-        """Share of the time that a CPU quota held tasks back, per cent."""
+        """Share of the recorded time that a CPU quota held tasks back, per cent."""
         if self.throttled_s is None or not self.throttle_counted_s:
             return None
         return 100 * self.throttled_s / self.throttle_counted_s
@@ -319,7 +319,7 @@ def _list_cpu_evidence(recorded: RecordedRun) -> CpuEvidence:
 
 @quiet
 def _summarize_alone(recorded: RecordedRun) -> RunFigures:
-    """Compute those statistics of a run that need no evidence of other ranks."""
+    """Compute all statistics of a run but those that need evidence of other ranks."""
     every, steady = recorded.every.column, recorded.steady.column
     ledger_s, end = _sum_ledger(recorded), recorded.end
     off = {record.source: record.reason for record in recorded.evidence.sources_off}

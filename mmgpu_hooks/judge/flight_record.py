@@ -23,7 +23,7 @@ _OF_RANKS = (
 
 
 def add_flight_record(why: Why, record: FlightRecord) -> Why:
-    """Add to a diagnosis the unfinished collective and the rank that is behind.
+    """Add to a diagnosis the unfinished collective and the rank that never began it.
 
     Args:
         why: What is known.

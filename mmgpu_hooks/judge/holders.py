@@ -173,7 +173,7 @@ def describe_memory(run: Run) -> Text | None:
 
 
 def find_shares(run: Run) -> MemoryShares | None:
-    """Find what held the host's memory when it was fullest.
+    """Find the bytes of host memory that each kind of process held at the fullest.
 
     Args:
         run: One rank's, with its other ranks where they were read.
@@ -321,7 +321,7 @@ class _Growth(NamedTuple):
 
     bytes_per_s: float
     gained_bytes: float
-    """Bytes of memory gained since the readings began."""
+    """Bytes of memory gained from the first reading of the growth to the last."""
 
 
 def _find_worker_growth(run: Run) -> _Growth | None:
@@ -334,7 +334,7 @@ def _find_process_growth(run: Run) -> _Growth | None:
 
 
 def _find_growth(run: Run, field: str, recorded: str) -> _Growth | None:
-    """Fit steady memory growth in bytes by least squares, since the last fall.
+    """Fit the growth of memory in bytes since its last fall, by least squares.
 
     Intervals are read more often than who holds memory.
     """
@@ -449,12 +449,12 @@ def _find_worker_cost(run: Run, ranks: Sequence[MemoryRecord]) -> _WorkerCost:
 
 
 class _Left(NamedTuple):
-    """Seconds until the training ends and until its epoch ends; infinite if unknown."""
+    """Seconds from the last log interval to the end of training and of its epoch."""
 
     training: float
     epoch: float
     whole_epoch: float
-    """Seconds of one whole epoch of the training."""
+    """Seconds that each epoch takes, from its first iteration to its last."""
 
 
 def _find_left_s(run: Run) -> _Left:

@@ -199,7 +199,7 @@ def _weigh_small_tensors(
 
 
 def find_histories(recorded: RecordedRun) -> HistoryCost | None:
-    """Find the last measured CPU seconds that MMEngine's scalar histories cost."""
+    """Find the newest record of the length and copying time of scalar histories."""
     known = recorded.every.having('histories')
     measured: list[HistoryCost] = known.values('histories')
     return measured[-1] if measured else None

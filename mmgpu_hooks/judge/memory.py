@@ -18,7 +18,7 @@ from mmgpu_hooks.schema.judged import Estimate
 from mmgpu_hooks.schema.text import Text, phrase
 
 SAFE_CARD_SHARE = 0.9
-"""Largest share (0 to 1) of the free GPU memory that a batch size is planned for.
+"""Largest share (0 to 1) of free GPU memory that a recommended batch size may take.
 
 The rest goes to fragments of the allocator and to batches with more boxes than any
 that was seen.
@@ -145,7 +145,7 @@ def find_worker_growth(run: Run) -> Estimate | None:
 
 
 class HostGrowth(NamedTuple):
-    """Growth of a run's host memory by process and workers, with the room left."""
+    """Growth of process and workers in bytes per 1000 iterations, and free bytes."""
 
     process: Estimate | None
     workers: Estimate | None
@@ -181,7 +181,7 @@ def find_host_growth(run: Run) -> HostGrowth | None:
 
 
 def count_left(run: Run) -> int | None:
-    """Count the iterations until training ends by itself; ``None`` is unknown."""
+    """Count iterations from the last recorded one to the planned last, or ``None``."""
     head, done = run.meta, run.intervals[-1].iteration if run.intervals else 0
     whole = head.max_iters
     if whole is None and head.max_epochs and head.loader.batches_per_epoch:

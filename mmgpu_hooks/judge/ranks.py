@@ -34,7 +34,7 @@ IN_STEP_SHARE = 0.05
 """Largest relative difference in iteration time between ranks that train in step."""
 
 START_TOLERANCE_S = 300.0
-"""Largest difference, in seconds, between the starts of one run's ranks.
+"""Largest seconds between start times of ranks for them to count as one run's.
 
 Datasets take time, and hosts' clocks differ.
 """

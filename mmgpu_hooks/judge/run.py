@@ -254,7 +254,7 @@ class Run(RecordedRun):
 
     @property
     def is_start_long(self) -> bool:
-        """True if the time before the first iteration is worth reporting."""
+        """True if the time until the first iteration's end is worth reporting."""
         start, whole_s = self.evidence.start, self.whole_s
         if start is None or start.wall_s < thresholds.START_LEAST_S:
             return False
@@ -262,7 +262,7 @@ class Run(RecordedRun):
 
     @property
     def whole_s(self) -> float:
-        """Seconds from the start of the training process, where known, to the end."""
+        """Seconds from process start (if unknown, Runner start) to the run's end."""
         start = self.evidence.start
         before_s = 0.0
         if start is not None:
@@ -305,7 +305,7 @@ class Run(RecordedRun):
 
     @property
     def _loading_delay_s(self) -> float | None:
-        """Seconds per batch that loading waited for a core."""
+        """Seconds per batch that the thread that loads it waited for a core."""
         figures = self.figures
         if self.meta.loader.num_workers:
             return figures.worker_run_delay_s
@@ -341,7 +341,7 @@ class Run(RecordedRun):
 
     @property
     def cpu_floor_s(self) -> float | None:
-        """Least seconds of an iteration by CPU: its CPU seconds over the free cores.
+        """Lower bound on an iteration's seconds: its CPU seconds over the free cores.
 
         Never more than the run itself took.
         """

@@ -300,7 +300,7 @@ def won_back_s(
 
 
 def net_delay_s(gross_s: float, won_s: float | None) -> float | None:
-    """Compute the seconds a job lost by a slow save: at most its delay, or ``None``."""
+    """Compute the seconds a save delayed training, less those won back afterwards."""
     return None if won_s is None else min(max(gross_s - won_s, 0.0), gross_s)
 
 

@@ -49,21 +49,21 @@ class Schedule:
         return self.epoch or 1
 
     def count_validations(self, done: int) -> int | None:
-        """Count the validations that are ahead of an iteration; ``None`` is unknown."""
+        """Count the validations planned after an iteration; ``None`` is unknown."""
         return None if self.plan is None else sum(map(len, self._validations(done)))
 
     def count_saves(self, done: int) -> int | None:
-        """Count the scheduled saves that are ahead, saves of the best left out."""
+        """Count the saves planned after an iteration, saves of the best left out."""
         return None if self.plan is None else sum(map(len, self._saves(done)))
 
     def count_starts(self, done: int) -> int:
-        """Count the epochs of the training that have not begun yet."""
+        """Count the epochs of the training that begin after an iteration."""
         if self.epoch is None:
             return 0
         return max(self.iterations // self.epoch - -(-done // self.epoch), 0)
 
     def list_events(self, done: int) -> list[PlannedEvent] | None:
-        """List the planned validations and saves that are ahead, in order, saves first.
+        """List validations and saves planned after an iteration, in order, saves first.
 
         Returns:
             ``None`` where there are too many, or the schedule is unknown.
@@ -76,7 +76,7 @@ class Schedule:
         return sorted(found, key=lambda event: (event.iteration, not event.is_save))
 
     def _validations(self, done: int) -> list[range]:
-        """List the iterations after which the training validates, in spans."""
+        """List the iterations after which the training validates, as ranges."""
         plan, unit = self.plan, self.unit
         if plan is None:
             return []
@@ -97,7 +97,7 @@ class Schedule:
         ]
 
     def _saves(self, done: int) -> list[range]:
-        """List the iterations after which a checkpoint is saved, in spans."""
+        """List the iterations after which a checkpoint is saved, as ranges."""
         plan, found, last = self.plan, list[range](), self.iterations
         if plan is None:
             return []

@@ -67,7 +67,7 @@ _VALIDATING = {
 
 
 class LastSign(NamedTuple):
-    """Last iteration that a rank recorded, and its alarms since; sorts by progress."""
+    """Last iteration that a rank recorded, with the number of its alarms since then."""
 
     iteration: int
     """Last iteration that the rank recorded."""

@@ -51,13 +51,13 @@ START_NOTICE = 0.05
 """Smallest share (0 to 1) of the run's time at which its start's parts are listed."""
 
 START_LONG_S = 120.0
-"""Smallest seconds of a run's start that are reported however long the run is.
+"""Seconds from which a part of a run's start is reported, however long the run is.
 
 Each new start has them.
 """
 
 START_LEAST_S = 10.0
-"""Smallest seconds of a run's start that are reported, whatever their share.
+"""Seconds below which a start, or part of one, is not reported, whatever its share.
 
 A user who starts a training waits as long without a thought.
 """
@@ -81,7 +81,7 @@ Validation, and not training, is then what the run does.
 """
 
 VALIDATION_PART_NOTICE = 0.05
-"""Smallest share (0 to 1) of the run's time in one validation part: a finding.
+"""Smallest share (0 to 1) of the run's time at which a validation part is reported.
 
 Three minutes in an hour.
 """
@@ -99,13 +99,13 @@ Hooks usually take well under 1 %.
 """
 
 RUN_DELAY_PROBLEM = 0.25
-"""Smallest share (0 to 1) of workers' wanted core time in core waits to report.
+"""Smallest ratio of workers' core waits to waits plus CPU time that is a problem.
 
 Of the loader's workers.
 """
 
 MAIN_DELAY_PROBLEM = 0.10
-"""Smallest share (0 to 1) of an iteration in main-thread core waits: a problem.
+"""Smallest share (0 to 1) of an iteration in main-thread core waits to be a problem.
 
 The training thread is ready and has no core.
 """
@@ -183,7 +183,7 @@ Several small reasons, and jitter, come to half of it.
 """
 
 MEMORY_PROVEN = 0.5
-"""Smallest share (0 to 1) of a save's delay in memory waits: memory was short."""
+"""Smallest share (0 to 1) of a save's delay in memory waits to prove it their doing."""
 
 SAVE_CURE_WORTH = 0.01
 """Smallest share (0 to 1) of the run's time lost to slow saves worth a change."""
@@ -234,13 +234,13 @@ OWN_THREADS = 3
 """Number of a worker's threads that PyTorch starts: loading, sending, pinning."""
 
 THREADS_NOTICE = 0.1
-"""Smallest share (0 to 1) of worker CPU time outside main threads: a notice.
+"""Smallest share (0 to 1) of worker CPU time outside main threads that is reported.
 
 Sending takes less where the loading is worth a word.
 """
 
 THREADS_PROBLEM = 0.25
-"""Smallest share (0 to 1) of worker CPU time outside main threads: a problem.
+"""Smallest share (0 to 1) of worker CPU time off main threads that is a problem.
 
 Threads are then what the loading suffers from.
 """

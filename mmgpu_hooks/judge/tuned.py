@@ -30,7 +30,7 @@ from mmgpu_hooks.schema.recorded import TunedReason
 from mmgpu_hooks.schema.run import RunEvidence
 
 LEAST_INTERVALS, ENOUGH_INTERVALS = 3, 8
-"""Number of intervals after a change: least for a clear verdict, enough for any."""
+"""Fewest log intervals that judge a change: if the effect is clear, if it is not."""
 
 LEAST_LOSS = 0.03
 """Smallest slow-down that counts, as a share (0 to 1) of an iteration's time."""
@@ -45,7 +45,7 @@ SAME_STEP = 0.05
 """Largest relative difference of train step times that count as the same."""
 
 SAME_HOST = 0.15
-"""Largest change in the share (0 to 1) of host CPUs others use: the same host.
+"""Largest change of other programs' CPU share (0 to 1) that leaves times comparable.
 
 A share of the host's CPUs.
 """
@@ -91,7 +91,7 @@ class _Stage(NamedTuple):
 
     run: Run
     iter_s: Column
-    """Seconds per iteration of each steady interval, first waits left out."""
+    """Seconds per iteration in each steady interval, waits at epoch starts left out."""
     wait_s: Column
     step_s: Column
     iterations: Column

@@ -1,4 +1,4 @@
-"""Builds a `Run` of a training's validation loops, to judge their loader. Pure.
+"""Defines a `Run` whose intervals are validations, to judge validation's loader. Pure.
 
 A validation is to its loader what an interval is to the train loader: workers make
 batches, and batch follows batch.
@@ -31,7 +31,7 @@ _UNKNOWN = {*IntervalRecord.__struct_fields__} - {*ValidationRecord.__struct_fie
 
 
 class ValidationLoops(Run):
-    """Validation loops of a training run as a `Run`, with one row per validation.
+    """Subclass of `Run` in which each interval is one validation of a training run.
 
     Its settings are those of their loader, its ledger that of their loops alone,
     metrics left out. Saves, the card and all else of the training are unknown here.
@@ -57,7 +57,7 @@ class ValidationLoops(Run):
 
     @cached_property
     def figures(self) -> RunFigures:
-        """Statistics of the validation loops, with values of training that apply."""
+        """Statistics of the validation loops; memory and other load as in training."""
         training = self.training.figures
         if self.meta.host.ranks > 1:
             # a validation knows the CPU of all others alone: training tells ranks apart
@@ -74,7 +74,7 @@ class ValidationLoops(Run):
         )
 
     def since(self, number: int, until: int | None = None) -> ValidationLoops:
-        """Copy the validation loops without the first ``count`` validations.
+        """Copy the validation loops without the first ``number`` validations.
 
         Args:
             number: Validations to leave out.
@@ -90,7 +90,7 @@ class ValidationLoops(Run):
 
 
 def _describe_loops(training: Run, newest: ValidationRecord) -> RunRecord:
-    """Make a run record with the loader settings of the validations."""
+    """Make a `RunRecord` of the validation loops: their loader, one epoch each."""
     return structs.replace(
         training.meta,
         loader=newest.loader,
@@ -108,7 +108,7 @@ def _describe_loops(training: Run, newest: ValidationRecord) -> RunRecord:
 
 
 def find_loops(run: Run) -> ValidationLoops | None:
-    """Make a run of the newest validations that have the same loader settings.
+    """Make `ValidationLoops` of the newest validations with the same loader settings.
 
     Args:
         run: One rank's, with its validations.
@@ -131,7 +131,7 @@ def _find_external_cores(records: Sequence[ValidationRecord]) -> float | None:
 
 
 def find_alike(run: Run) -> list[ValidationRecord]:
-    """Valid validation records with the same loader settings as the newest one."""
+    """List valid validation records with the same loader settings as the newest one."""
     seen = [record for record in run.validations if _is_possible(record)]
     return [record for record in seen if record.loader == seen[-1].loader]
 
@@ -148,7 +148,7 @@ def _is_possible(record: ValidationRecord) -> bool:
 
 
 def count_validations(run: Run) -> int:
-    """Count the validations of a whole training: as planned, or at the rate so far."""
+    """Count the validations from a training's start to its end: planned, or by rate."""
     record, seen = run.meta, len(run.validations)
     schedule = Schedule.of(record)
     planned = None if schedule is None else schedule.count_validations(0)

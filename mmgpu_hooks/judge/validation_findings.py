@@ -1,4 +1,4 @@
-"""Computes what validations cost a whole run, and what cures would save. Pure."""
+"""Computes the time that validations take in a run, and that cures would save. Pure."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _WANTED_SHARE = 0.1
 
 @dataclass(frozen=True)
 class WholeValidation:
-    """Time of all validations of a whole run, at the mean of the recorded ones."""
+    """Seconds of the recorded validations, with the count in the complete training."""
 
     costs: ValidationCosts
     count: int
-    """Number of validations of the whole run."""
+    """Number of validations from the training's start to its end, future ones too."""
     share: float
     """Share (0 to 1) of the recorded run's time that was validation."""
 
     def whole_hours(self, seconds: float) -> float:
-        """Scale seconds over all recorded validations to hours of a whole run."""
+        """Scale seconds of all recorded validations to hours of all planned ones."""
         return seconds / self.costs.count * self.count / _HOUR_S
 
     def run_share(self, part: str) -> float:
@@ -50,13 +50,13 @@ class WholeValidation:
 
     @property
     def fast_metric_s(self) -> float | None:
-        """Seconds that FastCocoMetric takes off each validation."""
+        """Estimated seconds that FastCocoMetric takes off each validation."""
         seconds = self.costs.metrics_s.get(COCO_METRIC)
         return seconds and FAST_METRIC_GAIN * seconds / self.costs.count
 
 
 def find_whole(run: Run) -> WholeValidation | None:
-    """Find the time of a run's validations; ``None`` where their parts are unknown."""
+    """Find the seconds that a run's validations take; ``None`` if parts are unknown."""
     costs = find_costs(run)
     if costs is None:
         return None
@@ -74,11 +74,11 @@ class RarerValidation:
     interval: int
     """Validation interval of the run, in epochs or iterations."""
     training_s: float
-    """Seconds of training from one validation to the next."""
+    """Seconds of training between two validations at the run's interval."""
     rarer: int
     """Validation interval, in epochs or iterations, that cuts validation to a tenth."""
     saved_s: float
-    """Seconds that the longer validation interval saves over a whole run."""
+    """Seconds that the longer validation interval saves in the complete training."""
 
 
 def find_rarer(run: Run, whole: WholeValidation) -> RarerValidation | None:

@@ -23,19 +23,19 @@ _MOST_S = 366 * 86400.0
 
 @dataclass(frozen=True)
 class ValidationCosts:
-    """Seconds of a run's validations by part and by metric, where they are known."""
+    """Seconds of a run's timed validations, summed by part and by metric."""
 
     count: int
     wall_s: float
     parts_s: Mapping[str, float]
-    """Seconds by part of a validation; the parts add up to ``wall_s``.
+    """Seconds of all timed validations by part; the parts add up to ``wall_s``.
 
     In the order of `VALIDATION_PARTS`.
     """
     metrics_s: Mapping[str, float]
-    """Seconds of ``compute_metrics`` by class of metric, the slowest first."""
+    """Seconds of ``compute_metrics`` in all validations by metric, slowest first."""
     process_s: Mapping[str, float]
-    """Seconds of ``process`` by class of metric, the slowest metric first."""
+    """Seconds of ``process`` in all validations by class of metric, slowest first."""
     batches: int
     """Number of batches in all validations together."""
 
@@ -78,7 +78,7 @@ def sum_costs(records: Sequence[ValidationRecord]) -> ValidationCosts | None:
 
 
 def find_costs(run: RecordedRun) -> ValidationCosts | None:
-    """Find seconds of a run's validations by part; ``None`` where not known."""
+    """Sum up seconds of a run's validations by part; ``None`` where not known."""
     return sum_costs(run.validations)
 
 

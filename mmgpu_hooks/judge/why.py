@@ -53,7 +53,7 @@ _FIRST_COLLECTIVE = re.compile(r'\bWorkNCCL\(SeqNum=1,')
 _UNCLEAR = 'oom_host', 'worker_killed', 'unknown'
 """Causes that memory measurements of a run would confirm or refute."""
 _HEAD = 10
-"""Number of ordinary lines that prove an error at a log's head not to be its end."""
+"""Number of ordinary lines after an error that show that the run went on after it."""
 _OUTSIDE = Order.STATED, Order.ENDED
 """Priorities of lines that kernel, scheduler or terminal print about a run."""
 _CONSEQUENCES = {
@@ -85,7 +85,7 @@ _BROKEN = re.compile(
     r'(?:\w+\.)*(?:Connection\w*Error|BrokenPipeError|EOFError|KeyboardInterrupt'
     r'|SystemExit|SignalException)\b'
 )
-"""Exceptions that a program raises because it, or a peer, was ended."""
+"""Regex for exceptions that a program raises because it, or a peer, was ended."""
 _OF_A_CARD = re.compile(r'CUDA|NCCL|cuDNN|cuBLAS|NVML|GPU|HIP', re.I)
 _NCCL_ERROR = re.compile(r'(?:\w+\.)*(?:DistBackendError|nccl\w+Error)\b')
 _NAMED_RANK = re.compile(r'\bprocess rank (\d+) with PID')
@@ -96,7 +96,7 @@ _TIMED_OUT = 'worker_stuck', 'rank_waits', 'rank_never_came'
 _OF_A_STANDSTILL = None, 'unknown', 'interrupted', 'rank_waits', 'rank_lost'
 """Causes that logs name for a start that hung, or was ended because it hung."""
 _OF_OTHER_RANKS = 'rank_waits', 'rank_never_came', 'rank_lost'
-"""Causes in a log line that only reports on other ranks: their records decide."""
+"""Causes in a log line that only reports on other ranks, whose own records decide."""
 _OF_NO_END = ('uneven_inputs',)
 """Causes that hold even though one rank completed its training."""
 _JOINED = (
@@ -337,7 +337,7 @@ def _judge_completed(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
 
 
 def _find_lost_card(ranks: Sequence[Rank], by_kernel: bool = True) -> list[str]:
-    """Find what the driver and the kernel's log say of a lost GPU."""
+    """List the texts of driver and kernel log which say that a GPU was lost."""
     said = list[str]()
     for rank in ranks:
         off = rank.evidence.sources_off

@@ -191,7 +191,7 @@ class _Part:
 
 
 def _cut_part(recorded: RecordedRun, figures: RunFigures) -> _Part:
-    """Cut out the last long part of a run that changed midway.
+    """Return the part of a run since costs changed, if that is long, else all of it.
 
     It is the whole run when nothing changed, or the part after the change is too short.
     """
@@ -403,7 +403,7 @@ def _worker_start_s(part: _Part, workload: Workload) -> float:
 
 
 class _Loading(NamedTuple):
-    """Seconds of loading a batch, without waiting for cores."""
+    """Seconds from a batch's loading start to its end, without waiting for cores."""
 
     cost: Cost | None
     is_measured: bool

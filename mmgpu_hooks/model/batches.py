@@ -109,7 +109,7 @@ def _fit_line(
 
 
 class PeakPrediction(NamedTuple):
-    """Predicted peak of the GPU memory, in bytes, with a batch size."""
+    """Predicted GPU memory peak of a training with one batch size, in bytes."""
 
     peak_bytes: int
     low_bytes: int
@@ -118,7 +118,7 @@ class PeakPrediction(NamedTuple):
 
 
 class _PeakBand(NamedTuple):
-    """Predicted memory peaks, bytes, with their interval: numbers or arrays."""
+    """Predicted GPU memory peaks, bytes, with the ends of their 90 % intervals."""
 
     peak: Any
     low: Any
@@ -134,7 +134,7 @@ class MemoryFit:
     image_bytes: float
     """Bytes by which the GPU memory peak grows per image of a batch."""
     relative_error: float
-    """Relative standard error of the memory peak of a training."""
+    """Relative standard error of one training's memory peak around the line."""
     covariance: FloatArray
     """Covariance matrix of the line's growth and fixed part, the growth first."""
     batch_sizes: tuple[int, ...]
@@ -210,7 +210,7 @@ def predict_peak(fit: MemoryFit, batch_size: int) -> PeakPrediction:
 
 
 def find_largest_batch(fit: MemoryFit, free_bytes: float) -> int:
-    """Find the largest batch size whose upper memory bound fits; 0 if none does."""
+    """Find the largest batch size whose upper peak bound fits into free bytes, or 0."""
     return int((fit.band(_BATCHES).high <= free_bytes).sum())
 
 

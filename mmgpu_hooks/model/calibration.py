@@ -37,17 +37,17 @@ _SEEN_FROM = 0.02
 The exponent is `Workload.step_power`.
 """
 _LEAST_SHARE = 0.25
-"""Smallest share (0 to 1) of the measured step that stays without its delays.
+"""Smallest share (0 to 1) of the measured step that is kept when delays are removed.
 
 However delayed its threads were.
 """
 _DELAY_ERROR = 0.1
-"""Relative standard error of the delays that are taken out of the train step."""
+"""Relative standard error of the core waits that are taken out of the train step."""
 
 _ROUNDS, _DRAWS = 12, 512
 
 _LEAST_FETCHING, _MOST_FETCHING = 0.25, 4.0
-"""Range of the factor by which a run's fetching time may differ from the usual."""
+"""Range of the factor from the usual time of fetching a batch to a run's own."""
 
 _TURNS_ERROR = 0.4
 """Relative standard error of the measured extra time of loading without workers.
@@ -55,7 +55,7 @@ _TURNS_ERROR = 0.4
 They are `Workload.turns_s`.
 """
 _SPIN_S = 0.005
-"""Seconds that an idle thread of OpenMP (libgomp) spins.
+"""Seconds that a thread of OpenMP (libgomp) spins on after its work has ended.
 
 After the step, while the training process loads.
 """
@@ -63,7 +63,7 @@ _THREAD_BYTES = 4 * 32768
 """Bytes of 32-bit numbers for which PyTorch uses one thread more: ``GRAIN_SIZE``."""
 
 _BUSY_FROM, _BUSY_ALL = 0.6, 0.9
-"""Shares of the cores in use at which waits for cores begin, and fully, to count.
+"""Shares of cores in use from which some, and from which all, core waits count.
 
 From the first on some of the waits do, from the second on all of them. Other waits are
 between two batches, or the scheduler's although a core is free.
@@ -151,7 +151,7 @@ def _correct_step(
 
 
 def _without_delay(measured: Workload, workload: Workload, delay_s: float) -> Workload:
-    """Take delays by the real scheduler out of a batch's loading time.
+    """Take core waits that the simulation does not make out of the loading time.
 
     A loop that does not starve does not show how long loading takes, nor does one whose
     workers take up all cores: a wrong figure would not show at the run's own setting.
@@ -191,7 +191,7 @@ def _least_step_s(workload: Workload) -> float:
 
 
 def _estimate_turns(workload: Workload, batch_bytes: int | None) -> float:
-    """Estimate the extra seconds of loading without workers on a busy host.
+    """Estimate the extra seconds per batch of loading without workers on a busy host.
 
     They are `Workload.turns_s`, which a run with workers does not show.
 

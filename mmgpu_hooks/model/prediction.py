@@ -27,19 +27,19 @@ COVERAGE = 1.9
 
 _MANY_DRAWS = 1024
 _FEW_DRAWS = 256
-"""Number of simulated batches to see how a time's error changes the prediction."""
+"""Number of batches to simulate when a time's error is carried to a prediction."""
 _NEAR = 0.03
 _FULL = 0.9
-"""Smallest share (0 to 1) of cores in use at which more workers hardly gain."""
+"""Smallest share (0 to 1) of cores in use at which the cores limit an iteration."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Predicted seconds of a steady iteration, its wait for data and use of cores."""
+    """Predicted seconds of a steady iteration and its data wait, and cores used."""
 
     iter_s: float
     wait_s: float
-    """Wait for data in an iteration, fetching the batch included, s."""
+    """Seconds of data wait in a steady iteration, fetching the batch included."""
     cpu_share: float
     """Share (0 to 1) of the cores that is in use by any process."""
 
@@ -47,7 +47,7 @@ class Rate:
 # a grid asks for the same settings again and again
 @functools.lru_cache(maxsize=512)
 def rate_of(workload: Workload, num_workers: int, prefetch: int, draws: int) -> Rate:
-    """Simulate a steady iteration over ``draws`` different batches and steps."""
+    """Simulate ``draws`` different batches; return a steady iteration's `Rate`."""
     if num_workers == 0:
         rate = _rate_alone(workload)
     else:
@@ -158,7 +158,7 @@ shares a cache. The same loading took 1 to 1.14 times the CPU beside a worker.
 """
 
 _TRANSFER = 0.06
-"""Relative error of a prediction, added if it has workers and the run had none."""
+"""Relative error of a prediction, added if it has workers and the run loads without."""
 
 _CROWDED = 0.06
 """Relative error of a prediction, added where all cores are in use.
@@ -193,7 +193,7 @@ That is `Workload.step_power`, where no run showed it.
 def model_error(
     workload: Workload, num_workers: int, run_cpu_share: float, cpu_share: float
 ) -> float:
-    """Estimate the relative standard error by effects that the simulation leaves out.
+    """Estimate a prediction's relative standard error by effects not simulated.
 
     Args:
         workload: What the run says.
@@ -218,7 +218,7 @@ def model_error(
 
 
 def perturb(workload: Workload, *, alone: bool) -> Iterator[Workload]:
-    """Yield copies of a run's times, each with one time off by its standard error.
+    """Yield copies of a workload, each with one of its times off by its standard error.
 
     Args:
         workload: What the run says.
@@ -269,7 +269,7 @@ def perturb(workload: Workload, *, alone: bool) -> Iterator[Workload]:
 
 
 START_ERROR = 0.3
-"""Relative standard error of the time that the start of an epoch adds."""
+"""Relative standard error of the seconds that starting an epoch adds to a training."""
 
 _FEWEST, _SHIFTS = 64, 8
 
@@ -286,7 +286,7 @@ class LoaderSetting:
     """DataLoader settings that are chosen together: workers, prefetch, persistence."""
 
     num_workers: int
-    """Number of workers; 0 loads in the training loop."""
+    """Number of workers; with 0 the training process loads the batches."""
     prefetch_factor: int
     """Number of batches in flight per worker."""
     persistent_workers: bool
@@ -339,7 +339,7 @@ def estimate_job_s(workload: Workload, setting: LoaderSetting, plan: JobPlan) ->
 
 
 def _epoch_s(epoch: Loop, count: int, turns: int) -> float:
-    """Compute the mean seconds of an epoch, over the batches that it may begin with."""
+    """Compute the mean simulated seconds of an epoch, over several first batches."""
     whole_s = 0.0
     for first in (turn * count // turns for turn in range(turns)):
         shifted = replace(

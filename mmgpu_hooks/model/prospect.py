@@ -26,12 +26,12 @@ class Prospect:
 
     @property
     def total_s(self) -> float:
-        """Predicted seconds of the whole training."""
+        """Predicted seconds of the complete training: iterations, starts and saves."""
         return estimate_job_s(self.workload, self.loader, self.plan)
 
     @property
     def image_s(self) -> float:
-        """Predicted seconds of the whole training per image.
+        """Predicted seconds of the complete training over the number of its images.
 
         Per iteration, where the batch size is unknown.
         """
@@ -64,7 +64,7 @@ class Prospect:
 
     @property
     def most_gain(self) -> float:
-        """Largest share (0 to 1) of time that another loader setting can save.
+        """Largest share (0 to 1) of training time that other loader settings can save.
 
         Without workers nothing is fetched and no worker is started, which can be less
         than the bound.
@@ -75,7 +75,7 @@ class Prospect:
 
     @property
     def cpu_share(self) -> float:
-        """Share of the free cores that an iteration uses, at most 1."""
+        """Share (0 to 1) of the free cores' time that a steady iteration uses."""
         return min(self.workload.cpu_floor_s / self.iter_s, 1.0)
 
     @property

@@ -56,7 +56,7 @@ class Loop:
     step_spin_s: float
     step_wait_s: float
     wake_s: float = 0.0
-    """Seconds that a worker with a batch to make waits for a core when none is free.
+    """Seconds until a worker that wakes up gets a core, when no core is free.
 
     It has to wait for a turn."""
     step_factors: Sequence[float] = (1.0,)
@@ -75,12 +75,12 @@ class Trace:
     """Result of a loader simulation, with sums over the requested iterations."""
 
     ends_s: Sequence[float]
-    """Time at which each simulated iteration ends, s, the first iterations included."""
+    """Seconds from the simulation's start to the end of each iteration, in order."""
     iterations: int
     """Number of simulated iterations that the result's sums are over."""
     seconds: float
     wait_s: float
-    """Seconds in which the training loop waited for a batch."""
+    """Seconds that the training loop waited for batches, summed over iterations."""
     step_s: float
     fetch_s: float
     busy_s: float
@@ -95,7 +95,7 @@ _NORMAL = NormalDist()
 # settings are compared under the same costs
 @functools.lru_cache(maxsize=64)
 def draw_costs(cost: Cost, count: int, stream: int) -> tuple[float, ...]:
-    """Draw a stratified sample of a work's durations, s, with exactly its mean.
+    """Draw durations (s) of a work as a stratified sample with exactly its mean.
 
     Log-normal, and the rare ones of the cost on top, each as long as their mean.
 
@@ -125,14 +125,14 @@ def draw_costs(cost: Cost, count: int, stream: int) -> tuple[float, ...]:
 
 _MAIN = -1
 _SUMS = ('start_s', 'wait_s', 'fetch_s', 'step_s', 'busy_s', 'others_cpu_s')
-"""Names of the sums of seconds that a simulation returns.
+"""Names of the sums of seconds that `_Simulation` adds up.
 
 All but the first are in a `Trace`; the first four are of the training process.
 """
 
 
 def simulate_loop(loop: Loop, iterations: int, skip: int = 0) -> Trace:
-    """Simulate the training loop and its workers from their start.
+    """Simulate a training loop and its workers from their start; return a `Trace`.
 
     Args:
         loop: With at least one worker.
@@ -320,7 +320,7 @@ class _Simulation:
 
 
 WAKE_S = 0.0025
-"""Seconds that a woken worker waits for a turn of Linux's scheduler: `Loop.wake_s`."""
+"""Seconds that a woken worker waits for its turn on a core that others use."""
 
 _MOST_IN_FLIGHT = 2048
 """Maximum number of batches a simulated loader makes ahead; more changes nothing."""
@@ -372,7 +372,7 @@ def make_loop(
 
 
 def settle(workers: int, prefetch: int, draws: int) -> int:
-    """Return the number of iterations until a simulated loop is steady.
+    """Return the number of iterations to simulate until a simulated loop is steady.
 
     All workers start at once.
     """

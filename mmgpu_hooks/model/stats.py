@@ -39,7 +39,7 @@ def student_t(share: float, degrees: float) -> float:
 
 
 def paired_gain(before_s: Sequence[float], after_s: Sequence[float]) -> Estimate | None:
-    """Estimate the gain of a second setting from pairs measured one after the other.
+    """Estimate the relative gain of a second setting from pairs measured in turn.
 
     Each pair shares what the machine was like then, so the logarithms of their ratios
     are averaged, and their spread is that of the noise alone: a t interval on them.
@@ -66,7 +66,7 @@ LEAST_VALUES = 6
 
 _EDGES = np.array([*np.linspace(0.0, 0.96, 25), 0.98, 0.99, 0.995, 0.998, 1.0])
 _CORRELATIONS: FloatArray = (_EDGES[:-1] + _EDGES[1:]) / 2
-"""Grid of correlations between neighbouring values that are considered possible.
+"""Grid of possible correlations between neighbouring values of a series, 0 to 1.
 
 A negative one counts as none: nothing in a training causes it, and it would shorten
 intervals.
@@ -84,7 +84,7 @@ where it is high (``make bench-drift``).
 """
 
 _NEGLIGIBLE = 1e-6
-"""Relative probability below which a correlation is left out of the mixture."""
+"""Probability relative to the largest, below which a mixture leaves a component out."""
 
 _MOST_LAGS = 10_000
 """Maximum number of lags of a series over which autocorrelations are summed.

@@ -13,11 +13,11 @@ DEFAULT_PREFETCH = 2
 """PyTorch's default ``prefetch_factor``: batches in flight per worker."""
 
 _LEAST_CORES = 0.5
-"""Smallest number of cores a run is assumed to get beside other processes' tasks."""
+"""Smallest number of cores that a run is assumed to get, however busy the host."""
 
 
 _MOST_RARE = 0.25
-"""Largest share (0 to 1) of slow occurrences at which they count as rare.
+"""Largest share (0 to 1) of slow occurrences for them to be modelled as rare ones.
 
 With more of them, one spread says it all.
 """
@@ -90,7 +90,7 @@ class Cost:
         )
 
     def of_images(self, factor: float) -> Cost:
-        """Copy of the `Cost` for a batch with ``times`` as many images.
+        """Copy of a batch's `Cost` for a batch with ``factor`` times as many images.
 
         Their times add up: the spread grows with the root, and a rare image makes rare
         batches more frequent and no longer.
@@ -121,7 +121,7 @@ class BatchLine:
 
 
 class LocalLoading(NamedTuple):
-    """Seconds of loading a batch in the training process: on the CPU, and in all."""
+    """Seconds of loading a batch in the training process: by CPU, by wall clock."""
 
     cpu_s: float
     whole_s: float
@@ -145,9 +145,9 @@ class Workload:
     iterations: int
     """Number of iterations that the mean times are taken over."""
     iter_time: Cost
-    """Measured seconds of an iteration, waits included."""
+    """Measured seconds from one iteration's end to the next one's, waits included."""
     batch_time: Cost
-    """Seconds that a worker takes for a batch, from one batch to the next.
+    """Seconds that a worker is busy with one batch: loading, collating and sending it.
 
     It is S in the bounds."""
     batch_cpu: Cost
@@ -155,7 +155,7 @@ class Workload:
 
     It is P in the bounds."""
     step: Cost
-    """Seconds of the train step and its hooks, once data is at hand.
+    """Seconds of the train step and hooks, from a batch in hand to the iteration's end.
 
     It is G in the bounds."""
     step_cpu_s: float
@@ -204,13 +204,13 @@ class Workload:
 
     ``None`` until several sizes were seen: none other is predicted then."""
     measured_batch_size: int | None = None
-    """Batch size of the run, where its times were scaled to another ``batch_size``."""
+    """Batch size that was measured, if the times were scaled to ``batch_size``."""
     fetch_error: float = 0.0
     """Relative standard error of the time of fetching a ready batch."""
     is_transfer_known: bool = True
     """True if workers that sent batches to the training process were measured."""
     is_batch_time_known: bool = True
-    """True if the batch time was measured, and not just bounded."""
+    """True if the batch time was measured; False if it is the middle of two bounds."""
     turns_s: float = 0.0
     """Extra seconds per batch of loading without workers on a busy host.
 
@@ -229,7 +229,7 @@ class Workload:
 
     @property
     def step_threads(self) -> int:
-        """Smallest number of threads that can use the step's CPU time within it."""
+        """Smallest number of threads that can spend the step's CPU time within it."""
         # a thread that waits for a core uses none meanwhile
         running_s = self.step.mean_s - self.step_waits_s
         if running_s <= 0.0:
@@ -284,7 +284,7 @@ class Workload:
 
     @property
     def local_loading(self) -> LocalLoading:
-        """Seconds of loading a batch in the training process, which transfers none.
+        """Seconds that loading a batch takes without workers, which transfers none.
 
         Without ``turns_s``.
         """
@@ -373,11 +373,11 @@ blurring and changing colours took 0.96 to 1.31 times the CPU of one thread each
 """
 
 MOST_DOUBLINGS = 5
-"""Maximum number of doublings from cores to OpenCV threads, as measured."""
+"""Maximum number of doublings from cores to OpenCV threads that measurements cover."""
 
 
 def with_one_thread(workload: Workload, saved: float) -> Workload:
-    """Copy a run's times with one OpenCV thread per worker in the place of several.
+    """Copy a `Workload` as if each worker ran one OpenCV thread instead of several.
 
     Args:
         workload: What the run says.
@@ -392,7 +392,7 @@ def with_one_thread(workload: Workload, saved: float) -> Workload:
 def with_spared_host(
     workload: Workload, *, step_s: float, received_s: float, sent_s: float
 ) -> Workload:
-    """Copy a run's times with CPU seconds taken off step and batch transfer.
+    """Copy a `Workload`, spared CPU seconds taken off train step and transfer.
 
     Args:
         workload: What the run says.
@@ -417,13 +417,13 @@ def with_spared_host(
 
 
 GAP_S = 0.0005
-"""Seconds between two batches of a worker that always has work to do."""
+"""Seconds from a worker's end of one batch to its start of the next, never idle."""
 
 TRANSFER_CPU_S, TRANSFER_TENSOR_S, _TRANSFER_BYTE_S = 0.0008, 0.00025, 1e-9
 """CPU seconds of a worker to send a batch: per batch, per tensor and per byte."""
 
 _MEASURED_ERROR, _ASSUMED_ERROR = 0.25, 0.5
-"""Relative standard error of a worker's CPU seconds to send a batch, by source.
+"""Relative error of a worker's CPU seconds to send a batch: measured, assumed.
 
 Loading may burn more in the training process than in a worker, since libraries use
 several threads there. Real loaders of 1 to 480 tensors and 0.05 to 100 MB took 0.8 to
@@ -482,7 +482,7 @@ def estimate_transfer(
     wait_s: float = math.inf,
     wait_cpu_s: float | None = None,
 ) -> Transfer:
-    """Estimate the seconds of sending a batch, as far as a run does not show them.
+    """Estimate the seconds of collating, sending and fetching one batch, with errors.
 
     A worker pickles each batch, copies it to shared memory and passes a file descriptor
     for each tensor, which the training process asks a thread of that worker for. The

@@ -59,7 +59,7 @@ _GRAIN_S, _NETWORK_GRAIN_S = 0.1, 2.0
 
 @dataclass(frozen=True)
 class _Plan:
-    """Cache key of a data set, and its attributes before it was initialised."""
+    """Cache key of a data set; its attributes and loaded modules until then."""
 
     key: str
     before: Mapping[str, str] = field(repr=False)
@@ -70,7 +70,7 @@ class _Plan:
 
 
 class AnnotationCache:
-    """Has data sets built from now on cache their parsed annotations.
+    """Makes data sets that are built from now on cache their parsed annotations.
 
     Args:
         watch: Sees them; it is open.
@@ -106,7 +106,7 @@ class AnnotationCache:
 
     @property
     def idle_reason(self) -> str | None:
-        """Reason why no data set is kept or mapped; ``None`` where one is."""
+        """Reason why no data set was cached or read from cache; ``None`` if one."""
         if self._is_used:
             return None
         if self._is_refused:
@@ -140,7 +140,7 @@ class AnnotationCache:
             found.is_kept = self._is_used = True
 
     def _refuse(self, found: Initialisation, error: Exception) -> None:
-        """Logs why a data set is parsed and not kept."""
+        """Logs why a data set's parsed annotations are not cached."""
         reason = str(error)
         if not isinstance(error, (RefusalError, CacheError)):
             reason = f'{type(error).__name__}: {error}'
@@ -161,7 +161,7 @@ class AnnotationCache:
             self._logger.info(say(text))
 
     def _plan(self, dataset: Any) -> _Plan:
-        """Describes all that the parsing of a data set depends on.
+        """Makes a data set's cache key out of all that its parsing depends on.
 
         Raises:
             RefusalError: If that is not known.
@@ -268,7 +268,7 @@ def _name(found: Initialisation) -> str:
 
 
 def check_settled(stamp: FileStamp, grain_s: float) -> None:
-    """Checks that a next change of a file will move its times.
+    """Raises if a file changed so lately that its next change may keep its times.
 
     Every change of a file moves both of its times to that of the file system's clock.
     One that comes within the resolution of these times is not seen. ``mtime`` can be
@@ -295,7 +295,7 @@ def check_settled(stamp: FileStamp, grain_s: float) -> None:
 
 
 def check_dataset(dataset: Any) -> None:
-    """Checks that the parsed annotations of a data set can be cached.
+    """Raises if the parsed annotations of a data set cannot be cached.
 
     Raises:
         RefusalError: If not.
@@ -339,7 +339,7 @@ def _name_class(kind: type) -> str:
 
 
 def _stamp_sources(kind: type, code: CodeState) -> dict[str, Any]:
-    """Path, size and time of the source files of a data set's classes and their code.
+    """Size and change time of each source file of a data set's classes, by path.
 
     Those of its bases are among them if they are installed: a fork may be edited where
     it lies, its version the same.
@@ -370,7 +370,7 @@ def _list_versions() -> dict[str, Any]:
 
 
 def take_state(dataset: Any, before: Mapping[str, str]) -> bytes:
-    """Pickles the attributes that a data set's initialisation has set.
+    """Pickles the attributes that initialising a data set has added or changed.
 
     Args:
         dataset: Which is initialised.

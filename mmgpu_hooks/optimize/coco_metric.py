@@ -152,7 +152,7 @@ class FastCocoMetric(_CocoMetric):
             self._tell_plain(reason)
 
     def _find_plain_reason(self) -> str | None:
-        """Reason why the arguments need CocoMetric's own code; ``None`` if not."""
+        """Reason why the metric's arguments need CocoMetric's code, or ``None``."""
         kind = type(self)
         if self._is_off:
             return f'{DISABLE} is set'
@@ -304,7 +304,7 @@ def _accumulate(evaluation: Any, backend: Any) -> None:
 
 
 def _can_rebind(function: Any) -> bool:
-    """True if a function finds ``load`` and ``COCOeval`` in its module's globals."""
+    """True if a function looks up ``load`` and ``COCOeval`` in its module's globals."""
     names = {'load', 'COCOeval', 'loadRes', 'results2json'}
     return isinstance(function, types.FunctionType) and (
         names <= {*function.__code__.co_names}
@@ -331,7 +331,7 @@ def _phrase(error: BaseException) -> str:
 
 
 def expect_regular(dataset: Mapping[str, Any]) -> None:
-    """Raises if the ground truth is such that backends may differ from pycocotools.
+    """Raises if ground truth has what backends may evaluate unlike pycocotools.
 
     Raises:
         ValueError: If ids are no whole numbers above 0 (0 will do for images and

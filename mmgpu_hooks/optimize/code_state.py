@@ -26,12 +26,12 @@ from mmgpu_hooks.optimize.plain_data import count_values, describe
 from mmgpu_hooks.optimize.refusal import RefusalError
 
 _MOST_OBJECTS = 20_000
-"""Most objects that are followed; whose code reaches more is refused."""
+"""Maximum number of objects that a class's code may reach; beyond, it is refused."""
 _MOST_VALUES = 500_000
-"""Most plain values that are read for one class, which takes half a second."""
+"""Maximum number of plain values that are hashed for one class (half a second)."""
 _OURS = 'mmgpu_hooks'
 _BASES = ('builtins', 'typing', 'abc')
-"""Modules of base classes that have nothing of a data set."""
+"""Modules whose classes are skipped among base classes: no code of data sets."""
 _OF_SOURCE = (
     '__annotations__',
     '__annotate__',
@@ -40,23 +40,23 @@ _OF_SOURCE = (
     '__firstlineno__',
     '__static_attributes__',
 )
-"""Attributes of a class that say where its source stands, or differ by process."""
+"""Class attributes left out of the hash: source positions, or different by process."""
 
 
 @dataclass(frozen=True)
 class CodeState:
-    """State of the code that a class runs, as far as it can be followed."""
+    """Hash, source files and used names of the code that a class runs."""
 
     digest: str
-    """SHA-256 of everything in that code, in hexadecimal."""
+    """SHA-256, in hexadecimal, of the class's code and of all that the code uses."""
     files: tuple[str, ...]
-    """Source files of the modules that it uses, installed ones left out; sorted."""
+    """Sorted paths of the source files of that code, installed modules left out."""
     names: frozenset[str]
-    """Names that its functions use: those of modules they import are among them."""
+    """Names that the code's functions use, such as of modules that they import."""
 
 
 def read_code_state(kind: type) -> CodeState:
-    """Describes the code of a class and of what it uses.
+    """Hashes the code of a class and all that it uses, as far as it can be followed.
 
     Raises:
         RefusalError: If that is too much to follow.
@@ -68,7 +68,7 @@ def read_code_state(kind: type) -> CodeState:
 
 
 def list_imported(names: Iterable[str], before: Iterable[str]) -> Iterator[str]:
-    """Lists source files of modules that functions imported as they ran.
+    """Lists source files of modules that functions use, or imported while they ran.
 
     Those imported earlier are told by the names that the functions use. Installed
     packages are left out.
@@ -95,14 +95,14 @@ def _find_file(module: Any) -> str | None:
 
 @functools.cache
 def _list_folders() -> tuple[str, ...]:
-    """Folders of Python's own modules."""
+    """Paths of the folders that hold Python's standard library."""
     paths = sysconfig.get_paths()
     found = {os.path.realpath(paths[name]) for name in ('stdlib', 'platstdlib')}
     return tuple(folder + os.sep for folder in found)
 
 
 def is_installed(name: str) -> bool:
-    """True for a module of Python itself, of an installed package, or of this one.
+    """True if a module is Python's own, of an installed package, or of mmgpu_hooks.
 
     A module of a package that is installed from a folder that one edits is none.
     """
@@ -121,7 +121,7 @@ def is_installed(name: str) -> bool:
 
 
 class _Reader:
-    """Follows the code of a class, and sums up what it finds.
+    """Follows the code of a class from object to object, and hashes what it reaches.
 
     Args:
         kind: The class.
@@ -130,15 +130,15 @@ class _Reader:
     def __init__(self, kind: type) -> None:
         self._sum = hashlib.sha256()
         self._numbers: dict[int, int] = {}
-        """Number of each object that was found, by ``id()``."""
+        """Order in which each object was reached, from 0, by the object's ``id()``."""
         self._found: list[tuple[Any, frozenset[str]]] = []
-        """Those objects in order, each with the names used by who has it.
+        """Objects in the order reached, each with the names used by its owner's code.
 
         While they are in here, no other object gets the ``id()`` of one."""
         self._attributes: set[tuple[str, str]] = set()
-        """Attributes of modules that were found, by the module's name."""
+        """Module attributes that were hashed: pairs of module name and attribute."""
         self._values = 0
-        """Number of plain values that were read."""
+        """Number of plain values that were hashed so far."""
         self.files: set[str] = set()
         self.names: set[str] = set()
         self._own = {each for each in kind.__mro__ if each.__module__ not in _BASES}
@@ -149,7 +149,7 @@ class _Reader:
 
     @property
     def digest(self) -> str:
-        """Sum of all that was found."""
+        """SHA-256, in hexadecimal, of all that was reached."""
         return self._sum.hexdigest()
 
     def _say(self, *words: str | bytes) -> None:
@@ -159,7 +159,7 @@ class _Reader:
             self._sum.update(data)
 
     def _read(self, value: Any, names: frozenset[str]) -> None:
-        """Sums up a plain value; notes any other object, to be read later.
+        """Hashes a plain value; queues any other object to be hashed later.
 
         Args:
             value: The object.
@@ -256,7 +256,7 @@ class _Reader:
                 self._read(held[name], names)
 
     def _note_module(self, name: str) -> bool:
-        """Notes a module; True if what it has is to be followed."""
+        """Notes a module's version or file; True if its attributes are to be hashed."""
         module = sys.modules.get(name)
         if is_installed(name):
             top = sys.modules.get(name.partition('.')[0])
@@ -270,7 +270,7 @@ class _Reader:
 
 
 def _list_names(code: CodeType) -> Iterator[str]:
-    """Names that a code object uses, those of functions within it included."""
+    """Names that a code object uses, those of nested functions included."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -278,7 +278,7 @@ def _list_names(code: CodeType) -> Iterator[str]:
 
 
 def _list_parts(value: Any) -> Iterator[Any]:
-    """Parts of an object that decide what it does, where they are known."""
+    """Objects that decide what another one does: functions, arguments, attributes."""
     if isinstance(value, (staticmethod, classmethod)):
         yield value.__func__
     elif isinstance(value, property):

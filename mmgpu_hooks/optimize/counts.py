@@ -64,7 +64,7 @@ _FIRST_WITH_TF32 = (8, 0)
 
 
 def _read_settings(optimizer: Any, group: Any) -> str:
-    """Returns the settings of a parameter group as text, without its tensors."""
+    """Returns a parameter group's options (``lr`` etc.), tensors excluded, as text."""
     return repr([group.get(name) for name in optimizer.defaults])
 
 

@@ -75,7 +75,7 @@ class ListedAverages(Several):
 
 
 class _Lists(NamedTuple):
-    """Lists of tensors to update an averaged model, valid until one is replaced."""
+    """Lists of one averaged model's tensors, as multi-tensor calls take them."""
 
     model: Any
     """Model whose tensors are averaged by the EMA."""
@@ -138,7 +138,7 @@ class ListedAverage:
         return getattr, (self._ema, 'update_parameters')
 
     def _prove(self) -> None:
-        """Proves that multi-tensor updates give the bits of single ones, by type."""
+        """Raises if multi-tensor updates give other bits than single ones on a test."""
         ema = self._ema
         for device, dtype in {
             (average.device, average.dtype)
@@ -189,7 +189,7 @@ class ListedAverage:
 
     @property
     def spared(self) -> SparedTime | None:
-        """CPU seconds of a usual and of a multi-tensor update; ``None`` if unknown."""
+        """CPU seconds of one update, plain and multi-tensor; ``None`` if not timed."""
         return self._turns.spared
 
     def close(self) -> None:

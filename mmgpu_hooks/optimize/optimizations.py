@@ -22,7 +22,7 @@ _CLASSES = {
     'annotations': 'AnnotationCache',
     'resume': 'SampledResume',
 }
-"""Name of the class of each optimisation, by the name of optimisation and module."""
+"""Class name by optimisation; each key is also the name of the class's module."""
 
 
 class Optimization(Protocol):
@@ -59,7 +59,7 @@ class Optimizations:
 
     @property
     def spared(self) -> dict[str, SparedTime]:
-        """CPU seconds that each active optimisation has spared, if measured."""
+        """CPU seconds of a call without and with each optimisation, by name."""
         # one whose work is not in this thread's calls has none
         known = {
             name: getattr(active, 'spared', None) for name, active in self._on.items()
@@ -77,7 +77,7 @@ class Optimizations:
             self._begin('annotations', watch, self._logger)
 
     def begin_loader(self, loader: Any) -> None:
-        """Starts optimisations of the train loader, before it starts workers."""
+        """Starts optimisations of the train loader, before its workers are started."""
         self._has_loader = True
         if 'small_tensors' in self._names:
             self._begin(
@@ -193,7 +193,7 @@ class Optimizations:
             )
 
     def report(self) -> None:
-        """Logs the CPU seconds that each active optimisation has spared."""
+        """Logs CPU seconds of a call without and with each optimisation, if timed."""
         for name, found in self.spared.items():
             said = phrase(
                 'GPUEfficiencyHook: optimize={name} gave {change} of CPU of the '

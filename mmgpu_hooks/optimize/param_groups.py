@@ -149,7 +149,7 @@ class StepMerger:
         return values
 
     def _try_to_merge(self) -> list[Group] | None:
-        """Merges the parameter groups; ``None`` if this step needs unmerged ones."""
+        """Returns merged parameter groups; ``None`` if a step needs unmerged ones."""
         optimizer = self._optimizer
         try:
             if _has_hooks(optimizer):
@@ -193,7 +193,7 @@ class StepMerger:
 
     @property
     def spared(self) -> SparedTime | None:
-        """CPU seconds of an unmerged and a merged optimizer step, if known."""
+        """CPU seconds of one optimizer step, unmerged and merged, if timed."""
         return self._turns.spared
 
     def close(self) -> None:
@@ -234,7 +234,7 @@ def _has_hooks(optimizer: Any) -> bool:
 
 
 def _find_kind(params: Iterable[Any], state: Any) -> Any:
-    """Returns device, types and layout that groups must have in common to be merged.
+    """Returns the key of groups that may be merged: device, data types and layout.
 
     Args:
         params: Of one group.
@@ -262,7 +262,7 @@ def _find_kind(params: Iterable[Any], state: Any) -> Any:
 
 
 def _prove(optimizer: Any) -> None:
-    """Proves that an optimizer gives the same bits for single and merged groups.
+    """Raises if an optimizer gives other bits for merged groups than for single ones.
 
     Raises:
         RefusalError: If the results differ in one bit.
@@ -313,7 +313,7 @@ def _uses_card(optimizer: Any) -> bool:
 
 
 def _weigh(optimizer: Any) -> dict[torch.device, int]:
-    """Returns the bytes of an optimizer's parameters on each GPU."""
+    """Returns the bytes of an optimizer's parameters on each GPU, by device."""
     sizes: dict[torch.device, int] = {}
     for group in optimizer.param_groups:
         for param in group['params']:
@@ -323,7 +323,7 @@ def _weigh(optimizer: Any) -> dict[torch.device, int]:
 
 
 def _spare_bytes(device: torch.device) -> int:
-    """Returns the bytes of GPU memory that are free, or reserved and unused."""
+    """Returns the bytes of a GPU's memory that are free, or reserved but unused."""
     free, _ = torch.cuda.mem_get_info(device)
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(free + kept)

@@ -1,4 +1,4 @@
-"""Plain data: writes values as text, and pickles them, and refuses all other objects.
+"""Writes plain data as text, and pickles it; refuses objects of any other type.
 
 Text is equal only for equal values, so that it can be a part of a key. What is read
 back from a pickle can be nothing but data, whoever wrote it.
@@ -20,14 +20,14 @@ import numpy as np
 from mmgpu_hooks.optimize.refusal import RefusalError
 
 _PLAIN = (list, dict, set, frozenset, tuple, int, float, str, bytes, bool, complex)
-"""Plain types, as values and as types themselves (``defaultdict(list)``)."""
+"""Types that count as plain data; a pickle may hold the type itself, too."""
 _TYPES: tuple[type, ...] = (OrderedDict, defaultdict, np.ndarray, np.dtype)
 _NUMPY_MODULES = ('numpy', 'numpy.core.multiarray', 'numpy._core.multiarray')
 _NUMPY_NAMES = ('_reconstruct', 'scalar', 'ndarray', 'dtype')
 
 
 def describe(value: Any) -> str:
-    """Writes a value as text that is equal only for equal values.
+    """Returns plain data as text; two texts are equal only if the values are.
 
     Raises:
         RefusalError: If it is no plain data.
@@ -53,7 +53,7 @@ def describe(value: Any) -> str:
 
 
 def count_values(value: Any, most: int) -> int:
-    """Counts what :func:`describe` would read of a value, up to a little over ``most``.
+    """Counts the values within a value, as a measure of :func:`describe`'s time.
 
     Containers are counted with all in them, long texts and arrays by their size.
     """
@@ -75,7 +75,7 @@ def count_values(value: Any, most: int) -> int:
 
 
 def dump_plain(value: Any) -> bytes:
-    """Pickles plain data.
+    """Pickles plain data to bytes; raises for any other object in it.
 
     Raises:
         RefusalError: If something in it is none.
@@ -86,7 +86,7 @@ def dump_plain(value: Any) -> bytes:
 
 
 def load_plain(pickled: bytes) -> Any:
-    """Unpickles plain data; no code is run for it.
+    """Unpickles plain data; raises if the pickle holds anything else.
 
     Raises:
         RefusalError: If something in it is none.

@@ -30,7 +30,7 @@ from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.schema.text import phrase
 
 Book = Callable[[Callable[[], int]], None]
-"""Callback that runs a function that skips batches, and books its time.
+"""Callback that calls a function which skips batches, and times it for the ledger.
 
 That function returns the number of batches still to be loaded.
 """
@@ -90,7 +90,7 @@ class SampledResume:
             self._patches.set(self._wrapper, '_iterator', stand_in)
 
     def _skip(self) -> _Skipped:
-        """Skips batches in the sampler; after a failure, fewer than requested."""
+        """Skips batches in the sampler; returns how many, and the next iterator."""
         done = self._count
 
         def advance() -> int:
@@ -104,7 +104,7 @@ class SampledResume:
         return _Skipped(done, live, self._go_on)
 
     def _go_on(self, iterator: Any) -> None:
-        """Restores the training loop's iterator once batches were skipped."""
+        """Gives the training loop a real iterator again, once batches were skipped."""
         self._wrapper._iterator = iterator
         # the patch keeps the old one, and the batches that it had loaded
         self._patches.close()
@@ -113,7 +113,7 @@ class SampledResume:
             self._on_failure(failure)
 
     def _advance(self) -> int:
-        """Advances the sampler; returns the number of batches that need no loading."""
+        """Advances the sampler past batches that were trained on; returns how many."""
         live, left = self._live, self._count - self._drawn
         # an iterator that is freed closes its indices; InfiniteSampler has no others
         indices, live._sampler_iter = live._sampler_iter, iter(())
@@ -190,10 +190,10 @@ class SampledResume:
 
 @dataclass(frozen=True)
 class _Skipped:
-    """Result of skipping batches: their number, and the iterator to go on with."""
+    """Number of batches that the sampler skipped, and an iterator of the others."""
 
     count: int
-    """Number of batches that need not be loaded."""
+    """Number of batches that the sampler skipped, so that none of them is loaded."""
     iterator: Any
     """DataLoader iterator with the batches that follow the skipped ones."""
     go_on: Callable[[Any], None]
@@ -236,13 +236,13 @@ class _Once:
 
 @dataclass
 class SeededInit:
-    """A ``worker_init_fn`` that calls the loader's, then seeds by the iteration."""
+    """A ``worker_init_fn`` that calls the user's own, then seeds by the iteration."""
 
     own_init: Callable[[int], Any] | None
     iteration: int
 
     def __call__(self, worker_id: int) -> None:
-        """Calls the loader's ``worker_init_fn``, then seeds the worker by iteration."""
+        """Calls the user's ``worker_init_fn``, then seeds the worker by iteration."""
         if self.own_init is not None:
             self.own_init(worker_id)
         seed_anew(self.iteration)
@@ -284,7 +284,7 @@ def count_skipped(loop: Any) -> int:
 
 
 def check_iterator(iterator: Any, loader: Any) -> None:
-    """Checks that the sampler of a DataLoader's iterator can be advanced.
+    """Raises if the sampler of a DataLoader's iterator cannot be advanced.
 
     Raises:
         RefusalError: If it cannot.

@@ -1,4 +1,4 @@
-"""Times sending a batch from a worker: PyTorch's way, and small tensors by value."""
+"""Times how workers send a batch: PyTorch's way, and with small tensors by value."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class SentBatch(NamedTuple):
 
 
 class SentBatches(NamedTuple):
-    """CPU seconds of sending a batch: PyTorch's way, and small tensors by value."""
+    """CPU seconds of sending the same batch in PyTorch's way and by value."""
 
     plain: SentBatch
     by_value: SentBatch
 
 
 class _Copies:
-    """Data set of copies of one batch, each with its worker's CPU seconds so far.
+    """Data set whose items are one batch with its worker's CPU seconds until then.
 
     Args:
         batch: To be copied.
@@ -62,7 +62,7 @@ def _ignore(error: Exception) -> None:
 
 
 def time_sending(batch: Any) -> SentBatches:
-    """Times sending a batch from a worker: PyTorch's way, and small tensors by value.
+    """Times sending one batch from a worker in PyTorch's way and by value.
 
     Args:
         batch: As a loader gives it, in memory of the host.

@@ -9,18 +9,18 @@ from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.schema.recorded import SparedTime
 
 OnFailure = Callable[[Exception], None]
-"""Callback that gets the exception of an optimisation that failed."""
+"""Callback that is called with the exception by which an optimisation failed."""
 
 
 class Part(Protocol):
-    """Interface of an active optimisation of one object, such as one optimizer."""
+    """Interface of an optimisation that is on for one object, such as one optimizer."""
 
     changed: str
     """Text for the log on what the optimisation changed."""
 
     @property
     def spared(self) -> SparedTime | None:
-        """CPU seconds of a call without and with the optimisation, if known."""
+        """CPU seconds of a call without and with the optimisation, if it was timed."""
 
     def close(self) -> None:
         """Ends the optimisation of one object, and restores the object."""
@@ -62,7 +62,7 @@ class Several:
 
     @property
     def spared(self) -> SparedTime | None:
-        """CPU seconds of a call without and with the optimisation, over all objects."""
+        """CPU seconds of a call without and with the optimisation, summed."""
         known = [part.spared for part in self._parts if part.spared is not None]
         if not known:
             return None

@@ -66,7 +66,7 @@ _count_uses: Callable[[int], int] | None = getattr(torch._C, '_storage_Use_Count
 
 
 class SmallTensors:
-    """Has a loader's workers send small tensors by value and large arrays as files.
+    """Makes a loader's workers send small tensors by value and large arrays as files.
 
     Args:
         loader: The train loader, before it starts workers.
@@ -92,7 +92,7 @@ class SmallTensors:
         )
 
     def close(self) -> None:
-        """Has workers that start from now on send tensors in PyTorch's usual way."""
+        """Makes workers that start from now on send tensors in PyTorch's usual way."""
         self._patches.close()
 
 
@@ -104,7 +104,7 @@ class ByValueInit:
     """``worker_init_fn`` that the user's DataLoader had before."""
 
     def __call__(self, worker_id: int) -> None:
-        """Has this worker send small tensors by value, before its first task."""
+        """Makes this worker send small tensors by value, before its first batch."""
         if self.user_init is not None:
             self.user_init(worker_id)
         reducers = ForkingPickler._extra_reducers  # type: ignore[attr-defined]

@@ -25,7 +25,7 @@ class Turns:
     """
 
     calls: ClassVar[int] = 8
-    """Number of timed calls of each kind, after an untimed first call of each.
+    """Number of timed calls with, and as many without; each kind's first is not timed.
 
     0 takes no turns, for who compares whole iterations in a process of its own.
     """
@@ -36,7 +36,7 @@ class Turns:
 
     @property
     def is_plain_due(self) -> bool:
-        """True if the next call must run without the optimisation, to be timed."""
+        """True if the next call is to be run without the optimisation, and timed."""
         wanted = self.calls and min(len(self._ours_s), self.calls + 1)
         return len(self._plain_s) < wanted
 
@@ -48,7 +48,7 @@ class Turns:
         return result
 
     def begin(self) -> float | None:
-        """Starts timing an optimised call; ``None`` once enough calls were timed."""
+        """Reads the CPU clock before an optimised call; ``None``: not to be timed."""
         is_timed = self.calls and len(self._ours_s) <= self.calls
         return thread_cpu_s() if is_timed else None
 

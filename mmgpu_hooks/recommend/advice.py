@@ -185,7 +185,7 @@ def _advise_metric(run: Run) -> Iterator[Text]:
 
 
 def _find_step_pct(run: Run) -> float | None:
-    """Return the train step's share of an iteration's time, in per cent.
+    """Return the train step's share of a steady iteration's time, in per cent.
 
     ``None`` if the iteration waits for data.
     """

@@ -24,7 +24,7 @@ class Answer:
     """Answer of ``mmgpu recommend``: verdict, recommended settings, new config."""
 
     run_path: str
-    """Path of the evidence that the answer rests on."""
+    """Path of the evidence file that the answer was computed from."""
     diagnosis: Diagnosis
     recommendation: Recommendation
     summary: Run
@@ -42,11 +42,11 @@ class Answer:
     """Reason why the rewrite of the config was refused."""
     notes: tuple[str, ...] = field(default=())
     fitted: Mapping[str, int | None] = field(default_factory=dict)
-    """Batch size of each run that the common workload was fitted to, by run.
+    """Batch size of each run that shares the fitted workload, by path of the run.
 
     Empty when one run was asked for."""
     mended: MendedStart | None = None
-    """Settings for a start that gives the training all CPUs of its SLURM task.
+    """Settings and speed of the training if its SLURM task got all of its CPUs.
 
     ``None`` where srun narrowed none, or where ``--cores`` says that it is mended."""
     next_job: NextJob | None = None
@@ -58,8 +58,8 @@ class Answer:
     last_sign: datetime | None = None
     """Local time of the newest record, if the run still trains; else ``None``."""
     job_end: JobEnd | None = None
-    """End of the run's SLURM job, with the epochs or iterations that it cuts off.
+    """Time at which the SLURM job ends before training does, and what is cut off.
 
     ``None`` where there is none, or it is unknown."""
     saved_hours: tuple[SavedHours, ...] = ()
-    """Hours that recommended changes save, one entry per group of changes."""
+    """Hours that the recommended changes save, one entry per group of changes."""

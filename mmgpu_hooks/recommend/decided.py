@@ -17,7 +17,7 @@ _UNSURE = phrase('What is predicted to help is not sure enough to be written.')
 
 
 def list_changes(decision: Decision) -> Iterator[Change]:
-    """Yield each setting's change, with the gain of all changes together."""
+    """Yield a `Change` for each changed setting; each has the gain of all together."""
     job, gain = decision.job, decision.gain
     for setting in decision.changed:
         assert gain is not None  # something changes
@@ -46,7 +46,7 @@ def limit_confidence(run: Run, is_sure: bool) -> str:
 
 
 def phrase_doubt(decision: Decision) -> Text | None:
-    """Phrase the changes that are predicted to gain, but too unsurely to be made.
+    """Phrase the changes whose predicted gain is too unsure for them to be recommended.
 
     ``num_workers 2 -> 5 would save 9 % of the time (...): too unsure to be written.``
 
@@ -86,7 +86,7 @@ def phrase_doubt(decision: Decision) -> Text | None:
 
 
 def why_nothing(decision: Decision) -> Text:
-    """Say why no setting is changed, as a sentence."""
+    """Say, as a sentence, why a decision changes no setting."""
     run = decision.job.run
     if phrase_doubt(decision) is not None:
         return _UNSURE

@@ -1,4 +1,4 @@
-"""Adds what the host's memory demands to a recommendation, whatever its gain."""
+"""Adds changes that keep host memory from running out to a recommendation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RULES = ('MG409',)
 
 
 def limit_to_memory(found: Recommendation, run: Run) -> Recommendation:
-    """Add the changes that the host's memory demands to a recommendation.
+    """Add the changes that keep a run within host memory to a recommendation.
 
     A number of workers with which memory would have lasted needs no predicted gain.
 

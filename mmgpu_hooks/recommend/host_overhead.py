@@ -1,4 +1,4 @@
-"""Predicts the time that ``optimize`` takes off a training. Pure.
+"""Predicts the seconds that ``optimize`` takes off a training. Pure.
 
 The model is that of all settings. Nothing that is trained changes by it, so a gain of
 one per cent is worth a line.
@@ -101,7 +101,7 @@ _RULES = {
 def _predict(
     cost: HostCost, run: Run, job: Job | None, found: Recommendation
 ) -> HostSaving | None:
-    """Predict the time one optimisation saves by itself; ``None`` if too little."""
+    """Predict the saving of one optimisation without the others, if large enough."""
     if not cost.is_measured or job is None:
         is_worth = run.is_worth_sparing(cost)
         most_s = None if cost.is_measured else cost.saved_s
@@ -146,7 +146,7 @@ class _Weighed(NamedTuple):
     gain: Gain
     then: Prospect
     calm_share: float
-    """Share (0 to 1) of time saved if each spared CPU second saves one second."""
+    """Share (0 to 1) of time saved, if each spared CPU second saves one of time."""
 
 
 def _weigh(job: Job, found: Recommendation, costs: Sequence[HostCost]) -> _Weighed:

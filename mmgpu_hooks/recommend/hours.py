@@ -1,4 +1,4 @@
-"""Computes hours that changes save in a whole training and in the rest of it. Pure.
+"""Computes the hours that changes save in a complete training and in its remainder.
 
 Gains of the train loader are shares of training without its validations, as the model
 predicts them; those of validation's loader are seconds of each validation.
@@ -37,15 +37,15 @@ def forecast_end(run: Run) -> TrainingEnd | None:
 
 
 class _Length(NamedTuple):
-    """Hours of a part of a training: in the whole, and still ahead."""
+    """Hours of a part of a training, such as iterations: in all, and still to come."""
 
     whole: float
-    """Hours of the part in the whole training."""
+    """Hours of the part from the training's start to its end."""
     rest: float | None
-    """Hours of the part that are still ahead; ``None`` if over or unknown."""
+    """Hours of the part from now to the training's end; ``None`` if over or unknown."""
 
     def take(self, share: float) -> SavedHours:
-        """Convert a saved share (0 to 1) of time to hours of the whole and the rest."""
+        """Convert a saved share (0 to 1) of time to hours: in all, and from now on."""
         rest = None if self.rest is None else share * self.rest
         return SavedHours((), share * self.whole, rest)
 
@@ -98,7 +98,7 @@ def _list_saved(
 
 
 def _find_training(run: Run, ending: TrainingEnd | None) -> _Length:
-    """Find the length of the training without its validations, in hours."""
+    """Find a training's hours without validations: in all, and from now to its end."""
     figures = run.figures
     spent_s = figures.duration_s - figures.ledger_s.get('validation', 0.0)
     if ending is None:
@@ -110,7 +110,7 @@ def _find_training(run: Run, ending: TrainingEnd | None) -> _Length:
 def _save_each(
     run: Run, ending: TrainingEnd | None, keys: tuple[str, ...], gain_s: float
 ) -> SavedHours:
-    """Compute the hours saved if each validation takes ``each_s`` seconds less."""
+    """Compute the hours saved if each validation takes ``gain_s`` seconds less."""
     whole = count_validations(run) * gain_s / _HOUR_S
     rest = None
     if ending is not None:

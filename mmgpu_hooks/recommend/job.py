@@ -1,4 +1,4 @@
-"""Types of the search: a setting, a training to be tuned, and a decision on settings.
+"""Types of the settings search: `Setting`, `Job` (a run to be tuned) and `Decision`.
 
 A setting maps a :class:`Prospect` to a :class:`Prospect`; the search asks all settings
 alike. Pure.
@@ -27,13 +27,13 @@ TRAIN, VALIDATION = 'train_dataloader', 'val_dataloader'
 """Config keys of the DataLoaders that are tuned."""
 
 SAME_SPEED = 0.02
-"""Relative difference from the fastest below which settings count as equally fast.
+"""Relative distance from the least seconds within which settings count as equal.
 
 The first one wins.
 """
 
 Choice = Mapping[str, Any]
-"""Values of all settings by name; ``None`` is the setting's default.
+"""A value for each setting, by the setting's name; ``None`` is its default.
 
 Never changed in place.
 """
@@ -42,7 +42,7 @@ _NOTHING = Text('')
 
 
 class Setting:
-    """Base class of a setting: its config key, its values, and what they predict.
+    """Base class of a tuned config setting: its key, values and effect on the time.
 
     A subclass says what differs from the defaults here; :mod:`mmgpu_hooks.recommend.
     settings` lists all of them.
@@ -57,7 +57,7 @@ class Setting:
     values: ClassVar[Values]
     """Type and range of the setting's values in a config."""
     most: ClassVar[int | None] = None
-    """Largest value of the setting that is not taken for a typing error.
+    """Largest value of the setting that a user may enter; larger ones count as typos.
 
     Where no config has a larger one."""
     place: ClassVar[str] = ''
@@ -67,11 +67,11 @@ class Setting:
     resting: ClassVar[Any] = ...
     """Value that PyTorch demands of the setting without workers; ``...``: any value."""
     near: ClassVar[float] = SAME_SPEED
-    """Relative difference from the fastest value below which values count as equal.
+    """Relative distance from the fastest value within which values count as equal.
 
     The first one wins."""
     is_nested: ClassVar[bool] = False
-    """True if each value is judged together with the best values of later settings.
+    """True if the search tunes all later settings anew for each value of this one.
 
     Such a setting changes the work of a batch."""
     is_bounded: ClassVar[bool] = False
@@ -79,7 +79,7 @@ class Setting:
 
     Such a setting leaves the work of a batch alone."""
     must_be_sure: ClassVar[bool] = False
-    """True if the setting's own gain must be sure before the setting is changed.
+    """True if this setting's own predicted gain must be sure for it to be changed.
 
     Not only that of all changes together."""
     is_recipe: ClassVar[bool] = False
@@ -87,7 +87,7 @@ class Setting:
 
     No change is of high confidence, and none is trained to verify the others."""
     is_alone: ClassVar[bool] = False
-    """True if the setting is judged by itself, after all other settings.
+    """True if `judge_alone` decides on the setting, and not the search.
 
     No iteration shows its effect."""
     rules: ClassVar[tuple[str, ...]] = ()
@@ -114,22 +114,22 @@ class Setting:
         return (at[self.name],)
 
     def settle(self, job: Job, at: Choice) -> Any:
-        """Return the value that follows from the values of the other settings."""
+        """Return the value that other settings' values determine, else the current."""
         return at[self.name]
 
     def assume(self, job: Job, at: Choice) -> Any:
-        """Return the value to assume while values of another setting are compared.
+        """Return the value to predict with while another setting's values are compared.
 
         It is given back where it gains nothing itself.
         """
         return at[self.name]
 
     def fill_in(self, job: Job, at: Choice) -> Any:
-        """Return the value to predict with if the user asked for none."""
+        """Return the value to predict with where the user left this setting open."""
         return at[self.name]
 
     def apply(self, job: Job, then: Prospect, new: Any, slip: float = 0.0) -> Prospect:
-        """Return the training with one value of the setting applied, for a prediction.
+        """Return the predicted training (`Prospect`) with one value of the setting.
 
         Args:
             job: The run, and the values that it had.
@@ -140,11 +140,11 @@ class Setting:
         return then
 
     def why_unknown(self, job: Job, new: Any) -> Text | None:
-        """Say why a value's effect is unknown; ``None`` if it is known."""
+        """Say why a value cannot be predicted; ``None`` if it can."""
         return None
 
     def score_s(self, then: Prospect) -> float:
-        """Return the predicted seconds by which values of the setting are compared."""
+        """Return predicted seconds per image: the value with the fewest is the best."""
         return then.image_s
 
     def handicap(self, job: Job, new: Any) -> float:
@@ -152,15 +152,15 @@ class Setting:
         return 0.0
 
     def may_be_needed(self, job: Job, at: Choice) -> bool:
-        """Return True if the setting may have to change, whatever the gain."""
+        """Return True if the run may need another value of the setting, gain or not."""
         return False
 
     def is_needed(self, job: Job, before: Choice, after: Choice) -> bool:
-        """Return True if the host needs the setting's change, whatever the gain."""
+        """Return True if the host's limits demand the change, even without a gain."""
         return False
 
     def why(self, decision: Decision) -> Text:
-        """Phrase why the setting changes, as a sentence."""
+        """Phrase the reason for a decided change of the setting, as a sentence."""
         raise NotImplementedError
 
     def is_asked(self, job: Job) -> bool:
@@ -172,11 +172,11 @@ class Setting:
         raise NotImplementedError
 
     def cite(self, decision: Decision) -> tuple[str, ...]:
-        """Return the codes of the diagnostic rules that ask for this change."""
+        """Return the codes of rules, like MG101, that ask for the decided change."""
         return self.rules
 
     def judge_alone(self, run: Run, at: Choice) -> LoneChange | None:
-        """Judge the setting by itself, after the other settings are decided.
+        """Return a `LoneChange` that measured saves suggest after the search, if any.
 
         Args:
             run: The run.
@@ -185,7 +185,7 @@ class Setting:
         return None
 
     def judge_unpredicted(self, run: Run) -> Unpredicted | None:
-        """Judge the setting for a run of which nothing can be predicted."""
+        """Return a change that measurements justify if no prediction is possible."""
         return None
 
     def advise(self, run: Run) -> Text | None:
@@ -204,10 +204,10 @@ class Unpredicted:
 
 @dataclass(frozen=True)
 class LoneChange:
-    """Judgement on a setting that is judged by itself, after the others."""
+    """Recommended value of a setting for its effect on saves, decided after others."""
 
     cure: SaveCure
-    """Predicted effect of the setting on the length of checkpoint saves."""
+    """Predicted seconds by which the setting shortens checkpoint saves."""
     new: Any = None
     """Recommended value of the setting; ``None`` if it is not to be changed."""
     reason: Text = _NOTHING
@@ -215,14 +215,14 @@ class LoneChange:
 
 @dataclass(frozen=True)
 class Gain:
-    """Saving by a change, as a share of the job's time: 0.1 is a tenth."""
+    """Predicted saving by a change, as a share (0 to 1) of the training's time."""
 
     share: float
     low: float
-    """Lower end of the interval that holds the true gain 9 times in 10."""
+    """Lower end of the interval that holds the true share saved 9 times in 10."""
     high: float
     noise: float = 0.0
-    """Standard error of the gain, where the evidence is short or scatters."""
+    """Standard error of the gain by the scatter of measurements, as a share of time."""
 
     @property
     def is_worthwhile(self) -> bool:
@@ -242,19 +242,19 @@ class Gain:
 
 @dataclass(frozen=True)
 class Job:
-    """A training to be tuned: its run, its settings and the predictions for them."""
+    """A run to be tuned: its settings, their old values, and its predicted time."""
 
     run: Run
     base: Prospect
-    """Prediction of the training with the settings that it ran with."""
+    """Predicted training time (a `Prospect`) with the settings that the run had."""
     old: Choice
     """Values of all settings that the run was trained with, by name."""
     limits: Limits
     settings: Sequence[Setting]
-    """Settings that are tuned, in the order of the search."""
+    """Settings that the search tunes, in its order."""
     loader: str = TRAIN
     memory: CardMemory | None = None
-    """Fitted line of GPU memory bytes by batch size.
+    """Fitted line of GPU memory bytes against batch size.
 
     ``None`` where no other size is asked for."""
 
@@ -269,7 +269,7 @@ class Job:
         beside: LiveLoader | None = None,
         memory: CardMemory | None = None,
     ) -> Job:
-        """Make the tuning job of a run.
+        """Make the `Job` of a run, by predicting the run's time with its own settings.
 
         Args:
             run: The run.
@@ -289,7 +289,7 @@ class Job:
     def at(
         self, choice: Choice, workload: Workload | None = None, slipping: str = ''
     ) -> Prospect:
-        """Predict the training with given values of the settings.
+        """Predict the training's time, as a `Prospect`, with given setting values.
 
         Args:
             choice: Of every setting.
@@ -305,13 +305,13 @@ class Job:
         return then
 
     def settle(self, choice: Choice) -> Choice:
-        """Fill in the setting values that follow from other settings' values."""
+        """Replace setting values that other settings determine by those that follow."""
         for setting in self.settings:
             choice = {**choice, setting.name: setting.settle(self, choice)}
         return choice
 
     def rest(self, choice: Choice) -> Choice:
-        """Reset the values that need workers, where settings have no workers."""
+        """Reset the values of settings that need workers, if ``num_workers`` is 0."""
         if self.at(choice).loader.num_workers:
             return choice
         resting = {
@@ -322,7 +322,7 @@ class Job:
         return {**choice, **resting}
 
     def assume(self, choice: Choice) -> Choice:
-        """Fill in the setting values assumed while candidates are compared."""
+        """Fill in the values to predict with while another setting's are compared."""
         for setting in self.settings:
             choice = {**choice, setting.name: setting.assume(self, choice)}
         return choice
@@ -342,12 +342,12 @@ class Job:
 
     @property
     def without_other_load(self) -> Job:
-        """Copy the job as on a host that no other program uses."""
+        """Copy the job, with times predicted for a host without other programs."""
         return replace(self, base=self.base.without_other_load)
 
 
 def plan_job(run: Run) -> JobPlan:
-    """Find the configured length of a training, be its run complete or not.
+    """Find the length of a run's training as configured: iterations, epochs and saves.
 
     A loop that counts iterations says nothing of its epochs (a sampler may have no
     end): it is one long epoch.
@@ -375,7 +375,7 @@ def read_loader(run: Run) -> LoaderSetting:
 
 @dataclass(frozen=True)
 class Rejection:
-    """Setting values that are predicted to be faster, but not surely enough."""
+    """Setting values whose predicted gain is not sure enough for a change."""
 
     choice: Choice
     gain: Gain
@@ -385,14 +385,14 @@ class Rejection:
 
 @dataclass(frozen=True)
 class Decision:
-    """Decided values of all settings; old values where no other is surely better."""
+    """Decided values of all settings; those without a sure gain keep the old value."""
 
     job: Job
     new: Choice
     gain: Gain | None = None
-    """Share of time saved by all decided values; ``None`` if nothing changes."""
+    """Share (0 to 1) of time saved by all changes together; ``None`` without one."""
     rejected: Mapping[str, Rejection] = field(default_factory=dict)
-    """Values that were rejected as not surely faster, by setting name.
+    """Values rejected because their gain is unsure, by name of the setting.
 
     All together by ``''``."""
 
@@ -403,7 +403,7 @@ class Decision:
 
     @property
     def changed(self) -> Iterator[Setting]:
-        """Settings that the decision changes, in order."""
+        """Settings whose decided value differs from the run's, in search order."""
         for setting in self.job.settings:
             if self.old[setting.name] != self.new[setting.name]:
                 yield setting

@@ -31,7 +31,7 @@ class LiveLoader(NamedTuple):
 
 
 class WorkerCap(NamedTuple):
-    """Largest safe ``num_workers``, and the limit of the host behind it."""
+    """Largest safe number of loader workers, with the host limit that sets it."""
 
     workers: int
     """Largest number of workers that is safe on the host."""
@@ -40,14 +40,14 @@ class WorkerCap(NamedTuple):
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on a run's workers by its host, as the hook recorded them."""
+    """Computes the largest number of workers that a run's host allows."""
 
     run: Run
     """Run whose host limits the workers; its usable cores must be known.
 
     Without them no number of workers is known to be safe."""
     beside: LiveLoader | None = None
-    """Other loader, whose workers live on while this loader is used."""
+    """Other loader whose workers take memory while this loader is used."""
 
     def cap(
         self, prefetch_factor: int = DEFAULT_PREFETCH, larger: float = 1.0
@@ -108,7 +108,7 @@ def _cap_by_cores(run: Run) -> WorkerCap:
 
 
 class _Need(NamedTuple):
-    """Resource of the host that each worker takes a part of."""
+    """Resource of the host of which each worker takes an amount, such as memory."""
 
     name: str
     size: float
@@ -116,7 +116,7 @@ class _Need(NamedTuple):
     each: float
     """Amount of the resource that each worker takes, in the resource's unit."""
     phrase: Callable[[float], Text]
-    """Phrases how much of the resource is left, and how much each worker takes."""
+    """Function that phrases the resource's size and each worker's amount."""
 
 
 def _list_needs(run: Run, prefetch: int, larger: float = 1.0) -> Iterator[_Need]:

@@ -15,7 +15,7 @@ from mmgpu_hooks.schema.judged import NextJob
 
 
 def recommend_next_job(run: Run) -> NextJob | None:
-    """Find the smallest number of CPUs per task at which a training is fastest.
+    """Find the fewest CPUs per SLURM task with which a training is as fast as any.
 
     More than the run had are asked for only where they are predicted to be worth it.
     The prediction is that of the loader's simulation, at the best setting for so many
@@ -68,7 +68,7 @@ def _on(run: Run, decision: Decision, cores: int) -> Job:
 
 
 def _find_fewest(run: Run, decision: Decision) -> int:
-    """Find by bisection the smallest number of cores at which a training is as fast.
+    """Find by bisection the fewest cores with which a training is as fast as with most.
 
     More cores never make a job slower.
     """

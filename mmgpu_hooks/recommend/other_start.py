@@ -18,7 +18,7 @@ from mmgpu_hooks.schema.text import phrase
 
 
 def with_cores(run: Run, cores: float) -> Run:
-    """Copy a run as if each rank had started with another number of usable cores.
+    """Copy a run as if each of its ranks could use another number of cores.
 
     What was measured is that of the cores that the run had, and so are the costs that
     are fitted to it; what is predicted of them is for the others.
@@ -42,7 +42,7 @@ def with_cores(run: Run, cores: float) -> Run:
 
 
 def expect_cores(run: Run, cores: float) -> None:
-    """Refuse a number of cores if the evidence cannot predict a training on them.
+    """Raise an error if the evidence cannot predict a run on a number of cores.
 
     Raises:
         UserError: If they are fewer than the run had, or more than its host has.

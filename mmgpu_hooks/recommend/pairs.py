@@ -10,7 +10,7 @@ from mmgpu_hooks.schema.judged import Recommendation
 
 
 class SettingPair(NamedTuple):
-    """Two settings of the train loader to compare, by dotted config key.
+    """Train loader settings before and after a recommendation, by dotted config key.
 
     ``None`` takes a key out.
     """
@@ -49,7 +49,7 @@ def pair_settings(run: Run, recommendation: Recommendation) -> SettingPair | Non
 
 
 def sum_predicted_gain(run: Run, recommendation: Recommendation) -> float | None:
-    """Return the relative gain in images per second of all changes: 0.1 is 10 %."""
+    """Return the relative gain in images/s by all changes together: 0.1 is 10 %."""
     larger, predicted_s = 1.0, None
     for change in recommendation.changes:
         predicted_s = change.predicted_iter_s or predicted_s

@@ -1,4 +1,4 @@
-"""Predicts a training for setting values that a user asked for. Pure."""
+"""Predicts iteration and training time for setting values that a user asked for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Asked = Mapping[str, Sequence[Any]]
 
 
 class Predicted(NamedTuple):
-    """Predictions for the values of settings that were asked for."""
+    """Time predictions for asked values of settings, and reasons for missing ones."""
 
     predictions: list[Prediction]
     reasons: list[Text]
@@ -27,7 +27,7 @@ class Predicted(NamedTuple):
 
 
 def predict_asked(job: Job, asked: Asked) -> Predicted:
-    """Predict a training once for every combination of the asked values.
+    """Predict iteration and training seconds for each combination of asked values.
 
     Args:
         job: The run, and the values that it had.
@@ -47,7 +47,7 @@ def predict_asked(job: Job, asked: Asked) -> Predicted:
 
 
 def _complete(job: Job, given: Choice) -> Choice:
-    """Add the values of other settings that follow from the asked ones.
+    """Complete asked values to all settings: by those that follow, else by the run's.
 
     Raises:
         NoPredictionError: If what a value makes of the training is unknown.
@@ -62,7 +62,7 @@ def _complete(job: Job, given: Choice) -> Choice:
 
 
 def _predict_choice(job: Job, choice: Choice, names: Iterable[str]) -> Prediction:
-    """Predict the seconds of a steady iteration and of the whole training.
+    """Predict iteration and training seconds with one value for every setting.
 
     Args:
         job: The run.

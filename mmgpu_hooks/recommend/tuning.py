@@ -32,37 +32,37 @@ TUNED = tuple(
         'persistent_workers',
     )
 )
-"""Settings that can be changed in a live DataLoader, in the order of the search.
+"""Settings that can be changed while a DataLoader runs, in the search's order.
 
 Niceness is judged alone.
 """
 
 LEAST_GAIN = 0.05
-"""Smallest lower bound of a predicted gain for which a live DataLoader is changed.
+"""Smallest lower bound of a gain, as a share (0 to 1) of time, to change a live loader.
 
 Smaller gains do not distinguish changes from noise, and a change has costs that are not
 predicted.
 """
 
 TRIED_GAIN, MOST_RISKED = 0.07, 0.1
-"""Smallest predicted gain tried without being sure, and largest loss risked.
+"""Smallest gain tried though unsure, and largest loss risked, as shares of time.
 
 As shares of an iteration. Both the other load of the run and none must promise so much.
 """
 
 JUDGED_ITERATIONS = 100
-"""Number of iterations that a loader change lasts before it can be taken back."""
+"""Number of iterations from a loader change until it is judged and may be undone."""
 
 LEAST_INTERVALS = 3
-"""Smallest number of log intervals before a live DataLoader is changed."""
+"""Smallest number of recorded log intervals before a live DataLoader is changed."""
 
 SPARE_S = 0.5
-"""Seconds that changing a live DataLoader costs, without starts and a first batch."""
+"""Seconds that changing a live loader costs besides worker starts and first batch."""
 
 
 @dataclass(frozen=True)
 class _Wanted:
-    """Change of a live DataLoader that is predicted to pay."""
+    """Change of a live DataLoader that is predicted to save more than it costs."""
 
     choice: Choice
     gain: Gain
@@ -71,7 +71,7 @@ class _Wanted:
 
 
 def answer_question(run: Run, question: TuneQuestion) -> TuneAnswer:
-    """Answer the tuner's question: with a change, with a judgement, or to wait.
+    """Return the tuner's answer: a change, judgement of the last one, or to wait.
 
     Args:
         run: The rank that is judged, as far as it is recorded.
@@ -86,7 +86,7 @@ def answer_question(run: Run, question: TuneQuestion) -> TuneAnswer:
 
 
 def _answer_verdict(run: Run, last: TunedRecord) -> TuneAnswer:
-    """Answer with a verdict on the last change of the DataLoader, if it is due."""
+    """Return the judgement of the last DataLoader change, if one is due."""
     verdict = judge_change(run.evidence)
     if verdict is None:
         return TuneAnswer(why=phrase('too few iterations since the change'))
@@ -108,7 +108,7 @@ def _answer_verdict(run: Run, last: TunedRecord) -> TuneAnswer:
 
 
 def _answer_proposal(run: Run, question: TuneQuestion) -> TuneAnswer:
-    """Answer with a change of the DataLoader, if one is sure enough and worthwhile."""
+    """Return a change of the DataLoader, if its gain is sure and large enough."""
     if len(run.latest) < LEAST_INTERVALS:
         # the first one holds lazy initialisation, or the start of workers
         return TuneAnswer(why=phrase('too few intervals yet'))
@@ -175,7 +175,7 @@ def _choose(job: Job) -> Choice:
 
 
 def _is_worth_a_trial(job: Job, choice: Choice, gain: Gain) -> bool:
-    """Return True if settings are likely faster, and only the model is in doubt."""
+    """Return True if settings are likely faster, and only the model leaves doubt."""
     is_model_alone = gain.share - COVERAGE * gain.noise >= LEAST_GAIN
     alone = predict_gain(job.without_other_load, job.old, choice)
     return (
@@ -186,7 +186,7 @@ def _is_worth_a_trial(job: Job, choice: Choice, gain: Gain) -> bool:
 
 
 def _with_spare(job: Job, choice: Choice) -> Choice:
-    """Add one worker for every four to chosen settings, if cores are left.
+    """Return chosen settings with a quarter more workers, if cores allow for them.
 
     The search takes the fewest workers that are nearly as fast as any, and after some
     tens of iterations it does not know the slow batches yet.
@@ -202,7 +202,7 @@ def _with_spare(job: Job, choice: Choice) -> Choice:
 
 
 def _find_growth_doubt(run: Run) -> Text | None:
-    """Find why a live DataLoader may not get more workers; ``None`` if it may."""
+    """Return why a live loader may not get more workers; ``None`` if it may."""
     share = run.figures.data_wait_share or 0.0
     if share < thresholds.DATA_WAIT_NOTICE:
         return phrase('training does not wait for its loader')

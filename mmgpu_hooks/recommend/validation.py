@@ -22,13 +22,13 @@ from mmgpu_hooks.schema.judged import Change, Recommendation, ValidationOutlook
 from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 VALIDATION_KEY = f'{VALIDATION}.'
-"""Prefix of the dotted config keys of validation's DataLoader."""
+"""Prefix ``val_dataloader.`` of the config keys of validation's DataLoader."""
 
 _OF_LOADER = tuple(setting for setting in SETTINGS if setting.is_of_loader)
 
 
 def advise_validation(run: Run, train: LoaderSetting | None = None) -> Recommendation:
-    """Decide the settings of validation's loader.
+    """Recommend settings of validation's loader, by the validations of a run.
 
     Judged on the loops of all validations of the training; what their metrics take,
     no loader changes.
@@ -85,7 +85,7 @@ def advise_validation(run: Run, train: LoaderSetting | None = None) -> Recommend
 
 
 def _describe_now(validation: ValidationLoops) -> ValidationOutlook:
-    """Describe how long validations take now, and how long they wait for batches."""
+    """Describe the mean seconds of a validation, in all and waiting for batches."""
     count, alike = len(validation.training.validations), len(validation.records)
     figures = validation.figures
     loop_s = figures.duration_s / alike
@@ -106,7 +106,7 @@ def _describe_now(validation: ValidationLoops) -> ValidationOutlook:
 
 
 def _without_gain(change: Change) -> Change:
-    """Copy a change without its gain, which is shown for all validations instead."""
+    """Copy a change without its gain: only a gain for all validations is shown."""
     return Change(
         key=change.key,
         old=change.old,
@@ -118,7 +118,7 @@ def _without_gain(change: Change) -> Change:
 
 
 def stay(now: ValidationOutlook, why: Text) -> Recommendation:
-    """Recommend to keep the settings of validation's loader.
+    """Make a recommendation that keeps the settings of validation's loader.
 
     Args:
         now: What is known of it.
@@ -133,7 +133,7 @@ def stay(now: ValidationOutlook, why: Text) -> Recommendation:
 def leave_out(
     recommendation: Recommendation, keys: tuple[str, ...], why: Text
 ) -> Recommendation:
-    """Remove the changes of some config keys from a recommendation.
+    """Remove the changes of keys with some prefixes from a recommendation.
 
     Args:
         recommendation: With or without such changes.

@@ -66,11 +66,11 @@ def make_verdict_record(
 
 
 class _Saved(NamedTuple):
-    """Predicted savings of all changes, as shares of the whole run's time."""
+    """Predicted saving by all changes together, as a share (0 to 1) of run time."""
 
     share: float
     low: float
-    """Lower end of the interval that holds the true saving 9 times in 10."""
+    """Lower end of the interval that holds the true share saved 9 times in 10."""
     high: float
 
 

@@ -26,14 +26,14 @@ class OpenFiles:
 
 @dataclass(frozen=True)
 class Binding:
-    """Number of the main thread's CPUs before and after torch loads OpenMP."""
+    """Number of CPUs of the main thread before and after torch loads OpenMP."""
 
     variables: Tuple[str, ...] = ()
     """Environment variables that ask OpenMP to bind threads."""
     before_cpus: Optional[int] = None
     after_cpus: Optional[int] = None
     reason: Optional[str] = None
-    """Reason why it is unknown if threads are bound to CPUs; ``None`` if known."""
+    """Reason why it is unknown if OpenMP binds threads to CPUs; ``None`` if known."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class HostCard:
     near_cpus: Optional[Tuple[int, ...]] = None
     """CPUs that are local to the GPU; ``None`` if unknown."""
     reason: Optional[str] = None
-    """Reason why the GPU could not be read; ``None`` where it could."""
+    """Reason why no data of the GPU could be read; ``None`` if it could."""
     uuid: Optional[str] = None
 
 
@@ -106,7 +106,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Installed:
-    """Versions of the packages in this Python, found without importing them."""
+    """Versions of packages in this Python environment, read without an import."""
 
     python: str
     distributions: Mapping[str, str] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class LostHook:
     config: str
     """Path of the config whose ``custom_hooks`` lack the hook of a base config."""
     cure: str
-    """Statement for the config that keeps the hook of its base config."""
+    """Python statement for the config by which it keeps its base config's hook."""
     is_own: bool = True
     """True if the checked config itself dropped the hook, False if a base of it did."""
 
@@ -182,7 +182,7 @@ class ConfigCheck:
 
 
 CacheFault = Literal['link', 'kind', 'owner', 'mode']
-"""Fault of the folder of parsed annotations: a link, no folder, another's, its mode."""
+"""Fault of the annotation cache's folder: a link, no folder, its owner, mode."""
 
 
 @dataclass(frozen=True)
@@ -198,9 +198,9 @@ class CacheUse:
     reason: Optional[str] = None
     """Reason why the cache folder is not used; ``None`` if it can be used or made."""
     fault: Optional[CacheFault] = None
-    """Kind of that reason, where something other than another folder may mend it."""
+    """Kind of fault that keeps the cache folder from use; ``None``: none of these."""
     target: Optional[str] = None
-    """Folder that the cache folder's link leads to, if that one can be used or made."""
+    """Path that the cache folder, if it is a link, leads to, where that is usable."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Checked:
-    """One line of the answer of ``mmgpu doctor``: a checked item, and its fault."""
+    """One line of ``mmgpu doctor``'s answer: checked item, severity, text and cure."""
 
     name: str
     level: str

@@ -50,7 +50,7 @@ class LoggedLine:
     iter_s: float
     """Logged ``time`` in seconds: from one iteration's end to the next one's end."""
     data_s: Optional[float]
-    """Logged ``data_time`` in seconds: the part of an iteration before the train step.
+    """Logged ``data_time`` in seconds: from an iteration's start to its train step.
 
     ``None`` where none is logged."""
     memory_bytes: Optional[int] = None

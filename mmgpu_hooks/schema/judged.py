@@ -32,7 +32,7 @@ class SaveJudgement:
     uncontended_s: Optional[float]
     """Predicted seconds of the save without contention; ``None`` when unknown."""
     gross_delay_s: Optional[float]
-    """Seconds that the checkpoint save took beyond those without contention."""
+    """Seconds that the checkpoint save took beyond ``uncontended_s``."""
     net_delay_s: Optional[float]
     """Seconds of the save's delay, less those won back by batches loaded meanwhile.
 
@@ -41,7 +41,7 @@ class SaveJudgement:
     sentence: Text
     """Paragraph for the user on the checkpoint save, with numbers and what to do."""
     held_s: Mapping[str, float] = field(default_factory=dict)
-    """Seconds by which each proven cause delayed the checkpoint save, by its name.
+    """Seconds by which each proven cause delayed the checkpoint save, by cause.
 
     The rest of ``gross_delay_s`` has no proven cause."""
 
@@ -61,7 +61,7 @@ class Finding:
     detail: Text
     """Sentence of the finding, with measured values, units and sample counts."""
     share: Optional[float] = None
-    """Share of the training time at stake in the finding, 0 to 1."""
+    """Share (0 to 1) of the training time that the found problem costs."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Verdict:
     confidence: str
     """Confidence of the verdict: ``high``, ``medium`` or ``low``."""
     headspace_pct: Optional[float] = None
-    """Upper bound of the speed-up if data cost no time, per cent.
+    """Upper bound of the speed-up, in per cent, if loading data cost no time at all.
 
     ``None`` when unknown."""
 
@@ -113,9 +113,9 @@ class Change:
     rules: Tuple[str, ...] = ()
     """Codes of the diagnostic rules that ask for the change."""
     predicted_iter_s: Optional[float] = None
-    """Predicted seconds of an iteration with all changes; ``None`` if not predicted."""
+    """Predicted seconds of a steady iteration with all changes; ``None``: unknown."""
     predicted_gain_pct: Optional[float] = None
-    """Predicted saving of all changes together, per cent of the whole job's time."""
+    """Predicted time saved by all changes together, per cent of training's time."""
     predicted_gain_low_pct: Optional[float] = None
     """Lower end, per cent, of the interval that holds the true saving 9 times in 10."""
     predicted_gain_high_pct: Optional[float] = None
@@ -131,18 +131,18 @@ class SaveCure:
     save_s: Optional[float]
     """Predicted mean seconds of the checkpoint saves that the change helps."""
     saves: int
-    """Number of the run's checkpoint saves that the change would shorten."""
+    """Number of the run's checkpoint saves that the change would have shortened."""
     run_gross_s: float
-    """Seconds by which all checkpoint saves of a run together would get shorter."""
+    """Seconds by which the change would have shortened all of the run's saves."""
     run_net_s: Optional[float]
-    """Seconds by which shorter checkpoint saves would shorten the whole training.
+    """Seconds by which the change to saves would have shortened the run's training.
 
     ``None`` while the net delays are unknown."""
 
 
 @dataclass(frozen=True)
 class EvidenceCounts:
-    """Number of samples of each kind that a judgement rests on."""
+    """Number of recorded samples of each kind that a judgement rests on."""
 
     iterations: int = 0
     steady_iterations: int = 0
@@ -165,18 +165,18 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class ValidationOutlook:
-    """Seconds of a run's validations, and predicted effect of other loader settings."""
+    """Seconds that a validation takes, and predicted saving by loader settings."""
 
     sentence: Text
     """Sentence on how long validations take, and what is changed or why nothing is."""
     validations: int
     """Number of validations recorded."""
     loop_s: Optional[float] = None
-    """Mean seconds of a validation in its loop, metrics left out.
+    """Mean seconds of the loop over batches in one validation, metrics left out.
 
     ``None`` when its iterations were not seen."""
     gain_s: Optional[float] = None
-    """Predicted seconds saved of each validation; ``None`` where nothing is changed."""
+    """Predicted seconds saved of each validation by changes; ``None`` without any."""
     run_gain_pct: Optional[float] = None
     """Predicted saving over all validations, per cent of the run's time."""
 
@@ -196,13 +196,13 @@ class HostSaving:
     host_s: Optional[float] = None
     """Measured host CPU seconds of the overhead in an iteration."""
     optimized_host_s: Optional[float] = None
-    """Host CPU seconds of an iteration's overhead that the optimisation leaves."""
+    """Host CPU seconds of the overhead in an iteration once the optimisation is on."""
     most_saved_s: Optional[float] = None
-    """Upper bound of the host CPU seconds that the optimisation saves.
+    """Upper bound of the host CPU seconds that the optimisation saves per iteration.
 
     Where the overhead was not measured."""
     predicted_iter_s: Optional[float] = None
-    """Predicted seconds of an iteration with the optimisation."""
+    """Predicted seconds of a steady iteration with the optimisation switched on."""
     predicted_gain_pct: Optional[float] = None
     """Predicted saving of the optimisation, per cent of the whole training's time."""
     predicted_gain_low_pct: Optional[float] = None
@@ -219,7 +219,7 @@ class HostOverhead:
     names: Tuple[str, ...]
     """Value for ``optimize``: optimisations worth using, those already on included."""
     predicted_iter_s: Optional[float] = None
-    """Predicted seconds of an iteration with all optimisations that were measured."""
+    """Predicted seconds of a steady iteration with all measured optimisations on."""
     predicted_gain_pct: Optional[float] = None
     """Predicted saving of all measured optimisations, per cent of training time.
 
@@ -256,7 +256,7 @@ class Recommendation:
 
     Empty unless a change of it was allowed."""
     validation: Optional[ValidationOutlook] = None
-    """Seconds of validations, and gain of loader changes; ``None`` without any."""
+    """Seconds of a validation, and gain by loader changes; ``None`` without any."""
     host_overhead: Optional[HostOverhead] = None
     """Host CPU time that ``optimize`` would take off the run.
 
@@ -265,48 +265,48 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class TrainingEnd:
-    """Forecast of when a running training ends, from what it took so far."""
+    """Forecast of the hours that a running training still takes, in all and by part."""
 
     hours_left: float
     hours_left_low: float
-    """Lower end of the interval that holds the true hours left 9 times in 10."""
+    """Lower end of the 90 % interval of the hours from now to the training's end."""
     hours_left_high: float
     training_hours: float
-    """Hours left for iterations and the starts of epochs."""
+    """Hours until the training ends that go to iterations and starts of epochs."""
     validation_hours: Optional[float]
-    """Hours left for validations; ``None`` where they cannot be forecast.
+    """Hours until the training ends that go to validations; ``None``: unknown.
 
     That is until one was seen, where some are planned, or the plan is unknown; so are
     ``metric_hours`` and ``save_hours``."""
     metric_hours: Optional[float]
-    """Hours left for metrics (``compute_metrics``), a part of ``validation_hours``."""
+    """Hours of ``validation_hours`` that go to metrics (``compute_metrics``)."""
     save_hours: Optional[float]
-    """Hours left for scheduled checkpoint saves.
+    """Hours until the training ends that go to scheduled checkpoint saves.
 
     Saves of the best checkpoint are in ``validation_hours``."""
     whole_hours: float
-    """Forecast hours from the start of the run to its end."""
+    """Forecast hours from building the Runner to the training's end."""
 
 
 @dataclass(frozen=True)
 class JobLimit:
-    """Number of epochs or iterations that a SLURM job's time limit leaves undone."""
+    """Number of epochs or iterations not done when a SLURM job's time limit ends it."""
 
     unit: str
     """Unit of the counted work: ``epoch`` or ``iteration``."""
     whole: int
-    """Number of epochs or iterations of the whole training."""
+    """Number of epochs or iterations from the training's start to its planned end."""
     missing: int
-    """Number of epochs or iterations that will not have ended at the time limit."""
+    """Number of planned epochs or iterations not ended at the job's time limit."""
     last_saved: Optional[int]
-    """Number of the epoch or iteration after which the last checkpoint is saved.
+    """Number of the epoch or iteration of the last checkpoint before the time limit.
 
     ``None`` where none will be."""
 
 
 @dataclass(frozen=True)
 class JobEnd:
-    """Time at which a SLURM job ends before its training, and what it leaves undone."""
+    """Time at which SLURM ends a job before its training, and what is missing."""
 
     moment: datetime
     """Local time at which SLURM ends the job."""
@@ -320,9 +320,9 @@ class SavedHours:
     keys: Tuple[str, ...]
     """Dotted config keys of the changes."""
     whole: float
-    """Hours saved over a whole run by the changes."""
+    """Hours that the changes save from the training's start to its end."""
     rest: Optional[float]
-    """Hours saved in the part of the training that follows the judged evidence.
+    """Hours that the changes save from the end of the judged evidence on.
 
     ``None`` where training is over, or its end is unknown."""
 
@@ -342,7 +342,7 @@ class MendedStart:
     no_change_reason: Optional[Text] = None
     """Reason why no setting is changed; ``None`` when there is a change."""
     predicted_iter_s: Optional[float] = None
-    """Predicted seconds of an iteration with all CPUs of the task and all changes.
+    """Predicted seconds of a steady iteration with all CPUs and all changes.
 
     ``None`` is no claim."""
 
@@ -360,7 +360,7 @@ class NextJob:
 
     ``None`` is unknown."""
     predicted_iter_s: float
-    """Predicted seconds of an iteration with the CPUs to ask SLURM for.
+    """Predicted seconds of a steady iteration with the CPUs to ask SLURM for.
 
     With the recommended settings for them."""
     num_workers: int
@@ -369,10 +369,10 @@ class NextJob:
 
 @dataclass(frozen=True)
 class RunAdvice:
-    """Recommendation and verdict from the child process that judged a training run."""
+    """Verdict and recommended config, from the child process that judged a run."""
 
     recommendation: Recommendation = Recommendation()
-    """Recommendation for the run, less what a written config could not take."""
+    """Recommendation for the run, changes that its config cannot take left out."""
     config: Optional[str] = None
     """Absolute path of the recommended config; ``None`` when none was written."""
     reason: Optional[Text] = None
@@ -380,7 +380,7 @@ class RunAdvice:
 
     Or why there is no answer; else ``None``."""
     left_out: Tuple[str, ...] = ()
-    """Recommended config keys that the run's config cannot take."""
+    """Dotted keys of recommended changes that the run's config cannot take."""
     worker_nice: Optional[int] = None
     """Recommended nice value of the loader's workers.
 
@@ -392,14 +392,14 @@ class RunAdvice:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A measured value with the interval that holds the truth 95 times in 100."""
+    """A value with its 95 % confidence interval, and number of samples behind it."""
 
     value: float
     low: float
     """Lower end of the interval that holds the true value 95 times in 100."""
     high: float
     count: int
-    """Number of pairs of iteration blocks, or of log intervals, behind the value."""
+    """Number of samples behind the value, such as log intervals or pairs of blocks."""
 
     @property
     def half_width(self) -> float:
@@ -425,7 +425,7 @@ class FigureComparison:
 FASTER = 'faster'
 SLOWER = 'slower'
 NO_DIFFERENCE = 'no_difference'
-"""Verdict on two runs whose iteration times do not differ beyond noise.
+"""Verdict on two runs whose seconds per iteration do not differ beyond noise.
 
 With :data:`FASTER` and :data:`SLOWER` it is about an iteration of the second run.
 """
@@ -472,26 +472,26 @@ class Verification:
     gain: Estimate
     """Speed-up of the second setting in images per second: 0.3 is 30 %."""
     before_s: float
-    """Mean seconds of an iteration with the first setting, epoch starts left out."""
+    """Mean seconds of an iteration with the first setting, epochs' first left out."""
     after_s: float
-    """Mean seconds of an iteration with the second setting, epoch starts left out."""
+    """Mean seconds of an iteration with the second setting, epochs' first left out."""
     before_start_s: Optional[float] = None
-    """Extra seconds of an epoch's first iteration with the first setting.
+    """Seconds that epochs' first iterations take beyond others, with ``before``.
 
     ``None`` when none was seen."""
     after_start_s: Optional[float] = None
     iterations: int = 0
-    """Number of measured iterations with each setting, warm-up left out."""
+    """Number of iterations timed with each of both settings, warm-up left out."""
     seconds: float = 0.0
-    """Seconds that the whole verification took."""
+    """Seconds from verification's start to its end, starts of trainings included."""
     ending: str = ''
     """Reason why the verification ended: a sentence."""
     external_cpu_cores: Optional[float] = None
-    """Mean number of the host's cores that other processes used meanwhile.
+    """Mean number of host cores that other processes used during the verification.
 
     ``None`` is unknown."""
     predicted_gain: Optional[float] = None
-    """Predicted speed-up by the second setting: 0.3 is 30 %; ``None`` if unknown."""
+    """Predicted relative speed-up by the second setting in images/s: 0.3 is 30 %."""
     notes: Tuple[Text, ...] = ()
     before: Mapping[str, Any] = field(default_factory=dict)
     """Config settings of the first side of the comparison, by dotted key.
@@ -502,19 +502,19 @@ class Verification:
     folder: str = ''
     """Folder with the logs of the compared trainings."""
     batches_per_epoch: Optional[int] = None
-    """Number of iterations in an epoch with the first setting."""
+    """Number of iterations per epoch with the first setting; ``None`` if unknown."""
     after_batches_per_epoch: Optional[int] = None
     iteration_change: Optional[Estimate] = None
-    """Relative change of an iteration's seconds with the second setting.
+    """Relative change of an iteration's seconds from the first to the second setting.
 
     -0.2 is 20 % less time."""
     before_images_per_s: Optional[float] = None
-    """Images per second with the first setting.
+    """Images trained on per second with the first setting.
 
     ``None`` where the batch size is unknown: the gain is in iterations then."""
     after_images_per_s: Optional[float] = None
     before_config: str = ''
-    """Config that the first side of the comparison trained."""
+    """Path of the config that the first side of the comparison trained."""
     after_config: str = ''
     other_work: Tuple[str, ...] = ()
     """Differences between the two configs that change the work of an iteration.
@@ -531,7 +531,7 @@ class FlightRecord:
     name: str
     """Name of the collective, such as ``all_reduce``."""
     number: int
-    """Sequence number of the collective within its process group."""
+    """Sequence number of the unfinished collective within its process group."""
     group: str
     behind: Tuple[int, ...] = ()
     """Ranks that never began the collective, by their flight recorder dumps."""
@@ -540,7 +540,7 @@ class FlightRecord:
     without_dump: Tuple[int, ...] = ()
     """Ranks of the group that left no dump of the flight recorder."""
     calls: Tuple[str, ...] = ()
-    """Call stack where the other ranks began the collective, innermost call first."""
+    """Call stack of the collective on ranks that wait in it, innermost call first."""
 
 
 @dataclass(frozen=True)
@@ -569,13 +569,13 @@ class HostNow:
     is_alive: Optional[bool] = None
     """True if the run's process still exists; ``None`` on another host."""
     oom_kills: Optional[int] = None
-    """Number of processes that the kernel has killed in the run's group for memory."""
+    """Number of processes in the run's control group that were killed for memory."""
     kernel: Tuple[str, ...] = ()
     """Lines of the kernel's log on killed processes and on lost GPUs.
 
     Since the run's process began."""
     stack: Tuple[str, ...] = ()
-    """Call stack of the training thread while C code holds Python's lock for long.
+    """Call stack of the training thread, written while C code keeps Python's lock.
 
     Innermost first."""
 
@@ -623,25 +623,25 @@ class Why:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Prediction of training with one setting of the DataLoader on the same host."""
+    """Predicted times and limit of a training with one setting of its DataLoader."""
 
     num_workers: int
     prefetch_factor: Optional[int]
     """Number of batches in flight per worker; ``None`` without workers."""
     batch_size: Optional[int]
     iter_time_s: float
-    """Predicted seconds of a steady iteration, first waits of epochs left out."""
+    """Predicted seconds of a steady iteration, first ones of epochs left out."""
     iter_time_low_s: float
     """Lower end, s, of the interval that holds the true time 9 times in 10."""
     iter_time_high_s: float
     data_wait_s: float
-    """Predicted seconds of data wait per iteration; a part of ``iter_time_s``."""
+    """Predicted data wait in a steady iteration, s, a part of ``iter_time_s``."""
     images_per_s: Optional[float]
     """Predicted images per second; ``None`` when the batch size is unknown."""
     limit: str
     """Limit on an iteration's speed, of :data:`mmgpu_hooks.model.prediction.LIMITS`."""
     training_s: Optional[float] = None
-    """Predicted seconds of the whole training as it was configured.
+    """Predicted seconds of the training as configured, first to last iteration.
 
     ``None`` where only an iteration was asked for."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -662,7 +662,7 @@ class FirstAnswer:
     no_change_reason: Text
     """Reason why no setting is recommended."""
     lines: int
-    """Number of train lines of the log, with the first, which is left out of means."""
+    """Number of the log's train lines, the first (not averaged) included."""
     iter_s: Optional[float] = None
     """Mean logged ``time`` of an iteration, s; ``None`` if the log has too little."""
     data_time_s: Optional[float] = None
@@ -670,7 +670,7 @@ class FirstAnswer:
     data_time_share: Optional[float] = None
     """Share of logged ``data_time`` in ``time``, 0 to 1."""
     peak_memory_bytes: Optional[int] = None
-    """Peak bytes of torch's allocator on a GPU; ``None`` if none is logged."""
+    """Peak bytes of torch's allocator on the fullest GPU; ``None``: not logged."""
     num_workers: Optional[int] = None
     """Number of workers in the config that the run left; ``None`` if it names none."""
     batch_size: Optional[int] = None

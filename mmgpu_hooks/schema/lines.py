@@ -37,7 +37,7 @@ An interval with 64 workers has some 20 KiB.
 
 
 def _to_plain(value: Any) -> Any:
-    """Convert NumPy's scalars to Python's own numbers."""
+    """Convert a NumPy scalar to the number of Python's own type; raise for others."""
     if isinstance(value, (str, float)):
         return float(value) if isinstance(value, float) else str(value)
     if hasattr(value, 'item'):
@@ -50,7 +50,7 @@ _decoder = msgspec.json.Decoder(Union[tuple(KINDS.values())])
 
 
 class _Head(msgspec.Struct):
-    """Kind and schema version of an evidence line, whatever its other fields are."""
+    """First fields of an evidence line: kind and schema version; others are ignored."""
 
     kind: str
     schema: Union[int, None] = None
@@ -109,7 +109,7 @@ def decode_schema(line: bytes) -> int | None:
 
 
 def check_schema(path: object, schema: int) -> None:
-    """Refuse an evidence file whose schema version this package cannot read.
+    """Raise an error for an evidence file whose schema version cannot be read here.
 
     Args:
         path: Evidence file, to name in the message.
@@ -149,7 +149,7 @@ def _decode_head(line: bytes) -> _Head | None:
 
 
 class NumberedLine(NamedTuple):
-    """A line of a file, with its number."""
+    """Bytes of one line of a file, with the line's number from 1."""
 
     number: int
     """Number of the line in the file, from 1."""

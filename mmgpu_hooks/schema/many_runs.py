@@ -15,7 +15,7 @@ from mmgpu_hooks.schema.recorded import RecommendedChange, VerdictRecord
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One training run: hours by part, and hours that its verdict would have saved."""
+    """One training run: its verdict, hours, and hours that changes would have saved."""
 
     run: str
     """Folder of the training run, which MMEngine names by the start time."""
@@ -24,7 +24,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     owner: str
     """User that owns the run's folder; the user id where it has no name."""
     started_unix_s: Optional[float] = None
-    """Start of the training run, Unix time; ``None`` where its evidence is unreadable.
+    """Unix time of the training run's start; ``None`` if its evidence is unreadable.
 
     The figures below are ``None`` then, too."""
     hostname: Optional[str] = None
@@ -42,12 +42,12 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     gpu_hours: Optional[float] = None
     """GPU hours: ``training_hours`` times the number of ranks; 0 on the CPU."""
     ledger_pct: Mapping[str, float] = {}
-    """Per cent of ``training_hours`` by part of the time ledger."""
+    """Per cent of ``training_hours`` in each part of the time ledger, by part."""
     changes: Tuple[RecommendedChange, ...] = ()
     saved_hours: Optional[float] = None
     """Predicted hours that the recommended changes would have saved the training."""
     saved_low_hours: Optional[float] = None
-    """Lower end of the interval that holds the true saved hours 9 times in 10."""
+    """Lower end of the 90 % interval of ``saved_hours``; below zero it is a loss."""
     saved_high_hours: Optional[float] = None
     saved_gpu_hours: Optional[float] = None
     """Predicted GPU hours saved: ``saved_hours`` times the ranks, each with a GPU."""
@@ -57,7 +57,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RunTotals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Number of runs and sums of hours, each over the runs where it is known."""
+    """Number of runs, and sums of their hours, GPU hours and saved hours."""
 
     runs: int
     judged: int
@@ -72,7 +72,7 @@ class ManyRuns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Answer of ``mmgpu runs``: totals, one row per run, and what was unreadable."""
 
     version: int = 1
-    """Version of the JSON answer, raised when a key changes meaning or goes away."""
+    """Version of the JSON format, raised when a key goes or changes its meaning."""
     found: int
     """Number of training runs that were found, before filters."""
     unreadable: int
@@ -88,7 +88,7 @@ class ManyRuns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def with_verdict(
     row: RunRow, verdict: VerdictRecord, *, is_judged_now: bool = False
 ) -> RunRow:
-    """Return the row of a run with the values of a verdict added."""
+    """Copy a run's row with verdict, hours and changes taken from a verdict record."""
     saved_gpu_hours = None
     # the ranks, where each has a GPU
     if verdict.saved_hours is not None and verdict.gpu_hours is not None:
@@ -139,7 +139,7 @@ def add_up(rows: Sequence[RunRow]) -> RunTotals:
 
 
 def by_waste(rows: Iterable[RunRow]) -> list[RunRow]:
-    """Sort runs by wasted GPU hours, most first; ties by saved, then training hours."""
+    """Sort runs by GPU hours that changes would have saved, most first."""
 
     def key(row: RunRow) -> Any:
         # what is unknown wastes nothing that anybody could save

@@ -1,4 +1,4 @@
-"""Records of the memory that a training will need."""
+"""Records of the GPU memory that a training is estimated to need, in bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ImageSize(NamedTuple):
 
 
 class PeakFactors(NamedTuple):
-    """Range of the ratio of published memory peaks to their estimates."""
+    """Smallest and largest ratio of published memory peaks to their estimates."""
 
     least: float
     most: float
@@ -28,7 +28,7 @@ class PeakFactors(NamedTuple):
 
 @dataclass(frozen=True)
 class StaticBytes:
-    """Bytes of training memory that do not grow with the batch size; exact."""
+    """Bytes for parameters, gradients, optimizer and EMA, whatever the batch size."""
 
     parameters: int
     """Number of values in the model's parameters."""
@@ -36,7 +36,7 @@ class StaticBytes:
     gradient_bytes: int
     buffer_bytes: int
     ema_bytes: int
-    """Bytes of averaged copies of the model (EMAHook); 0 without one."""
+    """Bytes of averaged copies of the model (EMAHook); 0 without EMA."""
     optimizer: str = 'unknown'
     """Class of the optimizer that the config names."""
     optimizer_state_bytes: Optional[int] = None
@@ -53,7 +53,7 @@ class StaticBytes:
 
 @dataclass(frozen=True)
 class ActivationPoint:
-    """Bytes that one forward pass on the CPU kept for the backward pass."""
+    """Bytes that a forward pass on the CPU kept for backward, and its input's size."""
 
     batch_size: int
     height: int

@@ -85,7 +85,7 @@ class LoaderSettings(Recorded, frozen=True, kw_only=True):
 
     Its ``imdecode_backend``; ``None`` where no transform has one."""
     object_bytes: Optional[Count] = None
-    """Bytes of the Python objects that the dataset keeps, estimated from a sample.
+    """Estimated bytes of the Python objects that the dataset keeps in one attribute.
 
     ``None`` below 1 MiB."""
     object_count: Optional[Count] = None
@@ -116,7 +116,7 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
     affinity_cpus: Optional[Count] = None
     """Number of CPUs that the scheduler lets this process run on."""
     unbound_cpus: Optional[Count] = None
-    """Number of CPUs before a library or code bound this process to ``affinity_cpus``.
+    """Number of CPUs of this process before something bound it to ``affinity_cpus``.
 
     A library, or code of the training; ``None`` when nothing did."""
     bound_by: Optional[str] = None
@@ -124,11 +124,11 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
 
     ``None`` when it is unknown what did."""
     wider_thread_cpus: Optional[Count] = None
-    """Number of CPUs of another thread of the process, if more than ``affinity_cpus``.
+    """Number of CPUs another thread may run on, if more than ``affinity_cpus``.
 
     Where nothing shows that the main thread ever had as many."""
     manager: Optional[str] = None
-    """System that set the limits on this process, such as ``kubernetes`` or ``slurm``.
+    """Name of the system that limits this process, such as ``kubernetes`` or ``slurm``.
 
     Or ``docker``, ``podman``, ``systemd``; ``None`` where nothing says so."""
     cgroup_cpu_cores: Optional[Number] = None
@@ -152,7 +152,7 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
     slurm_memory_bytes: Optional[Count] = None
     """Bytes of memory SLURM gave the job on this node; ``None`` without a limit."""
     mended_cores: Optional[Number] = None
-    """Number of cores a rank could use if ``srun`` had bound its task to all CPUs.
+    """Number of cores that a rank could use if ``srun`` gave its task all of its CPUs.
 
     ``None`` where it did."""
     ranks_on_host: Count = 1
@@ -181,7 +181,7 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
 
     @property
     def cores_had(self) -> Optional[float]:
-        """Number of usable cores the run had: at most those it was bound to."""
+        """Number of usable cores the run had: at most the CPUs bound to it."""
         usable, bound = self.usable_cores, self.affinity_cpus
         if usable is None or bound is None or self.unbound_cpus is None:
             return usable
@@ -209,7 +209,7 @@ class AveragedModel(Recorded, frozen=True, kw_only=True):
 
 
 class StepOverhead(Recorded, frozen=True, kw_only=True):
-    """Host work of one train step, as counts: parameter groups, tensors and more."""
+    """Counts of the host's work in a train step: parameter groups, tensors etc."""
 
     optimizer: Optional[str] = None
     """Class of the optimizer; of several, the one with most parameter groups."""
@@ -235,7 +235,7 @@ class StepOverhead(Recorded, frozen=True, kw_only=True):
 
 
 class ValInterval(Recorded, frozen=True, kw_only=True):
-    """Validation interval of a training from some epoch or iteration on."""
+    """Validation interval that holds from a given epoch or iteration of training on."""
 
     begin: Count
     """Epoch from which the validation interval holds, 1-based; 0 from the start on.
@@ -245,14 +245,14 @@ class ValInterval(Recorded, frozen=True, kw_only=True):
 
 
 class TrainingPlan(Recorded, frozen=True, kw_only=True):
-    """Schedule of validations and checkpoints, from the loop and its CheckpointHook."""
+    """Schedule of validations and saves, as loop and CheckpointHook have it."""
 
     val_intervals: Tuple[ValInterval, ...] = ()
     """Validation intervals in order; empty without validation.
 
     It validates at the very end, too."""
     val_begin: Count = 1
-    """Number of the epoch or iteration of the first validation."""
+    """Number of the earliest epoch or iteration after which training may validate."""
     save_interval: Optional[Count] = None
     """Number of epochs or iterations from one checkpoint save to the next.
 
@@ -269,9 +269,9 @@ class RunRecord(
     """First record of an evidence file: settings, host and versions of the training."""
 
     started_unix_s: Number
-    """Start of the training run by the wall clock; a label, not used for durations."""
+    """Unix time of the training run's start; a label, not used for durations."""
     build_s: Number = 0.0
-    """Seconds from building the Runner to its train loop.
+    """Seconds from building the Runner to the start of its train loop.
 
     They are the part of ``startup`` that is in no interval."""
     hook_added_by: Optional[str] = None
@@ -279,11 +279,11 @@ class RunRecord(
 
     ``None`` where the config or a script names it."""
     dataset_bytes: Optional[Count] = None
-    """Bytes of memory that this process took while it built the train loader.
+    """Bytes by which this process's memory grew while it built the train loader.
 
     Above all what the data set parsed and keeps. ``None`` where that was not seen."""
     before_hook_s: Optional[Mapping[str, Number]] = None
-    """Seconds that ``mmgpu run`` took before it built GPUEfficiencyHook, by part.
+    """Seconds from ``mmgpu run``'s start to building GPUEfficiencyHook, by part.
 
     ``imports`` until MMEngine's Runner is imported, ``config`` until one is being
     built, ``model`` until its hooks are; in no other figure."""
@@ -306,12 +306,12 @@ class RunRecord(
     parameters: Optional[Count] = None
     """Number of values in the model's parameters."""
     is_model_wrapped: Optional[bool] = None
-    """True if a wrapper such as ``MMDistributedDataParallel`` exchanges gradients.
+    """True if a wrapper like ``MMDistributedDataParallel`` exchanges gradients.
 
     Between ranks; ``None`` with one rank."""
     device: str = 'cpu'
     cudnn_benchmark: Optional[bool] = None
-    """True if cuDNN times its algorithms for each new size of input.
+    """True if cuDNN tries its algorithms for each new input size (``benchmark``).
 
     ``torch.backends.cudnn.benchmark``; ``None`` where the process uses no CUDA."""
     loader: LoaderSettings = msgspec.field(default_factory=LoaderSettings)
@@ -326,7 +326,7 @@ class RunRecord(
 
     It trains the same weights with all but ``resume``."""
     overhead: Optional[StepOverhead] = None
-    """Host work of one train step as counts: parameter groups, clipping etc."""
+    """Counts of the host's work in one train step: parameter groups, tensors etc."""
     hook_place: Optional[str] = None
     """Dotted config key of GPUEfficiencyHook, as ``default_hooks.gpu_efficiency``.
 
@@ -339,11 +339,11 @@ class RunRecord(
     hostname: Optional[str] = None
     pid: Optional[Count] = None
     process_start: Optional[Count] = None
-    """Start of the process in clock ticks after boot: process ids are reused."""
+    """Start of the process in clock ticks after boot, as process ids are reused."""
     memory_cgroup: Optional[str] = None
     """Folder of the control group that limits the process's memory."""
     oom_kills: Optional[Count] = None
-    """Number of out-of-memory kills in the control group before training began."""
+    """Number of out-of-memory kills in the control group when training began."""
     slurm_job_id: Optional[Count] = None
     """Id of the SLURM job that the training runs in."""
     flight_recorder: Tuple[str, ...] = ()
@@ -384,7 +384,7 @@ Every second of a start is in exactly one of them.
 
 
 class DatasetStart(Recorded, frozen=True, kw_only=True):
-    """Seconds that one data set of MMEngine took to initialise, once on this rank."""
+    """Seconds, files and bytes of initialising one MMEngine data set on this rank."""
 
     kind: str
     """Class name of the data set, such as ``CocoDataset``."""
@@ -403,19 +403,19 @@ class DatasetStart(Recorded, frozen=True, kw_only=True):
     cpu_s: Number
     """CPU seconds of the training thread while the data set was initialised."""
     read_s: Number = 0.0
-    """Seconds of reading and parsing annotations (``load_data_list``)."""
+    """Seconds of reading and parsing the annotations (``load_data_list``)."""
     read_cpu_s: Number = 0.0
     """CPU seconds of reading and parsing annotations (``load_data_list``)."""
     filter_s: Number = 0.0
-    """Seconds of filtering samples (``filter_data``)."""
+    """Seconds of filtering the data set's samples (``filter_data``)."""
     serialise_s: Number = 0.0
     samples: Optional[Count] = None
     bytes: Optional[Count] = None
-    """Bytes of the serialised samples; ``None`` where they stay Python objects."""
+    """Bytes of the data set's serialised samples; ``None`` if not serialised."""
     is_cached: bool = False
     """True if the data set was mapped and not parsed (``optimize='annotations'``)."""
     is_kept: bool = False
-    """True if the data set was parsed and kept for the next start, by any rank."""
+    """True if any rank wrote the parsed data set to the cache for the next start."""
     refused: Optional[str] = None
     """Reason why ``optimize='annotations'`` did not keep what was parsed.
 
@@ -424,10 +424,10 @@ class DatasetStart(Recorded, frozen=True, kw_only=True):
 
 
 class StartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start'):
-    """Seconds of a training's start by part, to the end of its first iteration."""
+    """Seconds, by part, from the start of the process to the first iteration's end."""
 
     wall_s: Number
-    """Seconds of a training's whole start: the sum of ``parts_s``."""
+    """Seconds from process start (else hook start) to the first iteration's end."""
     parts_s: Mapping[str, Number]
     """Seconds of the training's start by part, out of :data:`START_PARTS`.
 
@@ -435,7 +435,7 @@ class StartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start'):
     ``mmgpu run`` it is split into ``imports``, ``config`` and ``model``, and where it
     is unknown both are left out."""
     cpu_s: Optional[Number] = None
-    """CPU seconds of the process to the end of the first iteration, all threads."""
+    """CPU seconds of the process from its start to the first iteration's end."""
     data_sets: Tuple[DatasetStart, ...] = ()
     """Data sets in the order in which they were initialised."""
     checkpoint: Optional[str] = None
@@ -443,18 +443,18 @@ class StartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start'):
     checkpoint_bytes: Optional[Count] = None
     """Size in bytes of the checkpoint; ``None`` where it is no file of this host."""
     parameter_lines: Count = 0
-    """Number of log lines of ``paramwise_options``, one per parameter.
+    """Number of log lines that ``paramwise_cfg`` wrote, one per parameter.
 
     Written while the optimizer was built."""
 
 
 class StartPartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start_part'):
-    """Beginning of a part of a training's start, before the evidence file exists."""
+    """Note that a part of a training's start begins, for starts that never end."""
 
     part: str
     """Name of the part of the training's start, out of :data:`START_PARTS`."""
     elapsed_s: Number
-    """Seconds since GPUEfficiencyHook was built."""
+    """Seconds from building GPUEfficiencyHook to the start of this start part."""
     data_set: Optional[str] = None
     """Class name of the data set that began to be initialised."""
     file: Optional[str] = None
@@ -466,7 +466,7 @@ class HostWindow(Recorded, frozen=True, kw_only=True):
     """CPU use, free memory and throttling of the whole host in one log interval."""
 
     throttled_s: Optional[Number] = None
-    """Seconds that cgroup CPU quotas held tasks back, summed over the CPUs.
+    """Seconds that cgroup CPU quotas held tasks back in the interval, CPUs summed.
 
     It can exceed the interval. ``None`` where there is none."""
     ram_available_bytes: Optional[Count] = None
@@ -476,19 +476,19 @@ class HostWindow(Recorded, frozen=True, kw_only=True):
 
 
 class WorkersWindow(Recorded, frozen=True, kw_only=True):
-    """Number, CPU seconds, batch times and memory of workers in a log interval."""
+    """Number, CPU seconds, batch times, memory of loader workers in an interval."""
 
     count: Count
     """Largest number of workers seen at a time; 0 where the training process loads."""
     cpu_s: Number
     run_delay_s: Number
-    """Seconds that the workers' main threads waited for a core."""
+    """Seconds that the workers' main threads waited for a core, workers summed."""
     thread_cpu_s: Optional[Number] = None
-    """CPU seconds of the workers' threads other than their main threads.
+    """CPU seconds of the workers' threads other than main threads, workers summed.
 
     A part of ``cpu_s``."""
     batch_time: Optional[DurationStats] = None
-    """Seconds that a worker was busy with a batch, over batches that the loop took.
+    """Seconds that a worker was busy with one batch, over batches that the loop took.
 
     ``count`` is of those that were made. ``None`` where workers were not reached."""
     batch_time_std_s: Optional[Number] = None
@@ -512,7 +512,7 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
 
     Read every 5 minutes at most, and no more where that took 20 ms."""
     transforms_s: Mapping[str, Number] = {}
-    """Seconds inside each transform by class name, over the batches that were timed.
+    """Seconds inside each transform by class name, summed over the timed batches.
 
     A transform's time leaves out those that it calls itself."""
     timed_samples: Count = 0
@@ -549,7 +549,7 @@ class GpuWindow(Recorded, frozen=True, kw_only=True):
 
     Or ``power_cap``."""
     sm_active_pct: Optional[Number] = None
-    """Per cent of the GPU's multiprocessors with work (GPM, Hopper and later)."""
+    """Mean per cent of the GPU's multiprocessors with work (GPM, from Hopper on)."""
 
 
 class CudaMemoryWindow(Recorded, frozen=True, kw_only=True):
@@ -594,7 +594,7 @@ PART_NAMES = {
 """User-visible names of the parts of the time ledger."""
 
 UNATTRIBUTED = '(unattributed)'
-"""Stand-in for a hook's name where a custom Runner calls hooks in its own way."""
+"""Name for all hooks together, where a Runner calls hooks in its own way."""
 
 
 class HistoryCost(Recorded, frozen=True, kw_only=True):
@@ -606,55 +606,55 @@ class HistoryCost(Recorded, frozen=True, kw_only=True):
     values: Count
     """Number of values in the longest history of a scalar."""
     scalars: Count
-    """Number of histories of scalars that get a value in each iteration.
+    """Number of scalar histories that get a value in each iteration.
 
     Those at least half as long as the longest."""
     copy_s: Number
-    """Seconds to copy all histories of scalars once.
+    """Seconds that copying all scalar histories once takes.
 
     As MMEngine does for each value that is added."""
 
 
 class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
-    """Everything measured over one log interval, or over the tail of a training."""
+    """Times, memory and CPU use over one log interval, or the tail of training."""
 
     iteration: Count
     """Number of the log interval's last iteration, 1-based, over the whole training."""
     epoch: Count
-    """Number of the epoch of the log interval, 1-based."""
+    """Number of the epoch in which the log interval ends, 1-based."""
     iterations: Count
     elapsed_s: Number
-    """Seconds since the train loop began, monotonic."""
+    """Seconds from the train loop's start to the interval's end, monotonic."""
     duration_s: Number
-    """Wall clock seconds of the log interval; equal to the sum of ``ledger_s``."""
+    """Wall clock seconds from the log interval's start to its end."""
     data_wait: DurationStats
     step: DurationStats
     iter: DurationStats
-    """Seconds of an iteration: ``data_wait`` + step + hooks + loop.
+    """Seconds of an iteration, end to end: ``data_wait`` + step + hooks + loop.
 
     Saves and validation left out."""
     ledger_s: Mapping[str, Number]
     """Seconds of the log interval by part of the time ledger."""
     hooks_s: Mapping[str, Number] = {}
-    """Seconds in ``hooks`` by class of hook, saves and validation left out.
+    """Seconds of the interval in hooks by class of hook, less saves and validations.
 
     The rest is MMEngine's own calling; ``(unattributed)`` stands for all hooks where a
     Runner calls them in a way of its own."""
     data_wait_cpu_s: Optional[Number] = None
-    """CPU seconds during waits for data, first waits of epochs left out.
+    """CPU seconds during the interval's waits for data, less first waits of epochs.
 
     Of the training thread, estimated from every eighth wait on average; of the whole
     process when it loads without workers."""
     first_waits: Count = 0
     """Number of waits for data that were the first of an epoch."""
     first_wait_s: Number = 0.0
-    """Seconds of the first waits of epochs, the part booked as ``startup`` included."""
+    """Seconds of the interval in first waits of epochs, ``startup`` included."""
     images: Optional[Count] = None
     """Number of images that this rank trained on in the log interval."""
     process_own_bytes: Optional[Count] = None
     """Resident bytes of the training process, files and shared memory left out."""
     group_free_bytes: Optional[Count] = None
-    """Bytes of memory left below the limit of the control group with least left.
+    """Free bytes of memory in the control group that has the fewest free.
 
     Page cache that can be given back is free."""
     worker_own_bytes: Optional[Count] = None
@@ -670,7 +670,7 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
 
     Read with one read of memory in five."""
     batch_bytes: Optional[Count] = None
-    """Bytes of the tensors in the interval's last batch.
+    """Bytes of all tensors in the interval's last batch.
 
     Counted every 5 seconds, more often at first."""
     batch_tensors: Optional[Count] = None
@@ -695,9 +695,9 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
 
     All about memory is read every second at most."""
     process_cpu_s: Optional[Number] = None
-    """CPU seconds of the training process, all threads, workers excluded."""
+    """CPU seconds of the training process in the interval, all its threads."""
     process_run_delay_s: Optional[Number] = None
-    """Seconds that the process's main thread was ready to run and waited for a core."""
+    """Seconds of the interval that the main thread was ready and waited for a core."""
     system_cpu_pct: Optional[Number] = None
     """Busy share of all logical CPUs of the host, per cent.
 
@@ -712,12 +712,12 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     ``None`` where they are given to the model in parts of several sizes."""
     largest_batch_width: Optional[Count] = None
     new_batch_sizes: Optional[Count] = None
-    """Number of padded batch sizes that no batch of the run had before.
+    """Number of padded batch sizes in the interval that the run did not have before.
 
     In such pixels, so portrait and landscape are one; ``None`` where that of one is
     unknown, and after 1,000 of them."""
     most_boxes: Optional[Count] = None
-    """Largest number of annotated boxes in one batch."""
+    """Largest number of annotated boxes in any batch of the interval."""
     host: Optional[HostWindow] = None
     workers: Optional[WorkersWindow] = None
     gpu: Optional[GpuWindow] = None
@@ -728,9 +728,9 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     gpu_idle_iterations: Count = 0
     """Number of iterations behind ``gpu_idle_pct``; 0 leaves it unknown."""
     gpu_mem_peak_bytes: Optional[Count] = None
-    """Peak bytes of the CUDA allocator since the log interval before."""
+    """Peak bytes handed out by the CUDA allocator since the last interval's end."""
     gpu_mem_reserved_bytes: Optional[Count] = None
-    """Largest bytes reserved by the CUDA allocator since the interval before."""
+    """Peak bytes reserved by the CUDA allocator since the last interval's end."""
     cuda_memory: Optional[CudaMemoryWindow] = None
     stored_pixel_ratio: Optional[Number] = None
     """Pixels of the last batch's images as stored, over their pixels in training."""
@@ -754,7 +754,7 @@ class SavePhase(Recorded, frozen=True, kw_only=True):
     cpu_s: Optional[Number] = None
     """Seconds that the saving thread ran on a core in one phase of the save."""
     run_delay_s: Optional[Number] = None
-    """Seconds that the saving thread was ready to run, but waited for a core."""
+    """Seconds of the phase that the saving thread was ready and waited for a core."""
     blocked_s: Optional[Number] = None
     """Seconds that the saving thread was blocked in one phase of the save.
 
@@ -783,12 +783,12 @@ class SaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='save'):
 
     Their walls add up to ``wall_s``."""
     cpu_s: Optional[Number] = None
-    """CPU seconds of the saving thread.
+    """CPU seconds of the saving thread from the save's start to its end.
 
     ``run_delay_s`` and ``blocked_s`` are of that thread, too."""
     run_delay_s: Optional[Number] = None
     blocked_s: Optional[Number] = None
-    """Seconds that the saving thread was blocked: by storage, a lock, another thread.
+    """Seconds of the save that its thread was blocked: by storage, lock, other thread.
 
     ``None``, as ``run_delay_s``, where the kernel shows no schedstat."""
     bytes: Optional[Count] = None
@@ -825,24 +825,24 @@ class SaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='save'):
 
 
 class AfterSaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='after_save'):
-    """Seconds of data wait after a save, until batches loaded during it are used up.
+    """Seconds of data wait in iterations after a save, fed by batches loaded in it.
 
     The workers go on while the loop stands in a save, and the next iterations find what
     they made.
     """
 
     iteration: Count
-    """Iteration number of the checkpoint save."""
+    """Number of training iterations done when the checkpoint save began."""
     iterations: Count
-    """Number of iterations counted after the checkpoint save.
+    """Number of iterations after the save over which its waits are summed.
 
     As many as batches can be made ahead, or fewer when another save, a validation, the
     end of an epoch or of the run came first; 0 when one came at once, so that nothing
     was won back."""
     waits_s: Number
-    """Seconds of data wait, summed over the iterations counted after the save."""
+    """Seconds of data wait in the ``iterations`` after the save, summed."""
     usual_wait_s: Optional[Number] = None
-    """Mean seconds of data wait before the save, iterations after saves left out.
+    """Mean seconds of data wait per iteration before the save.
 
     ``None`` when the iterations were fewer than the workers, whose batches come in
     bursts."""
@@ -886,9 +886,9 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
     """
 
     iteration: Count
-    """Number of training iterations done when the validation began, in all."""
+    """Number of iterations of the whole training done when the validation began."""
     wall_s: Number
-    """Wall clock seconds of the validation, the metrics included."""
+    """Wall clock seconds from the validation's start to its end, metrics included."""
     parts_s: Optional[Mapping[str, Number]] = None
     """Seconds of the validation by part; they add up to ``wall_s``.
 
@@ -897,9 +897,9 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
     the host), ``rank_wait`` (for other ranks), ``save`` (of the best) and ``rest``.
     ``None`` where the parts are unknown."""
     metrics_s: Optional[Mapping[str, Number]] = None
-    """Seconds in ``compute_metrics`` by class name of metric."""
+    """Seconds of the validation in ``compute_metrics``, by class name of metric."""
     process_s: Optional[Mapping[str, Number]] = None
-    """Seconds of processing a validation's batches, by class of metric.
+    """Seconds of the validation in ``process`` of the metrics, by class of metric.
 
     The rest of the part ``process`` is the evaluator's own."""
     iterations: Count = 0
@@ -919,20 +919,20 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
     first_waits: Count = 0
     """Number of waits for data that were the first of a pass through the loader."""
     first_wait_s: Number = 0.0
-    """Seconds of the first waits for data, summed: worker starts, and first batches."""
+    """Seconds of all first waits for a batch: for worker starts and the batches."""
     data_wait_cpu_s: Optional[Number] = None
     """CPU seconds during a validation's waits for data, first waits left out.
 
     Of what loads there: the training thread, or the whole process when it loads without
     workers."""
     process_cpu_s: Optional[Number] = None
-    """CPU seconds of the process in validation steps and waits but the first ones.
+    """CPU seconds of the process over the validation's iterations but first waits.
 
     All threads."""
     whole_cpu_s: Optional[Number] = None
-    """CPU seconds of the training process in the whole validation, all threads."""
+    """CPU seconds of the training process from the validation's start to its end."""
     run_delay_s: Optional[Number] = None
-    """Seconds that the training thread waited for a core in the whole validation."""
+    """Seconds of the validation that the training thread waited for a core."""
     batch_bytes: Optional[Count] = None
     """Bytes of the tensors in the validation's first batch."""
     batch_tensors: Optional[Count] = None
@@ -957,7 +957,7 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
 class ValidationProgressRecord(
     EvidenceLine, frozen=True, kw_only=True, tag='validation_progress'
 ):
-    """Seconds and batches so far of a running validation, in case it is killed.
+    """Seconds and batches of a validation until now, written while it still runs.
 
     It is written every 30 s, or every twentieth of a longer validation, and when one
     call lasts for 3 s, 6 s, 12 s and so on.
@@ -966,20 +966,20 @@ class ValidationProgressRecord(
     iteration: Count
     """Number of training iterations done when the validation began."""
     elapsed_s: Number
-    """Seconds since the validation began."""
+    """Seconds from the validation's start to the writing of this record."""
     batches: Count
-    """Number of batches that the validation had taken."""
+    """Number of batches that the validation had taken when this was written."""
     batches_in_all: Optional[Count] = None
     part: str
-    """Part of the validation that was running, as in ``parts_s`` of ``validation``."""
+    """Part of the validation that was running when this was written."""
     metric: Optional[str] = None
     """Name, by class, of the validation's running metric, if one was running."""
     call_s: Number
-    """Seconds that the validation's running call, as of a metric, has lasted.
+    """Seconds from the start of the running call to the writing of this record.
 
     Nothing else has begun or ended in them."""
     parts_s: Mapping[str, Number]
-    """Seconds so far by part of the validation."""
+    """Seconds by part from the validation's start to the writing of this record."""
 
 
 MemoryPhase = Literal['start', 'train', 'validation']
@@ -1004,13 +1004,13 @@ class MemoryRecord(EvidenceLine, frozen=True, kw_only=True, tag='memory'):
 
     ``start`` is from the hook's construction until training begins."""
     elapsed_s: Number
-    """Seconds since the train loop began, monotonic.
+    """Seconds from the train loop's start to the reading of memory, monotonic.
 
     In ``start`` since the hook was built."""
     iteration: Count = 0
-    """Number of training iterations done, counted over the whole training."""
+    """Number of iterations of the whole training done when memory was read."""
     epoch: Count = 0
-    """Number of the training's epoch, 1-based; 0 before the first."""
+    """Number of the epoch in which memory was read, 1-based; 0 before the first."""
     bound: MemoryBound
     """Memory limit that is reached first: ``host``, or ``group`` (control group)."""
     total_bytes: Count
@@ -1026,7 +1026,7 @@ class MemoryRecord(EvidenceLine, frozen=True, kw_only=True, tag='memory'):
 
     Results of metrics included."""
     workers: Count = 0
-    """Number of workers of the train loader."""
+    """Number of workers of the train loader when memory was read."""
     worker_bytes: Optional[Count] = None
     """Bytes of memory of all train loader workers, files and shared memory left out."""
     validation_workers: Count = 0
@@ -1068,10 +1068,10 @@ START_PART = 'start'
 
 
 class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
-    """A long standstill of training: the work that ran, and what its processes did."""
+    """A long standstill: the training part that hung, and its processes' state."""
 
     iteration: Count
-    """Number of training iterations done, counted over the whole training."""
+    """Number of iterations of the whole training done at the standstill."""
     part: str
     """Part of the time ledger, or class of the hook, in which training stands still.
 
@@ -1083,7 +1083,7 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
     metric: Optional[str] = None
     """Name, by class, of the validation's running metric, if one was running."""
     waited_s: Number
-    """Seconds without progress of the training."""
+    """Seconds from the training's last progress to the writing of this record."""
     is_over: bool = False
     """True if training went on by itself after the standstill.
 
@@ -1106,7 +1106,7 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
 
     By the worker that owed the next batch; without workers, by the loop."""
     sample_s: Optional[Number] = None
-    """Seconds spent so far on the sample that was being loaded."""
+    """Seconds from the stuck sample's loading start to this record's writing."""
     sample_number: Optional[Count] = None
     """Position of the sample that was being loaded within its batch, from 1.
 
@@ -1114,7 +1114,7 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
     batch_samples: Optional[Count] = None
     """Number of samples in the batch that was being loaded."""
     batch_s: Optional[Number] = None
-    """Seconds spent so far on the batch that was being loaded."""
+    """Seconds from the stuck batch's loading start to this record's writing."""
     image: Optional[str] = None
     """Image file of the sample that was being loaded; a long name is cut at its start.
 
@@ -1137,11 +1137,11 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
     False if this rank only waits for others and its log has not said so: it is noted
     for them, so that they see that nobody works."""
     epoch_batches: Optional[Count] = None
-    """Number of batches that the loader of this rank has in an epoch.
+    """Number of batches per epoch of this rank's loader.
 
     ``None`` where it has no length, and in iteration-based training."""
     batches_taken: Optional[Count] = None
-    """Number of batches of the current epoch that training has taken."""
+    """Number of batches that the training loop has taken in the current epoch."""
     has_met: Optional[bool] = None
     """True if all ranks have ended at least one iteration together.
 
@@ -1157,7 +1157,7 @@ Ending = Literal['completed', 'interrupted', 'failed']
 
 
 class SparedTime(Recorded, frozen=True, kw_only=True):
-    """CPU seconds of calls with and without an optimisation, timed alternately.
+    """Median CPU seconds of one call without and with an optimisation.
 
     CPU of the training thread for one call, medians, over a few of its first calls.
     """
@@ -1185,7 +1185,7 @@ class EndRecord(EvidenceLine, frozen=True, kw_only=True, tag='end'):
 
     Empty when the ledger had been switched off."""
     hooks_s: Mapping[str, Number] = {}
-    """Seconds in hooks over the whole run, by class of hook."""
+    """Seconds that hooks took over the whole run, by class of hook."""
     saves: Count = 0
     """Number of checkpoint saves of the run.
 
@@ -1207,7 +1207,7 @@ class EndRecord(EvidenceLine, frozen=True, kw_only=True, tag='end'):
 
     Where its exception says so."""
     spared: Mapping[str, SparedTime] = {}
-    """CPU seconds that each optimisation spared, by its name, if measured."""
+    """CPU seconds of a call without and with each optimisation, by its name."""
 
 
 TunedAction = Literal['change', 'keep', 'roll_back']
@@ -1232,10 +1232,10 @@ TunedLoader = Literal['train', 'validation']
 
 
 class TunedRecord(EvidenceLine, frozen=True, kw_only=True, tag='tuned'):
-    """One action of tuning while training: a change of the loader, or its judgement."""
+    """One action of tuning during training: a loader change, or its judgement."""
 
     iteration: Count
-    """Number of training iterations done, counted over the whole training."""
+    """Number of iterations of the whole training done when the action was taken."""
     action: TunedAction
     """Action of tuning the DataLoader: ``change``, ``keep`` or ``roll_back``.
 
@@ -1251,20 +1251,20 @@ class TunedRecord(EvidenceLine, frozen=True, kw_only=True, tag='tuned'):
     new: TunedSettings
     """Loader settings after the action; equal to ``old`` after ``keep``."""
     is_within: bool = False
-    """True if the change was made between two batches of a pass through the data."""
+    """True if the loader was changed in mid-epoch, between two batches."""
     switch_s: Optional[Number] = None
-    """Seconds that the training thread spent at once on switching the loader."""
+    """Seconds for which the switch of the loader itself held up the training thread."""
     iter_s: Optional[Number] = None
-    """Seconds of an iteration with the loader settings before the change."""
+    """Mean seconds of an iteration with the loader settings before the change."""
     predicted_iter_s: Optional[Number] = None
     measured_iter_s: Optional[Number] = None
-    """Seconds of an iteration with the loader settings that were judged."""
+    """Mean seconds of an iteration after the change, as measured for its judgement."""
     gain_pct: Optional[float] = None
-    """Iteration time saved, in per cent; below zero it is a loss.
+    """Share of iteration time that the change saves, per cent; below zero is a loss.
 
     Predicted of ``change``, measured of ``keep`` and ``roll_back``."""
     gain_low_pct: Optional[float] = None
-    """Lower end of the interval of the iteration time saved, per cent.
+    """Lower end of the confidence interval of ``gain_pct``, in per cent.
 
     It holds the truth 9 times in 10 where it is predicted, 19 in 20 where it is
     measured."""
@@ -1292,7 +1292,7 @@ class RecommendedChange(Recorded, frozen=True, kw_only=True):
 
 
 class VerdictRecord(EvidenceLine, frozen=True, kw_only=True, tag='verdict'):
-    """Verdict on the training run so far, with recommended changes; the newest counts.
+    """Verdict on the training from its start to now, with recommended changes.
 
     Rank 0 writes one in about every hour of training, so that a run that is killed has
     one, and one after the end.
@@ -1311,21 +1311,21 @@ class VerdictRecord(EvidenceLine, frozen=True, kw_only=True, tag='verdict'):
     iterations: Count
     """Number of iterations of this run that the judged rank recorded."""
     training_hours: Number
-    """Hours from building the Runner to the last iteration that is judged."""
+    """Hours from building the Runner to the last iteration that was judged."""
     gpu_hours: Optional[Number] = None
     """GPU hours: ``training_hours`` times the number of ranks; 0 on the CPU."""
     ledger_pct: Mapping[str, Number] = {}
-    """Per cent of ``training_hours`` by part of the time ledger.
+    """Per cent of ``training_hours`` in each part of the time ledger, by part.
 
     Empty when the ledger had been switched off."""
     changes: Tuple[RecommendedChange, ...] = ()
-    """Recommended changes of settings; empty where none is sure enough."""
+    """Recommended changes of config settings; empty if none has a sure gain."""
     saved_hours: Optional[float] = None
     """Predicted hours that all changes together would have saved the training.
 
     ``None`` without a change, or where no gain is predicted of it."""
     saved_low_hours: Optional[float] = None
-    """Lower end of the interval of the hours saved; below zero it is a loss.
+    """Lower end of the 90 % interval of ``saved_hours``; below zero is a loss.
 
     The interval holds the truth 9 times in 10."""
     saved_high_hours: Optional[float] = None

@@ -52,11 +52,11 @@ class RunEvidence:
     tuned: Tuple[recorded.TunedRecord, ...] = ()
     """Changes and judgements of ``tune=True``, in the order of time."""
     start_parts: Tuple[recorded.StartPartRecord, ...] = ()
-    """Records of the beginning of each part of a training's start that can take long.
+    """Records of parts of the start that have begun, of those that can take long.
 
     Of a run that left no more."""
     start: Optional[recorded.StartRecord] = None
-    """Record of the time of the training's start, by part.
+    """Record of the start's seconds by part, from process start to first iteration.
 
     ``None`` of a run that did not end its first iteration, and of older evidence."""
     notes: Tuple[Text, ...] = ()
@@ -117,11 +117,11 @@ class RanksSummary:
 
     ``data_wait``, ``startup``, ``hooks`` or ``checkpoint_save``."""
     lost_s: Optional[float] = None
-    """Seconds that the slowest rank costs per iteration.
+    """Seconds per iteration by which the slowest rank makes the others wait.
 
     Its own time beyond the median of the others'."""
     noise_s: Optional[float] = None
-    """Smallest difference between ranks, in seconds, that is more than noise."""
+    """Smallest difference of ranks that exceeds noise, in seconds per iteration."""
     notes: Tuple[Text, ...] = ()
     """Sentences on evidence files left out or cut short, and on missing ranks."""
 

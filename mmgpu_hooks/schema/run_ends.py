@@ -40,7 +40,7 @@ _MARKS: dict[type[EvidenceLine], bytes] = {
     kind: b'{"kind":"%s"' % str(kind.__struct_config__.tag).encode()
     for kind in (EndRecord, VerdictRecord)
 }
-"""Start of a record's line, as the hook's own writer has it."""
+"""First bytes of a record's line, by kind of record, as the hook writes them."""
 
 
 class FileIdentity(NamedTuple):
@@ -133,7 +133,7 @@ def _read_first(path: str, descriptor: int, whole: bytes) -> RunRecord:
 
 
 def _find_last(tail: bytes, kind: Type[RecordT]) -> Optional[RecordT]:
-    """Find the last whole record of a kind in the end of an evidence file."""
+    """Find the last complete record of a kind in bytes of an evidence file's end."""
     mark, found = _MARKS[kind], len(tail)
     while (found := tail.rfind(mark, 0, found)) >= 0:
         if found and tail[found - 1 : found] != b'\n':

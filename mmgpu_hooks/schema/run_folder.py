@@ -34,7 +34,7 @@ class EvidenceError(UserError):
 
 @dataclass(frozen=True)
 class Attempt:
-    """A training that was started and has left a log of MMEngine, but no evidence."""
+    """A training that has left a log of MMEngine, but no evidence file."""
 
     folder: Path
     """Folder of the training, which MMEngine names by the start time."""
@@ -80,7 +80,7 @@ their place.
 """
 
 STACK_SUFFIX = '.stack'
-"""Suffix of the file with the call stacks of a process that C code holds.
+"""Suffix of the file with a process's call stacks, written while C code blocks it.
 
 It lies beside the evidence.
 """

@@ -1,4 +1,4 @@
-"""Records of short real trainings: trials, sweeps, saves beside busy workers."""
+"""Records of short trial trainings and their sweeps, save benchmarks and profiles."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class SweepSetting:
 
 
 _NAMED = ('num_workers', 'batch_size', 'prefetch_factor', 'pin_memory')
-"""Names of settings that are fields of `SweepSetting`."""
+"""Names of the settings that are fields of `SweepSetting`; others are in ``others``."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class GpuSpan:
     """GPU utilisation, in per cent, over one interval of a trial."""
 
     begin_s: float
-    """Start of the interval, in seconds since the first iteration began."""
+    """Seconds from the first iteration's start to the start of the interval."""
     end_s: float
     util_pct: float
     zero_pct: Optional[float]
@@ -127,7 +127,7 @@ class ModelBytes:
     """Bytes of the trained model itself, counted in the training process."""
 
     parameters: int
-    """Bytes of the parameters, buffers included."""
+    """Bytes of the model's parameters and buffers."""
     gradients: int
     optimizer_state: int
 
@@ -150,13 +150,13 @@ class SweepRow:
     error: Optional[Text] = None
     """Decisive line of the error; ``None`` when the trial completed."""
     seconds: float = 0.0
-    """Seconds of the whole trial, its start included."""
+    """Seconds from the start of the trial's process to its end."""
     iterations: int = 0
-    """Number of measured iterations, warm-up left out."""
+    """Number of iterations that were timed, warm-up left out."""
     iter_s: Optional[Estimate] = None
     """Mean seconds of a steady iteration, saves and first waits of epochs left out."""
     data_wait_s: Optional[float] = None
-    """Mean seconds of data wait in an iteration; a part of ``iter_s``."""
+    """Mean seconds of data wait in a steady iteration; a part of ``iter_s``."""
     images_per_s: Optional[float] = None
     gpu_util_pct: Optional[float] = None
     gpu_zero_pct: Optional[float] = None
@@ -171,17 +171,17 @@ class SweepRow:
     memory_peak_bytes: Optional[int] = None
     """Peak bytes of memory that CUDA's allocator handed out in the trial."""
     memory_reserved_bytes: Optional[int] = None
-    """Bytes of memory that CUDA's allocator keeps reserved in the trial."""
+    """Peak bytes of GPU memory that CUDA's allocator reserved in the trial."""
     host_memory_bytes: Optional[int] = None
     """Peak bytes of host memory of the training process during the trial."""
     saves_s: Tuple[float, ...] = ()
-    """Seconds of each checkpoint save beside the running workers.
+    """Seconds of each checkpoint save during which loader workers ran.
 
     The first is left out."""
     save_s: Optional[float] = None
-    """Median seconds of a checkpoint save beside the running workers."""
+    """Median seconds of a checkpoint save during which loader workers ran."""
     save_run_delay_s: Optional[float] = None
-    """Median seconds that a checkpoint save waited for a core."""
+    """Median seconds of a checkpoint save that its thread waited for a core."""
     save_unknown: Optional[Text] = None
     """Reason why no checkpoint save was measured."""
     cpu_cores: Optional[float] = None
@@ -215,7 +215,7 @@ class BatchMemory:
     """Peak bytes of CUDA's allocator; without CUDA, of the training process."""
     model_bytes: Optional[ModelBytes]
     reserved_bytes: Optional[int] = None
-    """Bytes of memory that CUDA's allocator kept reserved."""
+    """Peak bytes of GPU memory that CUDA's allocator reserved with the batch size."""
 
 
 @dataclass(frozen=True)
@@ -230,16 +230,16 @@ class MemoryLine:
     ``cuda`` is the peak of the allocator, ``host`` the training process."""
     points: Tuple[BatchMemory, ...]
     fixed_bytes: float
-    """Bytes of memory that training takes before the first image of a batch."""
+    """Bytes of memory at the line's intercept: those that any batch size takes."""
     image_bytes: float
-    """Bytes of memory that each further image of a batch takes."""
+    """Bytes of memory by which the line grows per image of a batch."""
     residual_pct: float
     """Largest distance of measured memory from the line, per cent of the measured."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Results of a sweep: a row per trial, best settings, lines of memory."""
+    """Results of a sweep: one row per trial, the fastest settings, memory lines."""
 
     rows: Tuple[SweepRow, ...]
     """Results of the trials, in order of batch size and workers."""
@@ -252,7 +252,7 @@ class Sweep:
 
     The fastest of all comes first."""
     seconds: float = 0.0
-    """Seconds that the sweep took since it was last started."""
+    """Seconds from the sweep's last start or resumption to its end."""
     is_interrupted: bool = False
     notes: Tuple[str, ...] = ()
     memory_lines: Tuple[MemoryLine, ...] = ()
@@ -292,7 +292,7 @@ class SaveBenchRow:
     saves: Tuple[SaveRecord, ...] = ()
     """Checkpoint saves in order; the training's first and failed saves are left out."""
     won_s: Tuple[Optional[float], ...] = ()
-    """Seconds of each save that training won back from batches loaded meanwhile.
+    """Seconds of data wait that training was spared after each save.
 
     ``None`` is unknown."""
     save_s: Optional[float] = None
@@ -308,9 +308,9 @@ class SaveBenchRow:
     cause: Optional[str] = None
     """Most frequent proven cause of the slow saves, out of :data:`SAVE_CAUSES`."""
     gross_s: Optional[float] = None
-    """Extra seconds of a save over those of the reference trial; may be negative."""
+    """Seconds by which a save is longer than in the reference trial, or negative."""
     net_s: Optional[float] = None
-    """Extra seconds that a save cost training, less what the workers won back.
+    """Seconds of ``gross_s`` that training lost, those won back after saves left out.
 
     A part of ``gross_s``."""
     is_harmful: Optional[bool] = None
@@ -357,7 +357,7 @@ class TrialSpec:
 
     No other trial uses it."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Config settings of the trial by dotted key, as in ``--cfg-options``."""
+    """Config settings that the trial changes, by dotted key as in ``--cfg-options``."""
     hook: Optional[Mapping[str, Any]] = field(default_factory=dict)
     """Arguments of GPUEfficiencyHook in this trial; ``None`` trains without the hook.
 
@@ -388,14 +388,14 @@ class TrialBlock(msgspec.Struct, frozen=True, tag_field='event', tag='block'):
     """Block of consecutive iterations of a trial, as its process reports them."""
 
     seconds: List[float]
-    """Seconds of each iteration, from the end of the iteration before."""
+    """Seconds of each iteration of the block, from the end of the one before it."""
     starts: List[int] = []
-    """Indices of the iterations that began an epoch."""
+    """Indices within the block of the iterations that began an epoch."""
     batch_size: Optional[int] = None
     left: Optional[int] = None
-    """Number of iterations left until the training ends."""
+    """Number of iterations from the block's end to the end of the training."""
     epoch: Optional[int] = None
-    """Number of iterations in an epoch."""
+    """Number of iterations per epoch of the trial."""
     is_loss_finite: bool = True
     """True if every logged loss up to the end of the iterations was a number."""
     model_bytes: Optional[ModelBytes] = None
@@ -416,13 +416,13 @@ class TrialEnd(msgspec.Struct, frozen=True, tag_field='event', tag='over'):
 
 
 TrialEvent = Union[TrialBlock, TrialEnd]
-"""One line of a trial's events file."""
+"""Type of a line in a trial's events file: a `TrialBlock` or the `TrialEnd`."""
 
 
 FIRST = 'first'
 SECOND = 'second'
 SIDES = (FIRST, SECOND)
-"""Sides of a comparison, and names of their folders."""
+"""Names of the two sides of a comparison, and of their folders."""
 
 
 @dataclass(frozen=True)
@@ -432,7 +432,7 @@ class TrialRole:
     side: str
     """Side that was trained, out of :data:`SIDES`."""
     is_held: bool
-    """True if the training of the other side is paused, False if it has ended."""
+    """True if the other side's process was paused meanwhile, False if it had ended."""
     is_warm_up: bool
     """True if the trial only warms up: its times are not compared."""
 
@@ -448,13 +448,13 @@ class BlockFigures:
     """Mean seconds of a steady iteration in a block of iterations."""
     batch_size: Optional[int]
     epoch: Optional[int]
-    """Number of iterations in an epoch."""
+    """Number of iterations per epoch of the trial."""
     starts_s: List[float]
-    """Extra seconds of the iterations that began an epoch."""
+    """Seconds beyond ``steady_s`` of each iteration that began an epoch."""
     late_s: float
     """Mean seconds of an iteration in the second half of a block of iterations."""
     left: Optional[int]
-    """Number of iterations left until the training ends."""
+    """Number of iterations from the block's end to the end of the training."""
 
 
 @dataclass(frozen=True)
@@ -471,7 +471,7 @@ class Trial:
     error: Optional[Text] = None
     """Decisive line of the error; ``None`` when the trial completed."""
     seconds: float = 0.0
-    """Seconds that the whole trial took.
+    """Seconds from the start of the trial's process to its end.
 
     Imports and the building of the model are included."""
     iterations: int = 0
@@ -486,7 +486,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class HostPart:
-    """CPU seconds of the training thread that one part of an iteration takes."""
+    """CPU seconds of the training thread in a part of an iteration, mean and error."""
 
     plain_s: float
     """Mean CPU seconds of a part of an iteration, without optimisations."""
@@ -495,7 +495,7 @@ class HostPart:
 
     ``None`` where none of them could be used."""
     error_s: float = 0.0
-    """Standard error of the CPU seconds that the optimisations take off."""
+    """Standard error, in seconds, of ``plain_s`` minus ``optimized_s``."""
 
 
 @dataclass(frozen=True)
@@ -508,13 +508,13 @@ class Profile:
     step_s: float
     """Seconds of a train step by the clock, the profiler's own work included."""
     plain_step_s: float
-    """Seconds of a train step without the profiler: the median of a few before."""
+    """Median seconds of a train step without the profiler, before it ran."""
     parts: Mapping[str, float]
     """Seconds of a train step by kind of work; together they are the step.
 
     Kernels of each, without CUDA operators of torch; ``idle`` is when none ran."""
     modules: Mapping[str, float]
-    """Seconds of the five modules that take most time, by dotted name.
+    """Seconds per train step of the five slowest modules, by dotted name.
 
     Forward and backward. The name is empty for the model itself; no module contains
     another."""
@@ -543,11 +543,11 @@ class Profile:
 
     They are the most that the card waited for the host."""
     fills: Optional[float] = None
-    """Number of new tensors that a train step fills for determinism.
+    """Number of new tensors that PyTorch fills in each train step for determinism.
 
     ``None`` where it fills none."""
     losses_pct: Optional[float] = None
-    """Per cent of a step's busy time in losses, which autocast does in float32."""
+    """Per cent of a step's busy time in loss functions, which AMP runs in float32."""
     counted: Optional[StepOverhead] = None
     """Host work of the train step, as a run of the same training counts it."""
     refused: Mapping[str, str] = field(default_factory=dict)

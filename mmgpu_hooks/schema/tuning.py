@@ -20,7 +20,7 @@ class TuneQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     iterations_left: int
-    """Number of iterations until training ends."""
+    """Number of iterations from now to the end of training."""
     may_persist: bool = True
     """True if workers may live through epochs.
 
@@ -44,7 +44,7 @@ class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     The iteration is filled in where it is made."""
     cost_s: float = 0.0
-    """Expected seconds that the proposed change costs."""
+    """Predicted seconds that making the proposed change holds up training."""
     why: Text = Text('')
     """Clause on why no tuning action is due yet; empty where one is due."""
 

@@ -14,7 +14,7 @@ The config needs no import.
 """
 
 LARGEST = 2**31 - 1
-"""Largest whole number that PyTorch and OpenCV take."""
+"""Largest whole number that PyTorch and OpenCV take as a setting."""
 
 
 class Values(Protocol):
@@ -30,7 +30,7 @@ class Values(Protocol):
 
 @dataclass(frozen=True)
 class Whole:
-    """Whole numbers of a range, as values of a config setting."""
+    """Type of a config setting that is a whole number within a range."""
 
     least: int
     most: int = LARGEST
@@ -51,7 +51,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class Flag:
-    """Type of a config setting that is on or off, as its allowed values."""
+    """Type of a config setting that is on or off."""
 
     is_optional: bool = False
     """True if ``None`` is allowed: it leaves the choice to PyTorch."""

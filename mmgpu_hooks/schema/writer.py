@@ -1,4 +1,4 @@
-"""Appends records to an evidence file, each of them whole or not at all."""
+"""Appends records to an evidence file, each completely or not at all."""
 
 from __future__ import annotations
 

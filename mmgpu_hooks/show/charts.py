@@ -68,7 +68,7 @@ _INK, _FAINT = LIGHT['ink'], LIGHT['faint']
 _PAPER, _RULE = LIGHT['paper'], LIGHT['rule']
 WIDTH = 8.6
 _BAR, _PANEL, _EDGE = 0.29, 1.55, 0.45
-"""Heights in inches of a bar, a panel with its title, and the time axis.
+"""Heights in inches of a bar, of a panel with its title, and of the time axis.
 
 An inch is 96 pixels.
 """
@@ -93,7 +93,7 @@ _STYLE: dict[str, Any] = {
 _POINTS = 400
 """Maximum number of points of a line over time, as many as the page is wide."""
 _CUT = 4.0
-"""Multiple of the 99th percentile above which a bar is cut off and labelled."""
+"""Multiple of the bars' 99th percentile at which longer bars are cut off."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ def chart_growth(run: Run) -> Chart | None:
 def chart_forecast(
     points: Sequence[Prediction], marks: Mapping[int, Text], measured_s: float | None
 ) -> Chart | None:
-    """Chart of the predicted iteration time by workers; ``None`` for a single point.
+    """Chart of predicted seconds per iteration by workers; ``None`` for one point.
 
     Args:
         points: By number of workers.
@@ -277,7 +277,7 @@ _BAND = phrase('9 times in 10 within')
 
 
 class Scale(NamedTuple):
-    """Unit in which values are shown, with the factor from their base unit."""
+    """Unit that values are shown in, and the multiplier from their base unit to it."""
 
     factor: float
     """Multiplier from the base unit to the shown unit."""
@@ -293,13 +293,13 @@ def scale_seconds(largest_s: float) -> Scale:
 
 
 class _TrackSource(NamedTuple):
-    """Panel of the timeline: its colour, and the log intervals' field in it."""
+    """Definition of a timeline panel: its title, its colour, and the field it shows."""
 
     title: Text
     role: str
     """Key of the panel's colour in :data:`COLORS`."""
     field: str
-    """Name of the log interval's field that the panel shows."""
+    """Dotted name of the interval record's field that the panel shows."""
 
 
 _TRACKS = (
@@ -315,7 +315,7 @@ class _TimeUnit(NamedTuple):
     """A unit of the time axis, chosen by the length of the training."""
 
     least_s: float
-    """Shortest training, in seconds, for which the unit is used."""
+    """Shortest training, in seconds, whose time axis has the unit."""
     seconds: float
     title: Text
     """Title of the chart's time axis in the unit."""
@@ -343,7 +343,7 @@ _MARKS = {'checkpoint_save': '▼', 'validation': '◆'}
 
 @dataclass(frozen=True)
 class _Track:
-    """Mean, minimum and maximum of a measured value over time, in merged intervals."""
+    """Mean, least and largest value per group of log intervals, for a timeline."""
 
     title: Text
     color: str
@@ -358,7 +358,7 @@ class _Event(NamedTuple):
     """Save, validation or start of an epoch that is marked on the timeline."""
 
     at_s: float
-    """Time of the event, in seconds since training began."""
+    """Seconds from the start of training to the event."""
     kind: str
 
 
@@ -401,7 +401,7 @@ def chart_timeline(run: Run) -> Chart | None:
 
 
 def _merge(run: Run, figure: _TrackSource, groups: Sequence[Any]) -> _Track | None:
-    """Averages a field over groups of log intervals; ``None`` if never recorded."""
+    """Makes a `_Track` of a field's values, averaged over groups of log intervals."""
     values, is_sum = run.column(figure.field), figure.field.endswith('total_s')
     if is_sum:
         iterations = run.column('iterations')

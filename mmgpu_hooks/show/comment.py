@@ -6,7 +6,7 @@ from mmgpu_hooks.judge.verdict_names import VERDICTS
 from mmgpu_hooks.schema.recorded import VerdictRecord
 
 COMMENT_START = 'mmgpu:'
-"""Prefix of the SLURM job comments that this package writes."""
+"""Prefix by which SLURM job comments of this package are recognised."""
 
 _MOST_LETTERS = 250
 _PART = {
@@ -16,7 +16,7 @@ _PART = {
     'hook_bound': 'hooks',
     'compute_bound': 'step',
 }
-"""Part of the time ledger that a verdict is about, by verdict; none for data-bound."""
+"""Time ledger part whose share the comment gives, by verdict; none for data-bound."""
 
 
 def phrase_comment(verdict: VerdictRecord) -> str | None:

@@ -31,7 +31,7 @@ _NAMES = {
     **{f'{part}_s': name for part, name in PART_NAMES.items()},
 }
 _LEAST_SHARE = 0.0005
-"""Smallest share (0 to 1) of an iteration's time for a part to be in the table."""
+"""Smallest share (0 to 1) of iteration time at which the table shows a part of it."""
 
 
 class _Figures(NamedTuple):
@@ -40,7 +40,7 @@ class _Figures(NamedTuple):
     iteration: FigureComparison
     rate: FigureComparison
     parts: Sequence[FigureComparison]
-    """Parts of an iteration in the order of the time ledger."""
+    """Compared seconds of each part of an iteration, in the time ledger's order."""
 
     @classmethod
     def of(cls, comparison: RunComparison) -> _Figures:
@@ -86,7 +86,7 @@ def describe_compare(comparison: RunComparison) -> list[Section]:
 def describe_whole_training(
     comparison: RunComparison, before: float, after: float
 ) -> Text:
-    """Sentence that compares the speed of two whole trainings.
+    """Sentence on how much faster or slower the second of two complete trainings was.
 
     How many times as fast the second one was is said only where its iterations differ
     in the same direction beyond noise.

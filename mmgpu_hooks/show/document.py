@@ -58,12 +58,12 @@ class Table:
     texts: int = 1
     """Number of leading columns that hold words; other columns hold numbers."""
     strong: Sequence[int] = ()
-    """Indices of the rows that are shown in bold type."""
+    """Indices of the table rows that are printed in bold type."""
     is_sortable: bool = False
     """True if clicking a heading sorts the rows, on a page."""
 
     def is_words(self, column: int) -> bool:
-        """True if a table column holds words and not numbers."""
+        """Return True if a table column holds words and not numbers."""
         return column < self.texts or self.head[column] in _WORDS
 
 
@@ -85,7 +85,7 @@ class Section:
 
     title: Text = BLANK
     name: str = ''
-    """Anchor of the section on a page; runs share a section's anchor."""
+    """HTML anchor of the section, by which a link reaches it on a page."""
     sentences: Sequence[str] = ()
     figures: Sequence[KeyFigure] = ()
     """Measured values in large print, which only pages show."""
@@ -152,7 +152,7 @@ def _cell(record: Any, column: TableColumn) -> str | None:
 
 
 def tabulate_setting(name: str, path: str) -> TableColumn:
-    """Table column with the values of one setting.
+    """Table column with one setting's value in each row.
 
     Args:
         name: Of the setting; two words a line, so that a table fits.
@@ -169,7 +169,7 @@ def tabulate_setting(name: str, path: str) -> TableColumn:
 
 
 def list_facts(record: Any, columns: Sequence[TableColumn]) -> list[Fact]:
-    """Label and value of each known value of a record."""
+    """List label and formatted value of each known value of a record."""
     facts = (Fact(column.label, _cell(record, column)) for column in columns)
     return [fact for fact in facts if fact.value is not None]
 
@@ -201,7 +201,7 @@ def to_json(**body: Any) -> str:
 
 
 def with_facts(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Adds to a JSON object the named values of each sentence in it.
+    """Copy a JSON object with ``facts``: the named values of each sentence in it.
 
     Args:
         body: What it holds by key; sentences stand in it, or in lists in it.
@@ -211,7 +211,7 @@ def with_facts(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _list_facts(value: Any) -> Any:
-    """Named values of a sentence, or of each sentence in a list."""
+    """Named values that a sentence was made of, or those of each sentence in a list."""
     if isinstance(value, (list, tuple)):
         if not any(isinstance(said, Text) and said.facts for said in value):
             return None

@@ -63,7 +63,7 @@ def describe_sweep(sweep: Sweep) -> list[Section]:
     rows = sweep.rows
 
     def judge(row: SweepRow) -> Text:
-        """Marks the best trial, or gives the reason why a trial is excluded."""
+        """Mark of the best trial, or reason why a trial is excluded, for its row."""
         if row.is_measured and row.exceeds_host:
             return phrase('beyond the host')
         if row.status != 'completed':
@@ -86,7 +86,7 @@ def describe_sweep(sweep: Sweep) -> list[Section]:
 
 
 def _list_varied(rows: Sequence[SweepRow]) -> list[str]:
-    """Names of settings that vary in a sweep and have no column of their own."""
+    """Names of settings that differ between a sweep's trials and have no column yet."""
     others = dict.fromkeys(name for row in rows for name in row.setting.others)
     return [
         name
@@ -354,7 +354,7 @@ def _cut_left(text: str, most: int) -> str:
 
 
 def _verify_sentences(measured: Verification) -> Iterator[Text]:
-    """Sentences on measured and predicted gain, over whole epochs where measured."""
+    """Sentences on measured and predicted speed-up, and that over whole epochs."""
     predicted, gain = measured.predicted_gain, measured.gain
     is_setting = measured.before_config == measured.after_config
     rates = (measured.before_images_per_s, measured.after_images_per_s)
@@ -406,7 +406,7 @@ def _phrase_change(change: Estimate) -> Text:
 
 
 def _phrase_epochs(measured: Verification) -> Iterator[Text]:
-    """Sentence on the gain over whole epochs, if starts of epochs were measured."""
+    """Sentence on the speed-up over whole epochs, if first iterations were measured."""
     before_s, after_s = measured.before_start_s, measured.after_start_s
     before = measured.batches_per_epoch
     after = measured.after_batches_per_epoch or before
@@ -486,15 +486,15 @@ _BOUNDS = {
     ),
 }
 _CLOSES_WITHIN_PCT = 5.0
-"""Smallest gap, per cent, of a step's parts to the step that a note mentions."""
+"""Smallest gap, per cent, between a step's time and its parts' sum that is noted."""
 _FEW_PRODUCTS_PCT = 30.0
 """Share of busy time in matrix products, in per cent, below which AMP gains little."""
 _MANY_LOSSES_PCT = 30.0
 """Smallest share of busy time in losses, in per cent, that makes AMP gain little."""
 _TF32 = (8, 0)
-"""Lowest CUDA compute capability with TF32."""
+"""Lowest CUDA compute capability of a GPU with TF32."""
 _TENSOR_CORES = (7, 0)
-"""Lowest CUDA compute capability with tensor cores."""
+"""Lowest CUDA compute capability of a GPU with tensor cores."""
 
 
 _STEP_PARTS: dict[str, Text] = {

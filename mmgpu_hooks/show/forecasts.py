@@ -99,7 +99,7 @@ def tabulate_predictions(
 
 
 def describe_forecast(forecast: Forecast) -> list[Section]:
-    """Sections of a prediction: the measured run, and one row per setting."""
+    """Sections of ``mmgpu predict``: the measured run, a row per predicted setting."""
     workload = forecast.workload
     marks = {workload.num_workers: quoted('*')}
     table = tabulate_predictions(
@@ -157,7 +157,7 @@ def render_forecast_json(forecast: Forecast) -> str:
 
 
 def _describe_memory(memory: MemoryForecast | None) -> Iterator[Fact]:
-    """Facts on memory by batch size: the fitted line, requested peaks, and the GPU."""
+    """Facts on memory by batch size: fitted line, requested peaks, largest batch."""
     if memory is None:
         return
     sizes = phrase('{fixed_bytes} and {image_bytes} per image', memory)
@@ -179,7 +179,7 @@ def _describe_memory(memory: MemoryForecast | None) -> Iterator[Fact]:
 
 
 def describe_estimate(estimate: MemoryEstimate) -> list[Section]:
-    """Sections of a memory estimate: its parts, and totals by batch size."""
+    """Sections of a memory estimate: bytes by use, and totals by batch size."""
     static, size, image = estimate.static, estimate.image_size, None
     if size is not None:
         image = phrase(
@@ -239,7 +239,7 @@ def describe_estimate(estimate: MemoryEstimate) -> list[Section]:
 
 
 def _describe_card(card: CardFit | None) -> list[Fact]:
-    """Largest batch sizes for a GPU: by the estimate, and with a safety margin."""
+    """Fact on a GPU's largest batch sizes: by estimate, and with a safety margin."""
     if card is None:
         return []
     text = phrase('unknown, see below')

@@ -20,7 +20,7 @@ _MOST_CHANGES = 2
 """Maximum number of changes that a row of the terminal table names."""
 _UNKNOWN = Text('-')
 _PIECE = 500
-"""Number of runs that are encoded as JSON or CSV at a time."""
+"""Number of runs that are encoded at once when writing JSON or CSV."""
 
 
 def describe_runs(answer: ManyRuns, shown: Sequence[RunRow]) -> list[Section]:

@@ -59,7 +59,7 @@ def _render(described: Sequence[Section], label: str, kind: str) -> str:
     from markupsafe import Markup
 
     def shown(value: Any) -> Any:
-        """Text without control characters, and without a line break before a unit."""
+        """Return a value as text for the page, control characters made visible."""
         if hasattr(value, '__html__'):
             return value
         return bind_units(visible(say(value)), '\u00a0')
@@ -104,5 +104,5 @@ def _style() -> str:
 
 
 def _read_own(name: str) -> str:
-    """Reads a part of the page from its own file, such as the style sheet."""
+    """Read a file of this package that the page is made of, such as ``page.css``."""
     return files('mmgpu_hooks.show').joinpath(name).read_text(encoding='utf-8')

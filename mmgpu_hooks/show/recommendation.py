@@ -83,7 +83,7 @@ _LEAST_HOURS = 0.05
 
 
 def render_json(answer: Answer) -> str:
-    """JSON of ``mmgpu recommend``'s answer, with a documented set of keys."""
+    """Encodes ``mmgpu recommend``'s answer as JSON; its keys are documented."""
     found, run = answer.recommendation, answer.summary
     # of what was asked for only, and of what there was
     optional = {
@@ -307,7 +307,7 @@ def describe_host_overhead(answer: Answer, *, every: bool = False) -> list[Secti
 
 
 def _phrase_iteration(found: HostSaving | HostOverhead) -> tuple[str, str]:
-    """Text on a predicted iteration: its time, and the saving with an interval."""
+    """Text on predicted seconds per iteration, and per cent saved with interval."""
     gain = found.predicted_gain_pct
     low, high = found.predicted_gain_low_pct, found.predicted_gain_high_pct
     if gain is None or low is None or high is None:
@@ -332,7 +332,7 @@ def describe_hours(answer: Answer) -> list[Section]:
 
 
 def _phrase_saved(saved: SavedHours) -> Text:
-    """Text on the hours that changes save: of a whole run, and of the rest."""
+    """Text on hours that changes save: of a complete run, and from now to its end."""
     names = listed(map(_name_key, saved.keys))
     if saved.keys == (FAST_METRIC_KEY,):
         names = quoted('FastCocoMetric (MG501)')
@@ -346,7 +346,7 @@ def _phrase_saved(saved: SavedHours) -> Text:
 
 
 def _phrase_end(answer: Answer) -> Text | None:
-    """Predicted end of a run that still writes, else the hours that it still needs."""
+    """Text on when a run that still writes will end, else on the hours it needs."""
     ending = answer.ending
     if ending is None:
         return None
@@ -401,7 +401,7 @@ def _name(change: Change) -> Text:
 
 
 def _name_key(key: str) -> Text:
-    """Last part of a config key, marked if it is one of validation's loader."""
+    """Last part of a config key, marked if it belongs to ``val_dataloader``."""
     short = key.rpartition('.')[2]
     if key.startswith(VALIDATION_KEY):
         return phrase('val {setting}', setting=short)
@@ -414,7 +414,7 @@ def _value_of(value: object) -> Text:
 
 
 def _gains(answer: Answer, run: Run) -> Iterator[tuple[str, str, str, str]]:
-    """Table rows on the predicted gain of all changes together.
+    """Table rows on the predicted saving by all changes together.
 
     Those of validation's loader have a row of their own.
     """

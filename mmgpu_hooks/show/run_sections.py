@@ -127,7 +127,7 @@ def describe_page(answer: Answer) -> list[Section]:
 
 
 def describe_details(answer: Answer) -> list[Section]:
-    """Sections for a terminal with everything known about the run.
+    """Sections for a terminal with every measurement and judgement of the run.
 
     Beside verdict and changes these are the time ledger, the loader, memory, saves,
     ranks, the host, every finding and all advice.
@@ -201,7 +201,7 @@ def describe_run(answer: Answer) -> list[Section]:
 
 
 def _list_figures(run: Run) -> Iterator[KeyFigure]:
-    """Measured values in large print for a run's page, unknown values included."""
+    """Key figures of a run's page in large print; unknown ones are shown as such."""
     figures, parts = run.figures, run.figures.per_iteration
     steady = phrase('mean of {steady_iterations}', figures)
     yield KeyFigure(phrase('Iteration'), format_seconds(figures.iter_s), steady)
@@ -333,7 +333,7 @@ def _name_save(save: SaveRecord) -> Text:
 
 
 def _ranks_section(answer: Answer) -> list[Section]:
-    """Section with seconds of an iteration's parts per rank, and the slowest rank."""
+    """Section with an iteration's seconds by part and rank, and the slowest rank."""
     ranks = answer.ranks
     if ranks is None:
         return []

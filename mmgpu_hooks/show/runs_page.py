@@ -56,16 +56,16 @@ _BY_VERDICT = {name: family for family in _FAMILIES for name in family.verdicts}
 
 
 class _Period(NamedTuple):
-    """Period of time that one bar of the chart covers: day, week or month."""
+    """Length of time that one bar of the chart covers: a day, a week or a month."""
 
     phrase_count: Callable[[int], Text]
-    """Phrases a number of periods, such as ``3 weeks``."""
+    """Function that phrases a number of such periods: ``3 weeks``."""
     title: Text
     gpu_title: Text
     most_days: float
     """Longest span of all bars, in days, for which this period is used."""
     begin: Callable[[date], date]
-    """Returns the first day of the period that contains a day."""
+    """Function that returns the first day of the period in which a date lies."""
 
 
 _PERIODS = (

@@ -40,7 +40,7 @@ _DATA_SETS: Sequence[TableColumn] = (
 
 
 def describe_data_set(start: DatasetStart) -> Text:
-    """Sentence for the log on how long one data set took to load."""
+    """Sentence for the log on the seconds that one data set took to be initialised."""
     took: Text = phrase('{wall_s:sum}', start)
     if start.samples is not None:
         took = phrase('{wall_s:sum}, {samples}', start)
@@ -51,13 +51,13 @@ def describe_data_set(start: DatasetStart) -> Text:
 
 
 def describe_start(record: StartRecord) -> Text:
-    """Sentence for the log on the seconds of a training's start by part."""
+    """Sentence for the log on the seconds of a training's start, by part."""
     parts = list_parts(record)
     return phrase('the start took {wall_s:sum}: {parts}.', record, parts=parts)
 
 
 def list_parts(record: StartRecord, most: int | None = None) -> tuple[Text, ...]:
-    """Parts of a training's start with their seconds, longest first.
+    """Texts on the longest parts of a training's start: ``imports 6.1 s``.
 
     Args:
         record: Of the start.
@@ -71,7 +71,7 @@ def list_parts(record: StartRecord, most: int | None = None) -> tuple[Text, ...]
 
 
 def phrase_start(run: Run) -> Text:
-    """Row of the summary on a training's start; empty if it was short."""
+    """Text of the summary's row on a training's start; empty if it was short."""
     record = run.evidence.start
     if record is None or not run.is_start_long:
         return Text('')

@@ -36,9 +36,9 @@ from mmgpu_hooks.show.words import is_english, phrase_status, say
 
 _WIDTH, _LABEL, _MOST_LINES = 80, 13, 10
 _WORTH_PCT = 1.0
-"""Smallest per cent of a run's time at which time outside of iterations is named."""
+"""Smallest share of a run's time, per cent, at which a ledger part has a row."""
 _SPARED = ('why', 'rest', 'loader', 'validation', 'machine', 'start')
-"""Names of the rows to drop, in this order, while the summary is too long."""
+"""Names of summary rows that are dropped, in this order, while it is too long."""
 
 
 def render_training_summary(
@@ -142,7 +142,7 @@ def _next(
     program: Sequence[str],
     arguments: Mapping[str, Any] | None,
 ) -> Iterator[str]:
-    """Row with the command to run next, never wrapped, and its predicted gain."""
+    """Rows with the command to run next, and its predicted gain."""
     label, indent = _label(phrase('next')), ' ' * _LABEL
     if advice is not None and (advice.config or advice.worker_nice):
         if advice.worker_nice is not None:
@@ -159,7 +159,7 @@ def _next(
 
 
 def _describe_advice(advice: RunAdvice) -> Iterator[Text]:
-    """Lines on the recommended config: predicted gain, and changes left out of it."""
+    """Texts on the recommended config: predicted gain, and changes left out of it."""
     gain = _phrase_gain(advice.recommendation)
     if advice.config and gain:
         yield phrase('predicted: {gain}', gain=gain)
@@ -179,7 +179,7 @@ def _train_command(
     program: Sequence[str],
     arguments: Mapping[str, Any] | None,
 ) -> str:
-    """Command line of this training, with another config.
+    """Command line that trains again as this training did, with another config.
 
     Args:
         run: Of the training.
@@ -206,7 +206,7 @@ def _train_command(
 
 
 def _phrase_gain(found: Recommendation) -> Text | None:
-    """Text on the predicted gain of train loader (else validation loader) changes."""
+    """Text on the per cent of time that train (else validation) changes save."""
     for change in found.changes:
         gain = change.predicted_gain_pct
         low, high = change.predicted_gain_low_pct, change.predicted_gain_high_pct
@@ -372,7 +372,7 @@ def _gpu(run: Run) -> Iterator[Text]:
 
 
 def _optimized(run: Run) -> Iterator[str]:
-    """Row on the active optimisations, with the change per call where measured."""
+    """Texts on active optimisations with CPU per call: ``ema 1.2 -> 0.3 ms``."""
     spared = {} if run.end is None else run.end.spared
     for name in run.meta.optimized:
         found = spared.get(name)
@@ -381,7 +381,7 @@ def _optimized(run: Run) -> Iterator[str]:
 
 
 def _memory(diagnosis: Diagnosis) -> Text:
-    """Row on the worst memory finding; empty without one."""
+    """Text of the summary's row on the worst memory finding; empty without one."""
     for finding in diagnosis.findings:
         is_found = finding.severity in ('problem', 'notice')
         if finding.code.startswith('MG4') and is_found:
@@ -390,7 +390,7 @@ def _memory(diagnosis: Diagnosis) -> Text:
 
 
 def _validations(run: Run) -> Text:
-    """Row on validations; empty below ``_WORTH_PCT`` of the run's time."""
+    """Text of the summary's row on validations; empty if they took little time."""
     costs = find_costs(run)
     if costs is None or 100 * run.figures.part_share('validation') < _WORTH_PCT:
         return Text('')
@@ -398,7 +398,7 @@ def _validations(run: Run) -> Text:
 
 
 def _outside(run: Run) -> Iterator[Text]:
-    """Text on parts of the time ledger outside of iterations, with their shares."""
+    """Texts on time outside of iterations: ledger parts with their share of the run."""
     figures = run.figures
     for part, seconds in figures.ledger_s.items():
         share = 100 * seconds / figures.duration_s if figures.duration_s > 0 else 0.0

@@ -42,7 +42,7 @@ _LEGEND_WIDTH = 32
 _MOST_TIMELINES = 24
 _BEST = phrase('best of its batch size')
 _LONGEST_AXIS = 2.5
-"""Multiple of the largest mean at which the axis, and so an interval, is cut off."""
+"""Multiple of the largest mean beyond which axis and error bars are cut off."""
 
 
 def _titled(axes: Any, title: Text) -> None:
@@ -87,7 +87,7 @@ def _scale_memory(line: MemoryLine) -> Scale:
 
 
 class _MemoryPart(NamedTuple):
-    """Part of GPU memory in a stacked bar chart: its label, colour and sizes."""
+    """One part of GPU memory in a stacked bar chart: its label, colour and sizes."""
 
     role: str
     """Key of the part's colour in ``COLORS`` of `charts`."""
@@ -184,7 +184,7 @@ def chart_memory(line: MemoryLine, failed: Sequence[int]) -> Chart:
 
 
 class _TimelineTitle(NamedTuple):
-    """Two lines of title of a timeline panel."""
+    """Both title lines of a panel in the chart of GPU utilisation over time."""
 
     setting: Text
     figures: Text
@@ -284,7 +284,7 @@ def _wrap(group: Text) -> str:
 
 
 def _ordinals(groups: Mapping[Text, Sequence[SweepRow]]) -> dict[int, int]:
-    """Axis position for each number of workers, at equal distances.
+    """Positions on the axis of numbers of workers, at equal distances, by number.
 
     So 0, 1 and 2 stay legible beside 32.
     """
@@ -390,7 +390,7 @@ def chart_speed(sweep: Sweep) -> Chart | None:
 
 
 class _Span(NamedTuple):
-    """Mean and the ends of its confidence interval, in the axis's unit."""
+    """Mean with the ends of its confidence interval, in the unit of a chart's axis."""
 
     value: float
     low: float
@@ -434,13 +434,13 @@ def _mark_best(axes: Any, points: Sequence[tuple[float, float]]) -> None:
 
 
 class _SaveGrowth(NamedTuple):
-    """Save times of a group of settings with the fewest and the most workers."""
+    """Save times with the fewest and the most workers, other settings being equal."""
 
     group: Text
     fewest: SweepRow
     most: SweepRow
     ratio: float
-    """Ratio of save times with the most and with the fewest workers."""
+    """Ratio of the save time with the most workers to that with the fewest."""
 
 
 def title_saves(groups: Mapping[Text, Sequence[SweepRow]]) -> Text:

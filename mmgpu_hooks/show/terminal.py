@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 DEFAULT_WIDTH = 80
-"""Width of output that does not go to a terminal, in columns."""
+"""Width, in columns, of output that goes to a file or pipe and to no terminal."""
 MOST_WIDTH = 100
 """Largest width of prose, in columns, as longer lines are hard to read."""
 _UNLIMITED = 1000
 _MANY = 8
-"""Number of columns from which a table's columns are set closer together."""
+"""Smallest number of columns of a table whose columns are set closer together."""
 _STYLES = {'problem': 'red', 'notice': 'yellow', 'ok': 'green', 'unknown': 'dim'}
 _DIFF_STYLES = {'+': 'green', '-': 'red', '@': 'cyan'}
 

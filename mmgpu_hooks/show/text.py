@@ -22,14 +22,14 @@ _INVISIBLE = (
     '[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069'
     '\ud800-\udfff\ufeff\ufffe\uffff]|\r(?!\n)'
 )
-"""Expression for control and bidi characters.
+"""Regex for control and bidi characters, which `visible` replaces.
 
 To compile it takes 15 ms, which most commands do without.
 """
 
 
 def visible(text: object) -> str:
-    r"""Text with control and bidi characters made visible, so that they have no effect.
+    r"""Text with control and bidi characters replaced by escapes, like ``\x1b``.
 
     A name from a file, a config or a driver may hold any of them: ``\x1b]0;`` sets
     a terminal's title, U+202E reverses what follows. All that is shown passes here:
@@ -51,7 +51,7 @@ STANDARD_OUTPUT = 'standard output'
 
 
 class _Guarded:
-    """Output stream that makes control characters visible instead of passing them on.
+    """Output stream that writes control characters as escapes instead of as they are.
 
     An `OSError` of it has the name of the stream as its ``filename``.
     """
@@ -95,7 +95,7 @@ class _Guarded:
 
 @contextlib.contextmanager
 def guarded_output() -> Iterator[None]:
-    """Context in which all printed text, error messages too, passes :func:`visible`."""
+    """Context in which :func:`visible` is applied to all that the process prints."""
     before = sys.stdout, sys.stderr
     for stream in before:
         if isinstance(stream, io.TextIOWrapper):

@@ -81,14 +81,14 @@ def list_shares(costs: ValidationCosts) -> Iterator[Text]:
 
 
 def _add_metrics(costs: ValidationCosts, part: str, said: Text) -> Text:
-    """Adds the names of the metrics on which a validation's part was spent."""
+    """Adds to a text on a validation part the metrics on which the part was spent."""
     metrics_s = _find_metrics(costs, part)
     named = tuple(name for name, _ in _list_worth(metrics_s, costs.wall_s))
     return phrase('{part} ({metrics})', part=said, metrics=named) if named else said
 
 
 def _find_metrics(costs: ValidationCosts, part: str) -> Mapping[str, float]:
-    """Seconds of one part of validation, by metric."""
+    """Seconds that each metric took in one part of validation, by metric."""
     return {'metric': costs.metrics_s, 'process': costs.process_s}.get(part, {})
 
 

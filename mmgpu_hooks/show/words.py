@@ -1,4 +1,4 @@
-"""Chooses the language of all texts: the user's, if there is a catalog of it.
+"""Translates texts to the user's language, if there is a catalog of it.
 
 ``MMGPU_LANG`` names it; commands also heed ``LANG`` and its like. What a training
 writes into its log heeds ``MMGPU_LANG`` alone: the language of a server must not change
@@ -23,7 +23,7 @@ MARKS = '\u27e6', '\u27e7'
 """Brackets put around each sentence in the test language :data:`PSEUDO`."""
 
 _SHORT = {'zh': 'zh_CN'}
-"""Translation catalogs by the short names that ``MMGPU_LANG`` accepts."""
+"""Catalog names by the short language names that ``MMGPU_LANG`` accepts."""
 _LOCALES = 'LANGUAGE', 'LC_ALL', 'LC_MESSAGES', 'LANG'
 """Environment variables for the language, in order of precedence."""
 
@@ -31,7 +31,7 @@ _LOCALES = 'LANGUAGE', 'LC_ALL', 'LC_MESSAGES', 'LANG'
 def list_languages(
     environ: Mapping[str, str], *, heeds_locale: bool = True
 ) -> list[str]:
-    """Languages that the user asks for, best first; empty for English.
+    """List the languages that the user asks for, best first; empty for English.
 
     Args:
         environ: Environment variables.
@@ -53,7 +53,7 @@ def list_languages(
 
 
 def find_folder() -> Path:
-    """Folder of the translation catalogs."""
+    """Path of the folder that holds the translation catalogs."""
     return Path(__file__).parents[1] / 'locale'
 
 
@@ -137,5 +137,5 @@ _STATUS_NAMES: dict[str, Text] = {
 
 
 def phrase_status(status: str) -> Text:
-    """Phrase on how a training or a trial ended."""
+    """Phrase how a training or a trial ended, by its recorded status."""
     return _STATUS_NAMES.get(status) or quoted(status.replace('_', ' '))

@@ -9,7 +9,7 @@ from mmgpu_hooks.schema.judged import Finding
 from mmgpu_hooks.schema.text import phrase
 
 _FATAL = 1.0
-"""Share of a run's time (all of it) that counts as lost when it ends too early."""
+"""Share of a run's time counted as lost if the run ends too early: 1, all of it."""
 
 
 @rule('MG409', "The host's memory was nearly full", 'memory_bound')

@@ -21,7 +21,7 @@ from mmgpu_hooks.schema.judged import Estimate, Finding
 from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 _FATAL = 1.0
-"""Share of a run's time (all of it) that counts as lost when it ends too early."""
+"""Share of a run's time counted as lost if the run ends too early: 1, all of it."""
 
 
 @rule('MG401', 'Memory of the host grows', 'memory_bound')

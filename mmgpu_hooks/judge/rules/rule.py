@@ -72,7 +72,7 @@ def weigh(detail: Text, share: float | None) -> Finding:
 
 
 def fine(detail: Text) -> Finding:
-    """Make a finding that what the rule judges is in order."""
+    """Make a finding which says that nothing is wrong with what the rule checks."""
     return _make_finding('ok', detail)
 
 

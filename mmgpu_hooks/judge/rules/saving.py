@@ -1,4 +1,4 @@
-"""Rules about checkpoint saves, over a whole run: once per cause, with a count."""
+"""Rules about checkpoint saves of a whole run: one finding for each cause of delay."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 from mmgpu_hooks.schema.values import Whole
 
 KNEE_SHARE = 0.03
-"""Relative difference from the fastest at which a batch size counts as equal.
+"""Relative distance from the most images/s within which batch sizes count as equal.
 
 Less memory, and a smaller change of the learning rate.
 """
@@ -36,7 +36,7 @@ _USUAL = {size for power in range(16) for size in (2**power, 3 * 2**power // 2)}
 
 
 class _BatchLimit(NamedTuple):
-    """Largest batch size that may be recommended, and the limit behind it."""
+    """Largest batch size that may be recommended, with the reason for that limit."""
 
     most: int
     reason: Text
@@ -79,7 +79,7 @@ class BatchSize(Setting):
     def apply(
         self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
     ) -> Prospect:
-        """Return the training with larger batches, in correspondingly fewer iterations.
+        """Return the predicted training with another batch size and length.
 
         Raises:
             NoPredictionError: If no run shows the step against batch size.
@@ -99,7 +99,7 @@ class BatchSize(Setting):
         return replace(then, workload=sized, plan=plan)
 
     def score_s(self, then: Prospect) -> float:
-        """Return the seconds per image of a steady iteration."""
+        """Return the predicted seconds per image of a steady iteration."""
         return then.iter_s / (then.workload.batch_size or 1)
 
     def is_asked(self, job: Job) -> bool:

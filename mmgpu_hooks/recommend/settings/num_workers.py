@@ -22,7 +22,7 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 from mmgpu_hooks.schema.values import Whole
 
 OWN_CORE_GAIN = 0.1
-"""Smallest share (0 to 1) of time that workers must gain to use the training's core.
+"""Smallest share (0 to 1) of time that workers must save to use the training's core.
 
 Sharing one is what simulations know least about.
 """
@@ -51,11 +51,11 @@ class NumWorkers(Setting):
         return sorted({*_list_counts(most), *([own] if own <= most else [])})
 
     def apply(self, job: Job, then: Prospect, new: int, slip: float = 0.0) -> Prospect:
-        """Return the training with another number of workers, to be simulated."""
+        """Return the predicted training with another number of workers."""
         return replace(then, loader=replace(then.loader, num_workers=new))
 
     def handicap(self, job: Job, new: int) -> float:
-        """Return the share (0 to 1) of time that more workers must save."""
+        """Return the share (0 to 1) of time that ``new`` workers must save."""
         if job.run.waiting_share:
             return 0.0
         workload = job.base.workload
@@ -69,7 +69,7 @@ class NumWorkers(Setting):
         return bool(at[self.name] > job.cores)
 
     def is_needed(self, job: Job, before: Choice, after: Choice) -> bool:
-        """Return True if the run has more workers than cores, so that they take turns.
+        """Return True if the run has more workers than cores, and fewer are as fast.
 
         Only where that was measured: workers that wait for storage are right to
         outnumber the cores.
@@ -139,7 +139,7 @@ class NumWorkers(Setting):
         return reason
 
     def cite(self, decision: Decision) -> tuple[str, ...]:
-        """Return the codes of the rules that ask for another number of workers."""
+        """Return the codes of rules, like MG105, that ask for other ``num_workers``."""
         return ('MG105', 'MG106') if self._is_crowd(decision) else self.rules
 
     def _is_crowd(self, decision: Decision) -> bool:

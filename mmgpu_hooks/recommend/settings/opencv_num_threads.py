@@ -46,7 +46,7 @@ class OpencvNumThreads(Setting):
     def apply(
         self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
     ) -> Prospect:
-        """Return the training without the CPU that surplus OpenCV threads burn.
+        """Return the predicted training, less CPU time of surplus threads.
 
         Each doubling of threads over the cores burns some.
         """
@@ -77,7 +77,7 @@ class OpencvNumThreads(Setting):
         return None
 
     def why(self, decision: Decision) -> Text:
-        """Phrase how long OpenCV's threads wait, and the iteration without waiting."""
+        """Phrase how long OpenCV's threads wait for cores, and an iteration without."""
         job, run = decision.job, decision.job.run
         found, then = run.threads, job.at(decision.new)
         assert found is not None  # or it would not change
@@ -92,7 +92,7 @@ class OpencvNumThreads(Setting):
 
 
 def _find_thrash(run: Run) -> WorkerThreads | None:
-    """Find the worker threads if OpenCV's compete for cores, else ``None``."""
+    """Return the `WorkerThreads` if those of OpenCV compete for cores, or ``None``."""
     found = run.threads
     is_thrash = found is not None and found.is_thrash and (found.opencv or 0) >= 2
     return found if is_thrash else None

@@ -36,7 +36,7 @@ class PersistentWorkers(Setting):
         return bool(loader.persistent_workers) and bool(loader.num_workers)
 
     def settle(self, job: Job, at: Choice) -> bool:
-        """Return True if repeated worker starts cost time, and memory suffices."""
+        """Return True if repeated worker starts cost time and host memory suffices."""
         recorded, workers = job.run.meta.loader, at['num_workers']
         if not workers:
             return False
@@ -48,11 +48,11 @@ class PersistentWorkers(Setting):
         return count_starts(job.run) >= 2 if is_new else starts_cost(job.run)
 
     def apply(self, job: Job, then: Prospect, new: bool, slip: float = 0.0) -> Prospect:
-        """Return the training with persistent workers or without, to be simulated."""
+        """Return the predicted training with or without persistent workers."""
         return replace(then, loader=replace(then.loader, persistent_workers=bool(new)))
 
     def judge_unpredicted(self, run: Run) -> Unpredicted | None:
-        """Judge persistent workers by measured worker starts, without a prediction."""
+        """Return a change to persistent workers if measured starts justify it."""
         loader = run.meta.loader
         ends = bool(loader.num_workers) and loader.persistent_workers is False
         if not run.figures.is_enough or not ends or not starts_cost(run):
@@ -81,7 +81,7 @@ class PersistentWorkers(Setting):
 
 
 def count_starts(run: Run) -> int:
-    """Count how often the DataLoader starts an epoch, as far as that is known.
+    """Count the epochs that the DataLoader starts: as configured, or else as recorded.
 
     A loop that counts iterations says nothing of its epochs, so only what was seen
     counts.

@@ -58,7 +58,7 @@ class PrefetchFactor(Setting):
     def apply(
         self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
     ) -> Prospect:
-        """Return the training with another prefetch factor, to be simulated."""
+        """Return the predicted training with another prefetch factor."""
         depth = new or DEFAULT_PREFETCH
         return replace(then, loader=replace(then.loader, prefetch_factor=depth))
 

@@ -35,7 +35,7 @@ class WorkerNice(Setting):
     def apply(
         self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
     ) -> Prospect:
-        """Return the training without the delays of saves that niced workers avoid."""
+        """Return the predicted training, less save delays that ``new`` avoids."""
         run, saves_s = job.run, job.run.figures.ledger_s.get('checkpoint_save', 0.0)
         if (new or 0) < NICE or job.old[self.name] or not saves_s:
             return then
@@ -60,7 +60,7 @@ class WorkerNice(Setting):
         )
 
     def judge_alone(self, run: Run, at: Choice) -> LoneChange | None:
-        """Judge niced workers by their effect on saves; applied if cores are full."""
+        """Return a nice value, if cores are full, with its effect on saves, if any."""
         cure = None if run.meta.worker_nice else _cure_by_nice(run)
         if cure is None or run.meta.host.cores_had is None:
             return None
@@ -80,7 +80,7 @@ def _is_full(run: Run, num_workers: int) -> bool:
 
 
 def _cure_by_nice(run: Run) -> SaveCure | None:
-    """Predict by how much niced workers would shorten checkpoint saves.
+    """Predict the seconds by which niced workers would shorten checkpoint saves.
 
     Delays that make no single save slow count too, as soon as they add up to something.
 
