@@ -87,8 +87,10 @@ def render_training_summary(
     last = list(_next(run, advice, program, arguments))
     begin = say(_phrase_end(run, done))
     order = ['', *_SPARED]
-    if ranks is not None and ranks.slowest is None:
-        # lines without news: no rank holds the others up, or none is known to
+    are_alike = ranks is not None and ranks.slowest is None
+    if are_alike and run.meta.is_model_wrapped is not False:
+        # lines without news: no rank holds the others up, or none is known to. Ranks
+        # that train apart are news
         order.insert(1, 'ranks')
     if run.is_busy_host:
         # what other programs use is why a start is slow, too

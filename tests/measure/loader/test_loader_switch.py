@@ -491,9 +491,23 @@ def wait_until_ended(pid: int, most_s: float = 30) -> None:
         time.sleep(0.01)
 
 
+class SlowNumbers(Numbers):
+    """Numbers that take workers a while, but for those of the first batch."""
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        if index == SIZE or index >= 2 * SIZE:
+            time.sleep(0.7)
+        return super().__getitem__(index)
+
+
 @pytest.mark.parametrize('victim', ['old', 'new'])
 def test_a_worker_that_is_killed_ends_the_pass_as_ever(victim: str):
-    kept = Kept(2)
+    # it is killed before it can have delivered what it owes
+    kept = Kept(
+        2,
+        dataset=SlowNumbers(),
+        sampler={'type': 'DefaultSampler', 'shuffle': False},
+    )
     live = iter(kept.loader)
     next(live)
     kept.within(live, 2)
@@ -503,7 +517,6 @@ def test_a_worker_that_is_killed_ends_the_pass_as_ever(victim: str):
 
     def kill_and_go_on() -> None:
         os.kill(killed, signal.SIGKILL)
-        # an old worker may have delivered its last batch: its death ends nothing then
         wait_until_ended(killed)
         for _ in live:
             time.sleep(0.01)
