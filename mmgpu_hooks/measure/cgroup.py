@@ -1,4 +1,4 @@
-"""Reads this process's control groups: limits, and time for which it was throttled.
+"""Reads this process's control groups: CPU and memory limits, and throttled seconds.
 
 Version 1, version 2 and both at once, where systemd and containers mount them; the
 limit that counts is the smallest over the process's own group and all its ancestors.
