@@ -167,7 +167,7 @@ class CudaMemory:
         self._left: int | None = None
         """CUDA memory peak, in bytes, that was reached outside of training steps."""
         self._hidden = 0
-        """Largest peak in bytes, from outside training, that hid a smaller one."""
+        """Largest peak in bytes, from outside training, that may hide its own."""
         self._retries: int | None = None
         """Allocator's count of retried allocations at the last :meth:`drain`."""
         self._stats: Mapping[str, Any] = {}
