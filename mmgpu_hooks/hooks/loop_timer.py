@@ -237,7 +237,7 @@ def find_idle_hooks(runner: Any) -> dict[str, set[type]]:
 
 
 def _calls(function: Any) -> tuple[str, ...] | None:
-    """Return the names that a hook method of MMEngine uses; ``None`` for any other."""
+    """Return the names that a hook method of MMEngine's uses; ``None`` for others."""
     code = getattr(function, '__code__', None)
     if code is None or os.path.join('mmengine', 'hooks') not in code.co_filename:
         return None

@@ -312,7 +312,7 @@ class Recorder(LoopListener):
             self._publisher.note('hours_left', self._ending.hours_left)
 
     def begin_epoch(self) -> None:
-        """Begin an epoch in the records: note its number of batches."""
+        """Begin an epoch: note its number of batches; make a waiting loader change."""
         self._due_at = 0
         self._recording.begin_epoch()
         self._schedule.begin_epoch()

@@ -293,7 +293,7 @@ class StartSource:
             )
 
     def end_loader(self) -> None:
-        """Note that the train loader has been built: the next part begins."""
+        """Log the time of building the train loader; stop watching lazy data sets."""
         self._run(self._say_end, 'train_data')
         self._run(self.watch.leave_lazy)
 
