@@ -1,4 +1,4 @@
-"""Replaces the ``mmgpu`` process by another program."""
+"""Replaces the ``mmgpu`` process by another program (``exec``), such as a training."""
 
 from __future__ import annotations
 

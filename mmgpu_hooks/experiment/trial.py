@@ -86,7 +86,7 @@ class RunningTrial:
             )
 
     def send(self, iterations: int) -> None:
-        """Lets the trial train one more block, of so many iterations."""
+        """Sends the trial the number of iterations of one more block to train."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(b'%d\n' % iterations)

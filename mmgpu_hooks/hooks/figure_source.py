@@ -41,7 +41,7 @@ class IntervalEnd(NamedTuple):
     batch: Any = None
     """Last batch of the log interval; ``None`` if it was already freed."""
     outputs: Any = None
-    """What the last ``train_step`` returned; ``None`` if it was already freed."""
+    """Return value of the last ``train_step``; ``None`` if it was already freed."""
 
 
 class FigureSource:

@@ -141,7 +141,7 @@ class StartSource:
         self.watch.open(BaseDataset)
 
     def _time(self, owner: Any, name: str, part: str, runner: Any) -> None:
-        """Replace a method by one timed as a part of the start, its hooks included."""
+        """Replace a method by one whose seconds count as a part of training's start."""
         original = getattr(owner, name)
 
         @functools.wraps(original)

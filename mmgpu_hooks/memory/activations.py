@@ -296,7 +296,7 @@ class _StandIn(NamedTuple):
     module: str
     function: str
     replace: Callable[[Any, Callable[..., Any]], Any]
-    """Function that makes a one-operation version of the stand-in function."""
+    """Function that returns a version of the function that counts as one op."""
 
 
 _STAND_INS = (

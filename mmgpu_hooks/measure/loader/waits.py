@@ -60,7 +60,7 @@ class WaitTimer:
         self._is_open = True
 
     def read_cpu_by(self, cpu_clock: Callable[[], float], cpu_every: int) -> None:
-        """Set the clock for CPU time inside waits, and at which waits to read it."""
+        """Set the clock that reads CPU time inside waits, and how often it is read."""
         self._cpu_clock, self._cpu_every = cpu_clock, cpu_every
 
     def expect_skipped(self, count: int) -> None:
