@@ -113,7 +113,7 @@ The first includes all imports.
 
 
 def ask_adviser(evidence: Path, limit_s: float = _LIMIT_S) -> RunAdvice:
-    """Has a child process judge a finished run and write its recommended config.
+    """Has a child process judge a finished run and write a config; returns its advice.
 
     Args:
         evidence: Of rank 0, complete.

@@ -1,4 +1,4 @@
-"""``mmgpu demo``: train, judge, rewrite, train again, compare.
+"""``mmgpu demo``: trains a small config, judges and rewrites it, and trains again.
 
 All of it is real.
 """

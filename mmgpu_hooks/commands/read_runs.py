@@ -1,4 +1,4 @@
-"""Reads and judges the newest run of folders, and fits several runs together."""
+"""Reads and judges folders' newest runs; fits step time and memory to several runs."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def read_run(folder: Path) -> ReadRun:
 
 
 def read_runs(folders: Sequence[Path]) -> PooledRuns:
-    """Reads the newest run of each folder, and fits runs of the same training together.
+    """Reads folders' newest runs; fits step time and memory to those of one training.
 
     Raises:
         EvidenceError: If one of them holds no evidence.

@@ -229,7 +229,7 @@ def _supply(
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Suppress prints, log messages and warnings of other code, in all threads."""
+    """Context without prints, log messages and warnings of other code in any thread."""
     disabled = logging.root.manager.disable
     sink = io.StringIO()
     with warnings.catch_warnings(), contextlib.redirect_stdout(sink):

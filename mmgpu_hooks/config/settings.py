@@ -31,7 +31,7 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 from mmgpu_hooks.schema.values import FAST_METRIC
 
 HOOK_KEY = 'gpu_efficiency'
-"""Key of GPUEfficiencyHook in ``default_hooks``."""
+"""Key of ``default_hooks`` under which commands write GPUEfficiencyHook."""
 _PLACE = ('default_hooks', HOOK_KEY)
 
 EVALUATORS = ('val_evaluator', 'test_evaluator')

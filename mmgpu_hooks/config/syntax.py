@@ -152,7 +152,7 @@ class Entry:
     """Syntax node of the entry's value."""
 
     stop: int = 0
-    """Index in the text after the entry, its closing brackets included."""
+    """Index in the text at which the entry ends, with any brackets around its value."""
 
     comma: int | None = None
     """Index in the text of the comma after the entry; ``None`` without a comma."""
@@ -162,7 +162,7 @@ class Entry:
 
     @property
     def tail(self) -> int:
-        """Index in the text of the gap that follows the entry and its comma."""
+        """Index in the text at which the gap after the entry and its comma starts."""
         return self.stop if self.comma is None else self.comma + 1
 
 

@@ -86,7 +86,7 @@ class Plan:
         self.turns = turns
 
     def choose(self, trials: Sequence[Trial]) -> Turn | None:
-        """Returns the experiment's next training; ``None`` if it was the last.
+        """Returns the experiment's next training; ``None`` if all have been trained.
 
         Args:
             trials: In the order they ended, those of earlier starts first.
@@ -338,7 +338,7 @@ class PlanProgress(NamedTuple):
     share: float
     """Share (0 to 1) of the experiment's time that is done."""
     left_s: float | None
-    """Estimated seconds until the experiment ends; ``None`` at its start."""
+    """Estimated seconds until the experiment ends; ``None`` before a first report."""
 
 
 def estimate_left(

@@ -58,7 +58,7 @@ class TrialStore:
         self._kept: dict[str, Trial] = {}
 
     def append(self, trial: Trial) -> None:
-        """Adds a trial, and writes the file of all trials.
+        """Adds a trial to the store, and writes the file of all trials anew.
 
         Raises:
             OSError: If it cannot be written; those before it are there then.
@@ -96,7 +96,7 @@ class TrialStore:
         return KeptTrials(keep(trials))
 
     def clear(self) -> None:
-        """Deletes all stored trials."""
+        """Deletes all trials of the experiment from the store."""
         self._path.unlink(missing_ok=True)
 
 

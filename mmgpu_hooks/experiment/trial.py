@@ -234,7 +234,7 @@ class Progress:
     iterations: int = 0
     blocks: list[TrialBlock] = field(default_factory=list)
     is_over: bool = False
-    """True if the trial's process has reported its end."""
+    """True if the trial's process has ended."""
     is_enough: bool = False
     """True if the trial has been told to train no further iterations."""
     first_block_s: float | None = None

@@ -41,7 +41,7 @@ With fewer pairs, a narrow confidence interval is often chance.
 Stopping at +-2 % from 6 pairs on, a 95 % interval covers the truth 92 to 96 times in
 100."""
 SETTLED_GAIN = 0.02
-"""Half width of the relative gain's confidence interval that ends a verification."""
+"""Half width of the gain's confidence interval (0.02: 2 %) that ends a verification."""
 SETTLED_SHARE = 0.1
 """Half width of the gain's interval, as a share of the gain, that ends verifying."""
 

@@ -339,7 +339,7 @@ class Tuner:
             ranks.answer(can_change=self._can_change(offer.record))
 
     def _decide(self, ranks: RankAgreement, offer: TuneOffer, done: int) -> None:
-        """As rank 0, set the iteration at which all ranks change, once all answered."""
+        """Set, as rank 0, at which iteration all ranks change, once all answered."""
         can_all = ranks.read_answers()
         if can_all is None:
             return

@@ -69,7 +69,7 @@ class _Validation:
     around: Surroundings = field(default_factory=Surroundings.read)
     waits_s: list[float] = field(default_factory=list)
     steps_s: list[float] = field(default_factory=list)
-    """Seconds of each validation step.
+    """Seconds of each validation step, from its batch to the next request of one.
 
     One fewer than waits while a step runs, or after an error."""
     firsts_s: list[float] = field(default_factory=list)

@@ -549,7 +549,7 @@ def _lay_out(
     data: npt.NDArray[np.uint8],
     addresses: npt.NDArray[np.int64],
 ) -> list[memoryview]:
-    """Lay out an annotation cache file: header and sections in order, with padding."""
+    """Return the parts of an annotation cache file: header, sections and padding."""
     plain = np.ascontiguousarray(addresses, np.int64)
     samples = np.ascontiguousarray(data)
     sizes = len(state), plain.nbytes, samples.nbytes

@@ -145,7 +145,7 @@ def _read(path: Path) -> str:
 
 
 def read_throttled_s(folder: Path) -> float:
-    """Seconds for which a control group's CPU quota held tasks back, over all CPUs.
+    """Seconds so far in which a control group's CPU quota held tasks, over all CPUs.
 
     ``cpu.stat`` counts them since the group was made::
 

@@ -118,7 +118,7 @@ class CudaMemoryFigures(TypedDict):
     peak_bytes: int | None
     """Peak bytes of live CUDA tensors; ``None`` if a validation's peak hides it."""
     reserved_bytes: int | None
-    """Largest number of bytes that the CUDA allocator was seen to reserve."""
+    """Largest reserved bytes of the CUDA allocator that a read in the period found."""
     allocated_bytes: int | None
     """Bytes of live CUDA tensors when the allocator was last read."""
     inactive_bytes: int | None
@@ -275,7 +275,7 @@ class CudaMemory:
 
 
 def open_cuda_memory() -> CudaMemory:
-    """Open the CUDA allocator's statistics of this process's current device.
+    """Return a begun `CudaMemory` for this process's current CUDA device.
 
     Returns:
         The source, begun.
@@ -481,7 +481,7 @@ class CudaEvents:
 
 
 def open_cuda_events() -> CudaEvents:
-    """Open CUDA events on the current stream of this process's current device.
+    """Return `CudaEvents` for the current stream of this process's CUDA device.
 
     Raises:
         AbsentError: If this process uses no CUDA.

@@ -97,7 +97,7 @@ class MemoryMeter:
         self._due_s = clock()
 
     def read(self, workers: Sequence[int]) -> MemoryFigures | None:
-        """Read the memory bytes of the training process and of its loader workers.
+        """Read the memory bytes of training process, loader workers and control group.
 
         Args:
             workers: Process ids of the loader's workers.

@@ -125,7 +125,7 @@ class Meanwhile(NamedTuple):
     """Others' CPU use and memory pressure between two readings; ``None``: unknown."""
 
     memory_pressure_pct: float | None
-    """Percent of the time in which some task of the host waited for memory."""
+    """Percent of the time between the readings in which some task waited for memory."""
     major_faults: int | None
     """Number of this process's page faults that read from storage or swap."""
     other_cpu_s: float | None

@@ -32,7 +32,7 @@ class SlurmTask:
     node_tasks: int = 1
     """Number of tasks of the SLURM step on this node."""
     memory_bytes: int | None = None
-    """Bytes of memory of the SLURM job on a node; ``None`` is all of it.
+    """Bytes of memory of the SLURM job on this node; ``None`` if it is not limited.
 
     From ``--mem`` or ``--mem-per-cpu``.
     """

@@ -29,7 +29,7 @@ WATCHDOG_THREAD = 'mmgpu-watchdog'
 USUAL_TIMES = 20
 """Number of its usual durations that a part of training may take before an alarm."""
 UNKNOWN_TIMES = 10
-"""Patience, in ``stuck_after_s``, with a part whose usual duration is unknown."""
+"""Number of ``stuck_after_s`` to wait for a part whose usual duration is unknown."""
 AGAIN_S = (0.0, 600.0, 3600.0, math.inf)
 """Seconds from the first alarm of a standstill to each alarm: 0 is the first itself.
 

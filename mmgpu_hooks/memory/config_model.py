@@ -41,7 +41,7 @@ class ConfigModel:
             yield
 
     def make_batch(self, images: int, height: int, width: int) -> dict[str, list[Any]]:
-        """Makes an artificial batch as the data loader would, inside `running`.
+        """Makes an artificial batch like the data loader's; call it inside `running`.
 
         Args:
             images: In the batch.

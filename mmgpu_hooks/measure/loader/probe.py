@@ -94,7 +94,7 @@ class _Tally:
         )
 
     def add_notes(self, before: WorkerNotes, notes: WorkerNotes) -> None:
-        """Add a worker's transform seconds from its new notes, minus earlier ones."""
+        """Add the seconds by transform that a worker noted since its earlier notes."""
         for name, seconds in notes.transforms_s.items():
             self.transforms_s[name] += seconds - before.transforms_s.get(name, 0.0)
         self.timed_samples += notes.timed_samples - before.timed_samples
