@@ -222,7 +222,7 @@ class Filters:
     """Conditions that a run must meet to be listed by ``mmgpu runs``."""
 
     since: date | None
-    """Day on which a listed run may have begun at the earliest; ``None``: no limit."""
+    """First day on which a listed run may have begun; ``None`` if any day will do."""
     verdicts: Sequence[str]
     owners: Sequence[str]
 

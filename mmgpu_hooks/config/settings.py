@@ -611,7 +611,7 @@ def _describe_length(config: FlatConfig, times: float) -> Iterator[str]:
 
 
 def _find_iteration_schedulers(config: FlatConfig) -> Iterator[str]:
-    """Yields class names of parameter schedulers that count iterations, not epochs."""
+    """Yields names, with ends, of parameter schedulers that count iterations."""
     for path, by_epoch in config.items():
         is_scheduler = path[:1] == ('param_scheduler',)
         if is_scheduler and path[-1] == 'by_epoch' and not by_epoch:

@@ -238,7 +238,7 @@ class SweepPlan(Plan):
         )
 
     def _add(self, planned: IntervalPlan, progress: Progress) -> int:
-        """Number of iterations for a trial to train before judging again; 0: none."""
+        """Number of iterations for a trial to train until judged again, 0 for none."""
         iter_s = estimate_iter(read_trial_run(progress.folder), planned.warm_up)
         is_late = iter_s is not None and progress.measured_s >= self.measure_s
         if is_iter_settled(iter_s) or is_late:

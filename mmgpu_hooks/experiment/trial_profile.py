@@ -40,7 +40,7 @@ _MAIN = 'forward and backward'
 """Name of the part of a train step that remains without its other timed parts."""
 _END = len(names.UNPROFILED) - names.UNPROFILED[::-1].index(names.OPTIMIZED)
 _BEGIN = names.UNPROFILED.index(names.OPTIMIZED) - 2
-"""Index of the iteration at which optimisations are switched on; `_END`: off.
+"""Index of the iteration at which optimisations are switched on; at `_END`, off.
 
 The first two with them make lists and are a warm-up."""
 

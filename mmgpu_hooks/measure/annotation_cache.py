@@ -140,7 +140,7 @@ class ParsedAnnotations:
     data: npt.NDArray[np.uint8]
     """Serialised samples of the data set: its ``data_bytes``."""
     addresses: npt.NDArray[np.int64]
-    """End of each sample in ``data_bytes``: the data set's ``data_address``."""
+    """End offset in bytes of each sample in ``data_bytes`` (the ``data_address``)."""
     is_shared: bool
     """True if the arrays are memory-mapped: all processes share one copy of them."""
 

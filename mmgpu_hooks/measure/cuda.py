@@ -113,12 +113,12 @@ Some allocators keep fewer.
 
 
 class CudaMemoryFigures(TypedDict):
-    """CUDA allocator statistics of the time between two reads; ``None``: unknown."""
+    """CUDA allocator statistics of the time between two reads; unknown is ``None``."""
 
     peak_bytes: int | None
     """Peak bytes of live CUDA tensors; ``None`` if a validation's peak hides it."""
     reserved_bytes: int | None
-    """Largest reserved bytes of the CUDA allocator that a read in the period found."""
+    """Peak of the bytes that the CUDA allocator reserved, since torch last reset it."""
     allocated_bytes: int | None
     """Bytes of live CUDA tensors when the allocator was last read."""
     inactive_bytes: int | None

@@ -122,7 +122,7 @@ def _add(parts: Sequence[SavePhase]) -> SavePhase:
 
 
 class Meanwhile(NamedTuple):
-    """Others' CPU use and memory pressure between two readings; ``None``: unknown."""
+    """Others' CPU use and memory pressure between two readings; unknown is ``None``."""
 
     memory_pressure_pct: float | None
     """Percent of the time between the readings in which some task waited for memory."""

@@ -39,7 +39,7 @@ BATCH = np.dtype(
         *((name, np.float64) for name in Contents._fields),
     ]
 )
-"""Row type of the ring buffer: a batch's number, seconds and contents; NaN: unknown."""
+"""Row type of the ring buffer: a batch's number, seconds, contents; NaN if unknown."""
 
 WORKER = np.dtype(
     [

@@ -79,7 +79,7 @@ class LoaderSwitch:
         self._before: Patches | None = None
         """Patches that undo the last switch; ``None`` once it is confirmed."""
         self._own_init = self._init = getattr(loader, 'worker_init_fn', None)
-        """``worker_init_fn`` that the loader was built with; `_init`: set last."""
+        """``worker_init_fn`` of the loader as built; `_init` is the one set last."""
         self._old_init = self._init
         self._find_relay: Callable[[], _Relay | None] = lambda: None
         self.settings = TunedSettings(
