@@ -20,7 +20,7 @@ _SAME_MEMORY = 0.02
 
 @dataclass(frozen=True)
 class Card:
-    """GPU of the host: index, UUID, free memory and use now, and why it is not free."""
+    """GPU of the host: index, UUID, free memory, use now, or why it is not picked."""
 
     index: int
     """Index of the GPU as in ``nvidia-smi``."""

@@ -229,7 +229,7 @@ class GPUEfficiencyHook(Hook):
     def note_command(
         self, arguments: Mapping[str, Any], added_by: str | None = None
     ) -> None:
-        """Store the arguments given to the ``mmgpu`` command that started this.
+        """Store the hook arguments given to the command that started the training.
 
         Args:
             arguments: Arguments of the hook that the command was given.

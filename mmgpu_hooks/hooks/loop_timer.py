@@ -304,7 +304,7 @@ class LoopTimer:
             self.give_up_waits()
 
     def give_up_waits(self) -> None:
-        """Book all time between train steps as data wait from now on: none is timed."""
+        """Book all time between train steps as data wait, as waits cannot be timed."""
         self.hooks.follow('after_train_iter', 'data_wait')
 
     def stop(self) -> None:

@@ -29,7 +29,7 @@ MEMORY_SOURCE = phrase('memory holders')
 HOLDERS_THREAD = 'mmgpu-memory'
 
 _SHORTEST_S, _PERIOD_S, _PERIODS = 0.25, 2.0, 20
-"""Seconds between readings of free memory: least, most, and divisor of elapsed time.
+"""Seconds between readings of free memory: least, greatest; divisor of elapsed time.
 
 Each takes 60 us. The pause is never more than a twentieth of the time so far."""
 _PERIOD_SCARCE_S = 0.5

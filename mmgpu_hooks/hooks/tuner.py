@@ -98,7 +98,7 @@ class Tuner:
         self._has_switched = False
         """True once loader settings were changed between two epochs."""
         self._since = self._ask_at = recording.recorded
-        """Iteration of the last change of settings; `_ask_at`: of the next question."""
+        """Iteration of the last settings change; `_ask_at` is of the next question."""
         self._is_over = False
         self._ranks: RankAgreement | None = None
         """This rank's side of the ranks' agreement; ``None`` with only one rank."""

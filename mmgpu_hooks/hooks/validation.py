@@ -212,7 +212,7 @@ class ValidationSource(LoopListener):
         return None if now is None else now.parts.read()
 
     def usual_s(self, call: PartCall) -> float | None:
-        """Return the longest seconds of a timed call in validations, or ``None``.
+        """Return the longest duration so far of a timed call, in seconds, or ``None``.
 
         The call must have ended once.
         Between two calls it may be any hook that runs: then until a validation ended.

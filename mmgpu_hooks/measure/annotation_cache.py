@@ -286,7 +286,7 @@ class CacheFolder:
         return self._write(name, parts)
 
     def _write(self, name: str, parts: Sequence[memoryview]) -> bool:
-        """Write a cache file by rename; False if another process deleted its part file.
+        """Write a cache file by rename; False if its unfinished file is gone by then.
 
         That one writes the same, or has written it.
         """
@@ -373,7 +373,7 @@ def _name_host() -> str:
 
 
 def _is_writer_gone(part: _KeptFile) -> bool:
-    """True if a part file's writer has ended or, if not known, is silent too long."""
+    """True if the writer of an unfinished file has ended or is silent for too long."""
     host, pid = [*part.name.split('.')[-4:-2], '', ''][:2]
     if host == _name_host() and pid.isdecimal():
         try:

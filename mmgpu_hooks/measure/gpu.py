@@ -76,7 +76,7 @@ class CardPlace(TypedDict, total=False):
 
 
 class Sample(TypedDict, total=False):
-    """Values of a GPU at one time, such as utilisation; evidence file's keys."""
+    """Values of a GPU at one time, such as utilisation, keyed as in the evidence."""
 
     util_pct: float
     """Percent of the driver's last period (1/6 to 1 s) in which a kernel ran."""
