@@ -314,7 +314,7 @@ def check_edit(
     settings: Mapping[str, SettingValue],
     others: Iterable[str] = (),
 ) -> str | None:
-    """Returns why an edited config is wrong: not exactly the asked settings changed.
+    """Returns why an edit did not change exactly the asked settings, or ``None``.
 
     Args:
         before: Without the edit.

@@ -18,7 +18,7 @@ _MOST_BYTES = 64 * 2**20
 
 
 class TunedStart(NamedTuple):
-    """Change of a loader to the settings tuned in the last run, before its iterator."""
+    """Change of a DataLoader without iterators to the last run's tuned settings."""
 
     switch: LoaderSwitch
     config: TunedSettings
