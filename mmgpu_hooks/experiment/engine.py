@@ -98,7 +98,7 @@ class Plan:
         return next((turn for turn in self.turns if turn.name not in names), None)
 
     def keep(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Returns those stored trials that are not trained again: failed ones are."""
+        """Returns the stored trials to reuse; failed ones are to be trained again."""
         names = {turn.name for turn in self.turns}
         return [
             trial

@@ -169,7 +169,7 @@ class WaitsAfterSaves:
             self._events.append(event)
 
     def add_waits(self, waits: Sequence[float], firsts: Collection[int] = ()) -> None:
-        """Sort the next iterations' data waits: after a save, or usual.
+        """Sort the next iterations' data waits into those after a save, and usual.
 
         Args:
             waits: Seconds, one per iteration.

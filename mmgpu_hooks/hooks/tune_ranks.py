@@ -40,7 +40,7 @@ class RankAgreement:
         """Number of offers made or read so far, the newest one's number."""
 
     def offer(self, offer: TuneOffer) -> None:
-        """Offer, as rank 0, a change of loader settings or its end to all ranks."""
+        """Offer, as rank 0, a change of loader settings, or a verdict on the last."""
         self._number += 1
         self._set('offer', msgspec.json.encode(offer))
 
@@ -57,7 +57,7 @@ class RankAgreement:
         self._set(f'answer/{self.rank}', b'yes' if can_change else b'no')
 
     def read_answers(self) -> bool | None:
-        """True if all ranks can make the change, False if one cannot, or ``None``."""
+        """True if all ranks can make the change, False if one cannot; else ``None``."""
         answers = [
             self._get(f'answer/{rank}', self._number) for rank in range(self._ranks)
         ]

@@ -45,7 +45,7 @@ class MemoryFigures(NamedTuple):
     group_free_bytes: int | None
     worker_own_bytes: int | None
     worker_threads: int | None = None
-    """Number of threads of the worker with the most; ``None`` if not counted.
+    """Largest number of threads of any one worker; ``None`` if not counted.
 
     ``open_files`` is ``None`` then, too.
     """

@@ -113,7 +113,7 @@ def split_phases(stamps: Sequence[PhaseStamp], end: ThreadTimes) -> SaveSplit:
 
 
 def _add(parts: Sequence[SavePhase]) -> SavePhase:
-    """Sum up the seconds (wall, CPU, ...) of save phases; ``None`` where one is."""
+    """Sum up seconds (wall, CPU, ...) of save phases; ``None`` if one is unknown."""
     sums: dict[str, Any] = {}
     for name in SavePhase.__struct_fields__:
         seconds = [getattr(part, name) for part in parts]

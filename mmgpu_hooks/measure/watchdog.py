@@ -31,7 +31,7 @@ USUAL_TIMES = 20
 UNKNOWN_TIMES = 10
 """Number of ``stuck_after_s`` to wait for a part whose usual duration is unknown."""
 AGAIN_S = (0.0, 600.0, 3600.0, math.inf)
-"""Seconds from the first alarm of a standstill to each alarm: 0 is the first itself.
+"""Seconds from a standstill's first alarm to each of its alarms, the first included.
 
 After these there is none.
 """
