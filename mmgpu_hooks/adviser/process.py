@@ -293,7 +293,7 @@ class TuningAdviser:
         )
 
     def dismiss(self) -> None:
-        """Asks the child process that tunes to end; :meth:`end` must be called yet."""
+        """Asks the tuning child process to end, without waiting; `end` must follow."""
         self._child.terminate()
 
     def end(self) -> None:

@@ -52,7 +52,7 @@ def estimate_memory(
     image_size: ImageSize | None = None,
     mixed_precision: bool = False,
 ) -> MemoryEstimate:
-    """Estimates the memory of training a config by batch size, and builds its model.
+    """Builds a config's model, and estimates training's memory in bytes by batch size.
 
     A model that cannot be run on the CPU gets its static part, and a note that says
     why; its trainable parameters then stand for those that get a gradient.
