@@ -52,7 +52,7 @@ def _register() -> None:
 
 
 class _AtFirstUse:
-    """Import finder that registers GPUEfficiencyHook when ``mmengine.hooks`` loads.
+    """Import finder that registers GPUEfficiencyHook when ``mmengine.hooks`` is loaded.
 
     It finds no module itself. Without it, a script that imports us before MMEngine
     could not name the hook ``GPUEfficiencyHook`` alone, since MMEngine's registry has

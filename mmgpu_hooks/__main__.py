@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs an ``mmgpu`` command; Ctrl-C leaves no traceback, even during imports."""
+    """Runs an ``mmgpu`` command; returns its exit code, 130 after Ctrl-C."""
     try:
         from mmgpu_hooks.commands.main import main as run
 

@@ -1,1 +1,1 @@
-"""Child processes that judge the training that starts them."""
+"""Judges a training in child processes that this training starts."""

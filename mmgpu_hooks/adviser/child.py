@@ -37,7 +37,7 @@ from mmgpu_hooks.schema.tuning import TuneQuestion
 
 
 def main(evidence: str, parent: int) -> None:
-    """Prints a `RunAdvice` on a finished run as JSON.
+    """Judges a finished run by its evidence, and prints a `RunAdvice` as JSON.
 
     Args:
         evidence: Of rank 0.
@@ -61,7 +61,7 @@ def main(evidence: str, parent: int) -> None:
 
 
 def judge_while_training(evidence: str, parent: int, is_commented: bool) -> None:
-    """Prints the verdict on a run that still trains, as JSON.
+    """Judges a run that still trains, and prints the verdict's record as JSON.
 
     Args:
         evidence: Of rank 0.
@@ -81,7 +81,7 @@ def judge_while_training(evidence: str, parent: int, is_commented: bool) -> None
 
 
 def tune_while_training(evidence: str, parent: int) -> None:
-    """Answers each `TuneQuestion` on loader settings from stdin by a `TuneAnswer`.
+    """Reads questions on loader settings from stdin, and prints an answer to each.
 
     Args:
         evidence: Of rank 0.
@@ -99,7 +99,7 @@ def tune_while_training(evidence: str, parent: int) -> None:
 
 
 def advise_on_run(evidence: Path) -> RunAdvice:
-    """Judges a run like ``mmgpu recommend``, and writes the recommended config.
+    """Judges a finished run and writes the recommended config into its folder.
 
     The config goes into the folder of the run, and nothing is written where nothing
     is to be changed.

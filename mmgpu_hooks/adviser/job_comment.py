@@ -10,13 +10,13 @@ from mmgpu_hooks.schema.recorded import VerdictRecord
 from mmgpu_hooks.show.comment import COMMENT_START, phrase_comment
 
 _LIMIT_S = 5.0
-"""Time limit, in seconds, for all calls of SLURM's commands together."""
+"""Time limit in seconds for all calls of SLURM's commands that set the comment."""
 
 _NO_COMMENT = ('', '(null)')
 
 
 def comment_on_job(verdict: VerdictRecord, limit_s: float = _LIMIT_S) -> bool:
-    """Writes a verdict into the SLURM job's comment; returns true if it was written.
+    """Writes a verdict into the SLURM job's comment; returns true if that worked.
 
     A comment of the user's own stays: sites bill by comments. One that begins as ours
     is from this job's earlier verdicts. SLURM takes none once the job has ended.

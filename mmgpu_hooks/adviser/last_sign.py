@@ -1,4 +1,4 @@
-"""Finds a running training's newest record, and the end of its SLURM job."""
+"""Computes when a running training was last heard of, and when SLURM ends its job."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from mmgpu_hooks.measure.clock import local_time, seconds_until
 from mmgpu_hooks.schema.judged import JobEnd, TrainingEnd
 
 _FRESH_S = 3600.0
-"""Largest age of the newest record, in seconds, at which a run counts as running."""
+"""Age in seconds of the newest record from which a run no longer counts as running."""
 
 
 def find_last_sign(run: Run, ending: TrainingEnd | None) -> datetime | None:
-    """Returns the local time of the newest log interval of a running training.
+    """Returns when a running training's newest log interval ended, in local time.
 
     Args:
         run: One rank's.
@@ -31,7 +31,7 @@ def find_last_sign(run: Run, ending: TrainingEnd | None) -> datetime | None:
 
 
 def find_job_end(run: Run, ending: TrainingEnd | None) -> JobEnd | None:
-    """Returns the time at which SLURM ends a run's job, if the run recorded that.
+    """Returns when SLURM ends a run's job, if that is before the training would end.
 
     Args:
         run: One rank's.
@@ -51,5 +51,5 @@ def find_job_end(run: Run, ending: TrainingEnd | None) -> JobEnd | None:
 
 
 def _find_last_unix_s(run: Run, ending: TrainingEnd) -> float:
-    """Returns the Unix time of the newest log interval, by the run's host's clock."""
+    """Returns when the newest log interval ended, in seconds since 1970."""
     return run.meta.started_unix_s + 3600 * (ending.whole_hours - ending.hours_left)

@@ -31,11 +31,11 @@ from mmgpu_hooks.schema.text import phrase
 OpenExecutor = Callable[[], AbstractContextManager[Executor]]
 
 _MOST_AHEAD = 256
-"""Maximum number of runs that wait in the executor; enough for a whole cluster."""
+"""Maximum number of runs given to the executor at one time, done ones not counted."""
 _MOST_ATTEMPTS = 3
-"""Maximum number of executors in a row that may break without judging a run."""
+"""Maximum number of executors in a row that break before any of them judged a run."""
 _NICE = 10
-"""Nice value of the judging processes, as a login host has many users."""
+"""Nice value of the processes that judge runs, as a login host has many users."""
 
 
 class Judged(NamedTuple):
@@ -48,7 +48,7 @@ class Judged(NamedTuple):
 
 
 def judge_evidence(evidence: str) -> VerdictRecord:
-    """Judges one run by its evidence file, as the hook does at the end of training.
+    """Judges one run by its evidence file; returns the verdict's record.
 
     Args:
         evidence: File of rank 0; other ranks' lie beside it.
@@ -69,7 +69,7 @@ def judge_evidence(evidence: str) -> VerdictRecord:
 
 
 def judge_all(evidence: Sequence[str], open_executor: OpenExecutor) -> Iterator[Judged]:
-    """Judges runs by an executor, and yields each verdict as soon as it is ready.
+    """Judges runs by an executor; yields the verdict on each as soon as it is ready.
 
     A process that is killed, for memory as a rule, takes its pool with it. Which run it
     was is unknown: all that were on their way are judged again at the end, one by one,
@@ -106,7 +106,7 @@ def judge_all(evidence: Sequence[str], open_executor: OpenExecutor) -> Iterator[
 def _judge_until_broken(
     waiting: deque[str], executor: Executor, most_ahead: int
 ) -> Generator[Judged, None, list[str]]:
-    """Judges runs; returns those still in progress when the executor broke.
+    """Judges runs and yields verdicts; returns runs left over if the executor breaks.
 
     Args:
         waiting: Runs; those that are begun are taken off.

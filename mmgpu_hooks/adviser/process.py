@@ -1,4 +1,4 @@
-"""Starts the child process that judges this training, and reads its answers.
+"""Starts and asks the child processes that judge or tune this training.
 
 One writes the recommended config at the end, and is waited for. Others judge the run so
 far, once in about an hour, with the lowest priority, and nobody waits for them. Where
@@ -41,21 +41,21 @@ from mmgpu_hooks.schema.text import decode_text, phrase, quoted
 from mmgpu_hooks.schema.tuning import TuneAnswer, TuneQuestion
 
 _LIMIT_S = 10.0
-"""Time limit, in seconds, of the process that judges at the end of training."""
+"""Time limit in seconds for the child process that judges a finished run."""
 HOURLY_LIMIT_S = 120
-"""Time limit, in seconds, of the process that judges once an hour.
+"""Time limit in seconds for the child process that judges a running training.
 
 It runs on spare CPU.
 """
 _GONE_WITHIN_S = 1.0
-"""Longest wait, in seconds, for a killed child process to disappear."""
+"""Longest wait in seconds for a killed child process to end."""
 _MEMORY_FACTOR = 5
-"""Bytes of memory that a judging child process needs per byte of evidence.
+"""Bytes of memory that a child process needs to judge, per byte of evidence.
 
 1.2 GiB for five days in intervals of a second.
 """
 LEAST_FREE_BYTES = 2**30
-"""Bytes of memory that must stay free beside a judging child process.
+"""Bytes of memory that must stay free when a child process that judges has started.
 
 No training is to be killed for the memory of its advice.
 """
@@ -72,7 +72,7 @@ _ADVISE = (
     'main(sys.argv[1], int(sys.argv[2])); '
     f'{_END}'
 )
-"""Python code of the child process that judges a run at its end.
+"""Python code that the child process runs to judge a finished run.
 
 Its module path is set before any import and is the parent's: a script's own folder is
 in it, and the current one, which Python adds, may not be. Collecting garbage would take
@@ -101,19 +101,19 @@ _TUNE = (
     f'{_END}'
 )
 TUNER_NICE = 5
-"""Nice value of the child process that tunes the loader.
+"""Nice value of the child process that proposes loader settings.
 
 Its answer is worth more than the core it takes.
 """
 ANSWER_LIMIT_S = 120.0
-"""Time limit, in seconds, for one answer of the child process that tunes.
+"""Time limit in seconds for one answer of the child process that tunes the loader.
 
 The first includes all imports.
 """
 
 
 def ask_adviser(evidence: Path, limit_s: float = _LIMIT_S) -> RunAdvice:
-    """Has a child process judge a finished run and write its recommended config.
+    """Has a child process judge a finished run and write a config; returns its advice.
 
     Args:
         evidence: Of rank 0, complete.
@@ -159,7 +159,7 @@ def ask_adviser(evidence: Path, limit_s: float = _LIMIT_S) -> RunAdvice:
 
 
 class HourlyAdviser:
-    """Child process that judges a run while it trains.
+    """Child process that judges a running training once; its verdict is read later.
 
     Args:
         evidence: Of rank 0, as far as it is written.
@@ -187,7 +187,7 @@ class HourlyAdviser:
         return self._child.poll() is not None
 
     def read(self) -> VerdictRecord:
-        """Reads the verdict of the judging child process, which has ended.
+        """Returns the verdict's record that the ended child process printed.
 
         Raises:
             SourceError: If it gave none.
@@ -206,7 +206,7 @@ class HourlyAdviser:
             raise SourceError(said) from None
 
     def end(self) -> None:
-        """Ends the judging child process if it still runs."""
+        """Kills the child process that judges, if it still runs."""
         if not self.is_over:
             end_child(self._child, _GONE_WITHIN_S)
         if self._child.stdout is not None:
@@ -244,11 +244,11 @@ class TuningAdviser:
 
     @property
     def is_free(self) -> bool:
-        """True if the child process has answered every question."""
+        """True if the child process has answered every question sent so far."""
         return self._asked_s is None
 
     def ask(self, question: TuneQuestion) -> None:
-        """Sends a `TuneQuestion` to the child process; :meth:`read` gets its answer.
+        """Sends a `TuneQuestion` on loader settings to the child process.
 
         Raises:
             SourceError: If the child has ended.
@@ -263,7 +263,7 @@ class TuningAdviser:
         self._asked_s = self._clock()
 
     def read(self) -> TuneAnswer | None:
-        """Reads the child process's `TuneAnswer`; ``None`` while there is none.
+        """Returns the child's `TuneAnswer` on loader settings; ``None`` until there.
 
         Raises:
             SourceError: If the child has ended, or takes too long.
@@ -293,11 +293,11 @@ class TuningAdviser:
         )
 
     def dismiss(self) -> None:
-        """Asks the child process to end, without waiting; :meth:`end` must follow."""
+        """Asks the tuning child process to end, without waiting; `end` must follow."""
         self._child.terminate()
 
     def end(self) -> None:
-        """Ends the tuning child process; a second call does nothing."""
+        """Ends the child process that tunes; a second call does nothing."""
         if self._child.poll() is None:
             end_child(self._child, _GONE_WITHIN_S)
         for stream in (self._child.stdin, self._child.stdout):
@@ -308,7 +308,7 @@ class TuningAdviser:
 def _start(
     program: str, evidence: Path, stdin: int = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
-    """Starts a child process that judges a run, if enough memory is free.
+    """Starts a child process that judges a run, if its memory would leave enough free.
 
     Raises:
         SourceError: If there is not, or it cannot be started.

@@ -1,4 +1,4 @@
-"""Chooses which rank is judged at the end of training, for hook and adviser.
+"""Chooses the rank by whose evidence a run is judged at the end of training.
 
 Both read no more than that takes a second or two, and judge the same rank.
 """
@@ -12,11 +12,11 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.run_folder import find_other_ranks
 
 _MOST_BYTES = 64 * 2**20
-"""Maximum total bytes of other ranks' evidence read at the end of training."""
+"""Maximum total bytes of other ranks' evidence that are read at training's end."""
 
 
 def choose_rank(evidence: Path, first: Run) -> JudgedRank:
-    """Chooses the rank of a run to judge, by the evidence of all of its ranks.
+    """Returns the rank of a run to judge, after comparing the evidence of all ranks.
 
     As :func:`mmgpu_hooks.judge.ranks.choose_judged` does.
 

@@ -1,4 +1,4 @@
-"""Judges why ranks ended or hang, by evidence and the present state of their host.
+"""Judges why ranks failed or hang, by evidence files and processes of this host.
 
 For ``mmgpu why`` and for the watchdog of a training.
 """
@@ -22,7 +22,7 @@ from mmgpu_hooks.schema.text import phrase
 
 
 def judge_ranks(logs: Sequence[NamedLog], ranks: Sequence[RunEvidence]) -> Why:
-    """Judges why a run failed or hangs, by its logs and the evidence of its ranks.
+    """Judges why a run failed or hangs, by logs, evidence and live processes.
 
     As `judge_end` does.
 
@@ -34,7 +34,7 @@ def judge_ranks(logs: Sequence[NamedLog], ranks: Sequence[RunEvidence]) -> Why:
 
 
 def judge_run(logs: Sequence[NamedLog], ranks: Sequence[RunEvidence]) -> Why:
-    """Judges why a run failed or hangs, dumps of NCCL's flight recorder included."""
+    """Judges why a run failed or hangs, also by NCCL's flight recorder dumps."""
     return _add_dumps(judge_ranks(logs, ranks), ranks)
 
 
@@ -48,7 +48,7 @@ def _add_dumps(why: Why, ranks: Sequence[RunEvidence]) -> Why:
 
 
 def judge_start(logs: Sequence[NamedLog], ranks: Sequence[RunEvidence]) -> Why:
-    """Judges why a run has not begun to train.
+    """Judges why a run has not begun to train, by logs and evidence of its start.
 
     Args:
         logs: What was read of console and MMEngine's log.

@@ -1,4 +1,4 @@
-"""``mmgpu demo``: train, judge, rewrite, train again, compare.
+"""``mmgpu demo``: trains a small config, judges and rewrites it, and trains again.
 
 All of it is real.
 """
@@ -40,9 +40,9 @@ from mmgpu_hooks.show.tuning import list_tuned
 from mmgpu_hooks.show.words import say
 
 _DATA_ROOT = Path('data/demo')
-"""Folder of the demo's images, as its configs name it."""
+"""Path of the demo's data set, relative to its configs, as they name it."""
 _ONE_THREAD = {'OMP_NUM_THREADS': '1', 'MKL_NUM_THREADS': '1'}
-"""Environment variables that limit a train step on the CPU to one core.
+"""Environment variables, with values, that limit a train step to one CPU core.
 
 The other cores are left to loading.
 """
@@ -110,7 +110,7 @@ def demo(config: Path, work_dir: Path) -> int:
 
 
 def show_gain(before: Path, after: Path) -> bool:
-    """Prints two trainings' speeds; returns true if the second one was faster.
+    """Prints the images per second of two trainings; true if the second was faster.
 
     Args:
         before: Work folder of the first training.
@@ -130,7 +130,7 @@ def show_gain(before: Path, after: Path) -> bool:
 
 
 def describe_tuned(before: Path, after: Path, tuned: Path) -> str:
-    """Compares the speed of the demo's self-tuned training with its two others.
+    """Phrases how long the demo's self-tuned training took, next to the two others.
 
     Args:
         before: Work folder of the training with the poor setting.
@@ -156,13 +156,13 @@ def describe_tuned(before: Path, after: Path, tuned: Path) -> str:
 
 
 def _images_per_s(run: Run) -> float:
-    """Mean images per second of a whole training, time between iterations included."""
+    """Mean images per second from a training's first iteration to its last."""
     batch, whole_s = run.meta.loader.batch_size or 0, run.figures.duration_s
     return run.figures.iterations * batch / whole_s if whole_s else 0.0
 
 
 def _train(config: Path, folder: Path, hook: Mapping[str, Any] | None = None) -> None:
-    """Trains a config to its end, and prints the training's log.
+    """Trains a config to its end in a child process, and prints the log.
 
     Args:
         config: What to train.
@@ -196,7 +196,7 @@ def _say(line: Text) -> None:
 
 
 def _follow(log: Path) -> OnProgress:
-    """Makes a callback that prints a training's new log lines and its summary."""
+    """Makes a callback that prints the new lines of a training's log."""
     printed = 0
 
     def follow(words: str, share: float, left_s: float | None) -> None:

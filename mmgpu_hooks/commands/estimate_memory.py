@@ -82,7 +82,7 @@ def estimate_memory(
 
 
 def _read_peak(folder: Path) -> MeasuredPeak:
-    """Reads the peak GPU memory, in bytes, of a folder's newest run (fullest GPU)."""
+    """Reads peak GPU memory (bytes) and batch size of a folder's newest run."""
     run = read_run(folder).run
     batch_size = run.meta.loader.batch_size
     peak_bytes = find_fullest_bytes(run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 OK = 0
-"""Exit code if the command did its work, or had nothing to do."""
+"""Exit code of a command that did its work, or had nothing to do."""
 
 NO = 1
 """Exit code of a command whose answer is no, such as ``compare`` or ``pick-gpu``.
@@ -13,13 +13,13 @@ no gain, ``pick-gpu`` too few free cards.
 """
 
 BAD_INPUT = 2
-"""Exit code for input that cannot be used; a sentence on standard error says why."""
+"""Exit code for unusable input; a sentence on standard error says what is wrong."""
 
 INCOMPARABLE = 3
-"""Exit code of ``compare`` for runs whose speeds cannot be compared."""
+"""Exit code of ``compare`` for two runs whose speeds cannot be compared."""
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells report it."""
+"""Exit code of a command that Ctrl-C ended, as shells report it."""
 
 CLOSED_PIPE = 141
-"""Exit code if the reader of standard output, such as ``head``, closed the pipe."""
+"""Exit code when the reader of standard output, such as ``head``, has closed it."""

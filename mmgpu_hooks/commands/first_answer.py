@@ -13,7 +13,7 @@ from mmgpu_hooks.schema.run_folder import EvidenceError, read_run_folder
 
 
 def read_first_answer(folders: Sequence[Path]) -> FirstAnswer | None:
-    """Judges a folder's newest training log, if the newest run left no evidence file.
+    """Judges a folder's newest training log, if its newest run has no evidence file.
 
     Returns:
         ``None`` of several folders, and of one with evidence or without such a log.

@@ -14,34 +14,34 @@ from mmgpu_hooks.show.text import narrow, widen
 from mmgpu_hooks.show.words import is_english, say
 
 _UNWRAPPED = '\b\n'
-"""Marker before a paragraph of help whose lines click must not rewrap."""
+"""Mark before a paragraph of help; click then keeps the paragraph's line breaks."""
 
 
 def limit_width(width: int) -> int:
-    """Returns the width at which to wrap help, so that lines fit ``width`` columns."""
+    """Returns the width for wrapping help so that its lines fit ``width`` columns."""
     # the filler of a line's last character falls off its end
     return width - (not is_english())
 
 
 class HelpFormatter(click.HelpFormatter):
-    """Formatter of help that wraps by width in a terminal, as Chinese is wider."""
+    """Click's formatter of help, with line widths that fit Chinese text, too."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self.width = limit_width(self.width)
 
     def write_usage(self, prog: str, args: str = '', prefix: str | None = None) -> None:
-        """Writes the usage line of a command's help."""
+        """Appends the usage line of a command to the help text."""
         super().write_usage(prog, widen(args), prefix)
 
     def write_text(self, text: str) -> None:
-        """Writes paragraphs of a command's help."""
+        """Appends paragraphs to the help text, wrapped."""
         super().write_text(widen(text))
 
     def write_dl(
         self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
     ) -> None:
-        """Writes options or commands with their help."""
+        """Appends a list of options or commands, each with its help."""
         widened = [(name, widen(text)) for name, text in rows]
         super().write_dl(widened, col_max, col_spacing)
 
@@ -51,13 +51,13 @@ class HelpFormatter(click.HelpFormatter):
 
 
 class Context(click.Context):
-    """A click context that formats help by :class:`HelpFormatter`."""
+    """Click context whose help is formatted by :class:`HelpFormatter`."""
 
     formatter_class = HelpFormatter
 
 
 def say_paragraphs(words: str) -> str:
-    """Translates a docstring or help message paragraph by paragraph."""
+    """Translates a docstring or help text to the user's language, by paragraph."""
     said = []
     for paragraph in inspect.cleandoc(words).split('\n\n'):
         if paragraph.startswith(_UNWRAPPED):
@@ -70,7 +70,7 @@ def say_paragraphs(words: str) -> str:
 
 
 def translate_help(command: click.Command, ctx: click.Context) -> click.Command:
-    """Copies a command with its help text in the user's language.
+    """Returns a copy of a command whose help is in the user's language.
 
     Args:
         command: As it was declared, in English.

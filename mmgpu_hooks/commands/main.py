@@ -61,7 +61,7 @@ COMMANDS = [name for group in GROUPS.values() for name in group]
 
 
 class _LazyGroup(click.Group):
-    """Group of click commands that imports a command's module when it is named."""
+    """Click group that imports a command's module only when that command is named."""
 
     context_class = Context
 
@@ -167,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _end(text: str) -> str:
-    """Returns an error's message in the user's language, with a full stop."""
+    """Returns an error's message in the user's language, ended by a full stop."""
     said = say(text)
     is_open = said == text and not text.endswith(('.', '?', '。', '\uff1f'))
     return f'{said}.' if is_open else said
@@ -186,14 +186,14 @@ def _run(words: list[str]) -> int:
 
 
 def _drop_output() -> None:
-    """Discards buffered output that could not be written at exit."""
+    """Sends output that could not be written at exit to the null device."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager
 def _stopped_by_kill() -> Iterator[None]:
-    """Context in which SIGTERM and a lost connection act as Ctrl-C does.
+    """Context in which SIGTERM and a hangup raise KeyboardInterrupt, as Ctrl-C does.
 
     No training runs on, no temporary folder stays.
     """

@@ -24,13 +24,13 @@ Decorator = Callable[[Function], Function]
 _WHOLE = r'[+-]?\d{1,18}'
 
 SLURM = 'slurm'
-"""Name of the click parameter for ``--slurm``."""
+"""Name of the click parameter that holds the value of ``--slurm``."""
 TYPED_WORDS = 'mmgpu_hooks.words'
-"""Key, in click's context, of the command line as it was typed."""
+"""Key in click's ``ctx.meta`` of the command line words as they were typed."""
 
 
 class SeveralOption(click.Option):
-    """Option that may be followed by several values.
+    """Click option that takes all values that follow it: ``--num-workers 0 2``.
 
     Args:
         pattern: What a further value begins with; any other word is none.
@@ -42,7 +42,7 @@ class SeveralOption(click.Option):
 
 
 class Slurm(click.Option):
-    """Option ``--slurm OPTIONS``, which runs the command line as one SLURM job.
+    """Click option ``--slurm OPTIONS``: the command then runs as one SLURM job.
 
     Args:
         count_cpus: Takes the parsed arguments of the command; checks them, and returns
@@ -72,7 +72,7 @@ class Command(click.Command):
         return click.Command.get_help(translate_help(self, ctx), ctx)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command here or, if ``--slurm`` is given, as a SLURM job."""
+        """Runs the command here or, if ``--slurm`` is given, within a SLURM job."""
         options = ctx.params.pop(SLURM, None)
         if options is None:
             return super().invoke(ctx)
@@ -106,12 +106,12 @@ class Command(click.Command):
 
 
 class WholeNumber(click.IntRange):
-    """Click type of a whole number in ASCII digits; ``1_000`` is refused."""
+    """Click type for a whole number in ASCII digits; it refuses ``1_000``."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Any:
-        """Converts text to a whole number in range, and refuses any other text."""
+        """Converts text to a whole number within the range; other text is refused."""
         if not isinstance(value, int) and not re.fullmatch(_WHOLE, value, re.A):
             said = phrase('expected a whole number, found {found}', found=short(value))
             self.fail(say(said), param, ctx)
@@ -126,7 +126,7 @@ class WholeNumber(click.IntRange):
 def command(
     name: str, codes: str, **more: Any
 ) -> Callable[[Callable[..., Any]], click.Command]:
-    """Decorator of all commands: sets the name, and adds exit codes to the help."""
+    """Decorator for all commands: sets the name, and appends exit codes to the help."""
     epilog = phrase(
         'Exit codes: {codes}, 2 input that cannot be used (one sentence on standard '
         'error says why), 130 Ctrl-C.',
@@ -138,7 +138,7 @@ def command(
 def parsed(
     pattern: str, parse: Callable[[re.Match[str]], Any], expected: str
 ) -> Callable[[Any], Any]:
-    """Makes a click type from a pattern and a parser.
+    """Makes a click type that matches text against a regex and parses the match.
 
     Args:
         pattern: All of the text matches it, in any case.
@@ -158,7 +158,7 @@ def parsed(
 
 
 def above_0(unit: str) -> Callable[[Any], Any]:
-    """Makes a click type for a number above 0 of a unit, such as seconds."""
+    """Makes a click type for a number above 0; ``unit`` (seconds) is for its errors."""
     number = r'\d{1,9}(?:\.\d{1,9})?'
     return parsed(number, lambda match: float(match[0]) or None, f'{unit} above 0')
 
@@ -169,7 +169,7 @@ def _parse_size(match: re.Match[str]) -> int | None:
 
 
 def flag(name: str, text: str) -> Decorator[Any]:
-    """Decorator for an option without a value."""
+    """Decorator that adds an option without a value (a switch) to a command."""
     return click.option(name, is_flag=True, help=text)
 
 
@@ -205,14 +205,14 @@ time_limit = click.option(
 
 
 def work_dir(text: str) -> Decorator[Any]:
-    """Decorator for ``--work-dir``; the help text says what is written there."""
+    """Decorator that adds ``--work-dir``; its help says what is written there."""
     return click.option('--work-dir', type=PATH, metavar='DIR', help=text)
 
 
 def several(
     name: str, kind: click.ParamType[Any], text: str, **more: Any
 ) -> Decorator[Any]:
-    """Decorator for an option that takes several values."""
+    """Decorator that adds an option with one or more values to a command."""
     metavar = 'N...' if isinstance(kind, click.IntRange) else '[off|on]...'
     return click.option(
         name, cls=SeveralOption, type=kind, metavar=metavar, help=text, **more
@@ -233,7 +233,7 @@ batch_size = functools.partial(several, '--batch-size', WholeNumber(1, MOST_BATC
 
 
 def drop_option(words: Sequence[str], name: str) -> list[str]:
-    """Removes an option, with its value, from a command line.
+    """Returns a command line's words without an option and its value.
 
     Examples:
         >>> drop_option(['a.py', '--slurm=-p gpu', '--fresh'], '--slurm')
@@ -262,7 +262,7 @@ def _split_words(text: str) -> list[str]:
 
 
 def slurm(count_cpus: Callable[[Mapping[str, Any]], int | None]) -> Decorator[Any]:
-    """Decorator for the option ``--slurm`` of a command."""
+    """Decorator that adds the option ``--slurm`` to a command."""
     return click.option(
         '--slurm',
         SLURM,

@@ -19,7 +19,7 @@ AnswerT = TypeVar('AnswerT')
 
 
 def print_sections(sections: Sequence[Section]) -> None:
-    """Prints sections at the width and with the colours of standard output.
+    """Prints an answer's sections as text, fitted to the terminal's width and colours.
 
     A pipe or a file gets the default width and no colour; ``NO_COLOR`` is heeded.
     """
@@ -52,7 +52,7 @@ def warner(name: str) -> Callable[[str], None]:
 
 @contextmanager
 def show_progress() -> Iterator[Callable[[str, float, float | None], None]]:
-    """Context with a progress bar on standard error, if it is a terminal.
+    """Context that yields a callback for a progress bar on standard error.
 
     Yields:
         What to call with words, the share that is done (0 to 1), and the seconds that
@@ -84,7 +84,7 @@ def show_progress() -> Iterator[Callable[[str, float, float | None], None]]:
 
 
 def phrase_left(left_s: float | None) -> Text:
-    """Phrases the time left: ``12 s left``, ``1 h 40 min left``; empty if unknown."""
+    """Phrases the time until the end: ``12 s left``; empty if it is unknown."""
     if left_s is None:
         return quoted('')
     if left_s < 90:

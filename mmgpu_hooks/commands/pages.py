@@ -1,4 +1,4 @@
-"""Writes HTML pages, and never over a file that is no page of this package."""
+"""Writes HTML pages to files, but never over a file that is not such a page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mmgpu_hooks.show.page import is_page
 
 
 def expect_page_place(output: Path) -> None:
-    """Checks that an HTML page can be written to a path, before any slow work.
+    """Raises a `UserError`, before slow work, if a page cannot be written to a path.
 
     Raises:
         UserError: If a file is there that is no page of ours.

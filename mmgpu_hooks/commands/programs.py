@@ -1,4 +1,4 @@
-"""Replaces the ``mmgpu`` process by another program."""
+"""Replaces the ``mmgpu`` process by another program (``exec``), such as a training."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def become(words: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
 
 
 def _describe(program: str, environ: Mapping[str, str], error: OSError) -> Text:
-    """Phrases why a program could not be started, and what would start it."""
+    """Returns why a program could not be started, and what could be run instead."""
     if os.sep in program and os.path.isdir(program):
         return phrase(
             'found the folder {program!r}; name a file in it', program=program
@@ -85,7 +85,7 @@ def _describe(program: str, environ: Mapping[str, str], error: OSError) -> Text:
 
 
 def _read_interpreter(path: str | None) -> str:
-    """Interpreter that a script names in its first line (``#!``); empty without one."""
+    """Path of the interpreter in a script's first line (``#!``); empty without one."""
     line = b''
     with contextlib.suppress(OSError):
         if path is not None:

@@ -1,4 +1,4 @@
-"""Reads and judges the newest run of folders, and fits several runs together."""
+"""Reads and judges folders' newest runs; fits step time and memory to several runs."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from mmgpu_hooks.show.text import short_path
 
 @dataclass(frozen=True)
 class ReadRun:
-    """Newest run of a folder: its files, judged rank and comparison of ranks."""
+    """Newest run of a folder: its files, the rank to judge, and all ranks compared."""
 
     files: RunFiles
     run: Run
-    """Run of the rank that is judged, with the evidence of the other ranks."""
+    """Evidence of the rank to judge, with the other ranks' evidence."""
     ranks: RanksSummary | None
-    """Comparison of all ranks; ``None`` for a run on one rank."""
+    """Comparison of the run's ranks; ``None`` for a run with one rank."""
 
     @property
     def notes(self) -> Iterator[Text]:
-        """Sentences on older runs, on ranks left unread, and on how the run ended."""
+        """Sentences on older runs, unread ranks, lost sources, and a missing end."""
         yield from self.run.notes
         if self.ranks is not None:
             yield from self.ranks.notes
@@ -80,26 +80,26 @@ class ReadRun:
 
 
 class FoundRun(NamedTuple):
-    """Newest run of a folder: its files, and the run of rank 0."""
+    """Newest run of a folder: its files, and the evidence of rank 0."""
 
     files: RunFiles
     run: Run
-    """Run of rank 0, read from its evidence."""
+    """Evidence of the run's rank 0."""
 
 
 class PooledRuns(NamedTuple):
-    """Newest runs of several folders, with step time and memory fitted to them."""
+    """Newest runs of several folders, and step time and memory fitted to them."""
 
     newest: ReadRun
-    """Newest of all the runs; the only one that is judged."""
+    """Latest of the runs, the only one that is judged."""
     pool: RunPool
     """Step time and memory fitted to the runs of the same training and host."""
     notes: tuple[str, ...]
-    """Sentences on the newest run, the fit, and runs that were left out of it."""
+    """Sentences on the latest run, the fit, and runs that the fit left out."""
 
 
 class JudgedRun(NamedTuple):
-    """Answer of ``mmgpu recommend`` before any rewrite, with the run's files."""
+    """Verdict and recommendation for ``mmgpu recommend``, with the run's files."""
 
     answer: Answer
     files: RunFiles
@@ -151,7 +151,7 @@ def read_run(folder: Path) -> ReadRun:
 
 
 def read_runs(folders: Sequence[Path]) -> PooledRuns:
-    """Reads the newest run of each folder, and fits runs of the same training together.
+    """Reads folders' newest runs; fits step time and memory to those of one training.
 
     Raises:
         EvidenceError: If one of them holds no evidence.
@@ -168,7 +168,7 @@ def judge_runs(
     allow_batch_size: bool = False,
     cores: float | None = None,
 ) -> JudgedRun:
-    """Judges the newest run of some folders, and recommends settings by all of them.
+    """Judges the latest run of some folders; recommends settings by all their runs.
 
     The settings rest on all of the runs that train the same.
 
@@ -222,7 +222,7 @@ def judge_runs(
 
 
 def find_config(run: Run, copy: Path | None) -> Path:
-    """Path of the run's config, or of the copy in the run's folder if that is gone.
+    """Returns the path of a run's config or, if that is gone, of the run's copy of it.
 
     Raises:
         UserError: If neither is there.

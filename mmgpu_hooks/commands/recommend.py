@@ -100,7 +100,7 @@ def recommend(
 def rewrite_judged(
     answer: Answer, files: RunFiles, target: Options, config: Path | None = None
 ) -> Answer:
-    """Rewrites the config of a judged run, or adds to its answer why it was refused.
+    """Rewrites a judged run's config; returns the answer with outcome or refusal.
 
     Args:
         answer: What is recommended.

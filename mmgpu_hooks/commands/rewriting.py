@@ -20,7 +20,7 @@ CODES = '0 done or nothing to change, 1 --check and something would change'
 
 
 def target_options(*, in_place: bool) -> Decorator[Any]:
-    """Decorator for ``--output``, ``--dry-run``, ``--check`` and ``--format``.
+    """Decorator that adds ``--output``, ``--dry-run``, ``--check`` and ``--format``.
 
     Args:
         in_place: Whether there is ``--in-place``; without it that is the default.
@@ -50,7 +50,7 @@ def print_outcome(
     check: bool,
     unchanged: str | None = None,
 ) -> int:
-    """Prints the outcome of a rewrite, and returns the command's exit code.
+    """Prints the outcome of a config rewrite, and returns the exit code.
 
     Args:
         outcome: The rewrite.
@@ -80,7 +80,7 @@ def print_outcome(
 
 
 def _render_text(outcome: RewriteOutcome, *, written: bool) -> str:
-    """Renders the outcome of a rewrite as text for a terminal."""
+    """Returns the outcome of a config rewrite as text for a terminal."""
     lines: list[str] = [outcome.diff.rstrip('\n'), '']
     lines += [f'- {say(note)}' for note in outcome.notes]
     if written:
@@ -96,7 +96,7 @@ def _render_text(outcome: RewriteOutcome, *, written: bool) -> str:
 
 
 def render_once(outcome: RewriteOutcome) -> str | None:
-    """Command that trains the original config with the new settings, if any."""
+    """Command line that trains with the new settings, without a rewritten config."""
     if outcome.cfg_options is None:
         return None
     config = shlex.quote(str(outcome.source))

@@ -31,13 +31,13 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import phrase
 
 _MOST_BYTES = 2**20
-"""Maximum number of a script's bytes that are searched for signs of a config."""
+"""Number of a script's first bytes that are read to tell it from a config."""
 
 _warn = warner('run')
 
 
 def _check(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
-    """Callback of click that refuses values that GPUEfficiencyHook would refuse."""
+    """Click callback that refuses values which GPUEfficiencyHook would refuse."""
     if value is not None:
         try:
             check_argument(option.name or '', value)
@@ -143,7 +143,7 @@ def run(is_module: bool, program: Sequence[str], **arguments: Any) -> NoReturn:
 
 
 def _complete(program: Sequence[str], is_module: bool) -> list[str]:
-    """Returns the command line to start; scripts and modules get this Python."""
+    """Returns the command line to start: scripts and modules run by this Python."""
     name, *words = program
     if is_module:
         if not name:
@@ -197,7 +197,7 @@ def _read_script(name: str) -> bytes:
 
 
 def _is_config(source: bytes) -> bool:
-    """True if a script inherits with ``_base_``, or only sets names of a training."""
+    """True if a Python file looks like a config: ``_base_``, or only plain settings."""
     try:
         with warnings.catch_warnings():
             # of escape sequences, which are for the program to say
@@ -222,7 +222,7 @@ def _is_import(statement: ast.stmt) -> bool:
 
 
 def _is_plain(statement: ast.stmt) -> bool:
-    """True if a statement is text, or sets a name and calls nothing but ``dict``."""
+    """True if a statement is a string, or sets a name to values or ``dict(...)``."""
     if isinstance(statement, ast.Expr):
         return isinstance(statement.value, ast.Constant)
     return isinstance(statement, ast.Assign) and all(

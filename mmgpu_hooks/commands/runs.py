@@ -51,14 +51,14 @@ if TYPE_CHECKING:
     from mmgpu_hooks.experiment.engine import OnProgress
 
 _TOP = 20
-"""Number of rows (runs) that are printed as text by default."""
+"""Number of runs, one per row, that are printed as text unless the user sets it."""
 _PERIOD_S = 0.1
-"""Shortest time between two updates of the progress bar, in seconds."""
+"""Shortest time in seconds from one update of the progress bar to the next."""
 _CONNECT_S = 10
-"""Longest wait for a Dask scheduler, in seconds."""
+"""Longest wait in seconds for a connection to a Dask scheduler."""
 _DAYS = {'d': 1, 'w': 7}
 _DATA_FOLDER = f'{os.sep}vis_data'
-"""End of the path of a folder with MMEngine's data of a run."""
+"""Ending of the path of a folder in which MMEngine logs a run's data."""
 
 
 def _parse_since(match: re.Match[str]) -> date | None:
@@ -87,7 +87,7 @@ def _check_verdict(text: str) -> str:
 
 
 def _count_cpus(given: Mapping[str, Any]) -> int | None:
-    """Number of CPUs for a SLURM job that judges runs; refused without ``--judge``."""
+    """Number of CPUs to request for a SLURM job that judges runs (with ``--judge``)."""
     if not given['judge'] or given['dask'] is not None:
         raise UserError(
             phrase(
@@ -222,12 +222,12 @@ class Filters:
     """Conditions that a run must meet to be listed by ``mmgpu runs``."""
 
     since: date | None
-    """Earliest day on which a listed run may have begun; ``None`` is no limit."""
+    """First day on which a listed run may have begun; ``None`` if any day will do."""
     verdicts: Sequence[str]
     owners: Sequence[str]
 
     def keep(self, row: RunRow) -> bool:
-        """True if a run passes all filters except the one by verdict."""
+        """True if a run's row passes the filters by owner and by day."""
         if self.owners and row.owner not in self.owners:
             return False
         if self.since is None:
@@ -236,17 +236,17 @@ class Filters:
         return day is not None and day >= self.since
 
     def keep_verdict(self, row: RunRow) -> bool:
-        """True if a run's row passes the filter by verdict."""
+        """True if a run's row passes the filter by verdict, or there is none."""
         return not self.verdicts or row.verdict in self.verdicts
 
 
 class ReadRows(NamedTuple):
-    """Table rows of the runs below some folders, and the number of all runs found."""
+    """Table rows of the runs below some folders, and the number of runs found there."""
 
     rows: list[RunRow]
-    """Table rows of the runs that pass all filters except the one by verdict."""
+    """Table rows of the runs that pass the filters by owner and by day."""
     found: int
-    """Number of all runs found below the folders."""
+    """Number of runs found below the folders, before any filter."""
     unreadable: int
     first_unreadable: str | None
 
@@ -254,7 +254,7 @@ class ReadRows(NamedTuple):
 def read_rows(
     roots: Sequence[Path], filters: Filters, on_progress: OnProgress
 ) -> ReadRows:
-    """Reads a table row for each run below some folders, each run once.
+    """Reads one table row for each run found below some folders.
 
     Raises:
         UserError: If a folder is not there, or none has a run.
@@ -325,7 +325,7 @@ def _report_each(tree: RunTree, on_progress: OnProgress) -> Iterator[FoundEviden
 
 
 def _begin_row(file: FoundEvidence, base: str, owner_names: dict[int, str]) -> RunRow:
-    """Table row of a run that was found but not read: folder and start time only."""
+    """Table row of a run whose evidence is not read: only folder and start time."""
     folder, name = os.path.split(file.path)
     if folder.endswith(_DATA_FOLDER):
         folder = folder.removesuffix(_DATA_FOLDER) or os.sep
@@ -341,7 +341,7 @@ def _begin_row(file: FoundEvidence, base: str, owner_names: dict[int, str]) -> R
 
 
 def _read_user_name(number: int) -> str:
-    """Read the name of a user; the number where there is none, as on Windows."""
+    """Returns the name of a user id; the number as text where it has no name."""
     with contextlib.suppress(ImportError, KeyError):
         import pwd
 
@@ -357,7 +357,7 @@ def _to_text(path: str) -> str:
 
 
 def _with_hours(row: RunRow, duration_s: float, device: str) -> RunRow:
-    """Adds hours of training and of GPUs to the row of a run without a verdict."""
+    """Adds hours of training and of GPUs to a run's row that has no verdict."""
     hours = duration_s / 3600
     gpu_hours = 0.0 if device == 'cpu' else hours * max(row.ranks or 1, 1)
     return replace(row, training_hours=hours, gpu_hours=gpu_hours)
@@ -386,7 +386,7 @@ def judge_rows(
     open_executor: Callable[[], AbstractContextManager[Executor]],
     on_progress: OnProgress,
 ) -> list[RunRow]:
-    """Judges the runs that have no verdict; the row of a failed one gets the reason."""
+    """Judges the rows' runs without a verdict; a run that fails gets the reason."""
     from mmgpu_hooks.adviser.many_runs import judge_all
 
     # one whose first line is damaged has no start, and cannot be judged

@@ -22,7 +22,7 @@ from mmgpu_hooks.show.document import to_json
 
 
 def _count_cpus(given: Mapping[str, Any]) -> int:
-    """Number of CPUs for a job that times saves with given numbers of workers."""
+    """Number of CPUs to request in SLURM for timing saves: most workers plus one."""
     trials.read_trainable_config(given['config'])
     most: int = max(given['num_workers'])
     return most + 1
@@ -88,7 +88,7 @@ def save_bench(
             store.clear()
 
     def render_json(bench: SaveBench) -> str:
-        """JSON of ``mmgpu save-bench``'s answer, with the trained config.
+        """Returns the answer of ``mmgpu save-bench`` as JSON, with the trained config.
 
         Keys:
             config (str): The config that was trained.

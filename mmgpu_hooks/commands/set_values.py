@@ -1,4 +1,4 @@
-"""``mmgpu set``: changes settings of a config as the user names them, checked."""
+"""``mmgpu set``: checks settings that the user names, and writes them to a config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command line options for the settings that can be tuned."""
+"""Command line options for the settings that ``sweep`` and ``predict`` can vary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a command as one SLURM job: submits and follows it, returns its exit code.
+"""Runs a command as one SLURM job: submits it, shows its output, returns its exit code.
 
 The job is the same command line, in the same folder, environment and Python. Its batch
 script becomes the command (``exec``): ``srun`` could bind it to less than the job has,
@@ -34,11 +34,11 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import phrase
 
 FOLDER = Path('work_dirs', 'slurm')
-"""Folder, in the working directory, for the output of SLURM jobs."""
+"""Name of the folder, in the working directory, for SLURM jobs' scripts and output."""
 
 _COPY_S = 0.2
 _ASK_S, _LONGEST_ASK_S = 2.0, 10.0
-"""Shortest and longest time, s, from one question to SLURM to the next."""
+"""Shortest and longest seconds from one question to SLURM to the next."""
 
 _ENDED = {
     'BOOT_FAIL',
@@ -52,11 +52,11 @@ _ENDED = {
     'REVOKED',
     'TIMEOUT',
 }
-"""Names of the states of a SLURM job that has ended."""
+"""Names of the states in which SLURM reports a job that has ended."""
 
 _FORGOTTEN = 'Invalid job id specified'
 _LAST_SIGNAL = 64
-"""Highest number of a signal; an exit code of 125 stands for out of memory."""
+"""Highest number that SLURM reports for a signal; 125 means out of memory."""
 
 _REFUSED = {
     'array': 'a',
@@ -68,7 +68,7 @@ _REFUSED = {
     'wait': 'W',
     'wrap': '',
 }
-"""Options of sbatch, with short forms, that would prevent following the job."""
+"""Options of sbatch (and short forms) that a user may not give: jobs could be lost."""
 
 _CPU_OPTIONS = ('-c', '--cpus-per-', '--exclusive')
 _CPU_VARIABLES = ('SBATCH_CPUS_PER_GPU', 'SBATCH_EXCLUSIVE')
@@ -81,7 +81,7 @@ def run_as_job(
     options: Sequence[str],
     count_cpus: Callable[[], int | None],
 ) -> int:
-    """Runs a command as a SLURM job, or follows the running one; returns exit code.
+    """Submits a command as a SLURM job, or finds that job; returns its exit code.
 
     Args:
         name: Of the command.
@@ -131,7 +131,7 @@ def run_as_job(
 
 
 def _expect_options(options: Sequence[str]) -> None:
-    """Refuses words that are not options of sbatch, and options in ``_REFUSED``."""
+    """Raises a `UserError` for words that are no options of sbatch, or refused."""
     if options and not options[0].startswith('-'):
         raise UserError(
             phrase(
@@ -163,7 +163,7 @@ def _list_cpus(options: Sequence[str], cpus: int | None) -> list[str]:
 
 
 def render_script(command: Sequence[str], words: Sequence[str], folder: Path) -> str:
-    """The batch script of a SLURM job. Pure.
+    """Returns the text of a SLURM job's batch script. Pure.
 
     A start that a requeue cut short must leave no half answer before the whole one, so
     each start writes a new one. It must not forget what it has measured either:
@@ -184,7 +184,7 @@ def render_script(command: Sequence[str], words: Sequence[str], folder: Path) ->
 
 
 def _find_job(job_name: str) -> str | None:
-    """Number of the user's unfinished job of a given name; ``None`` without one."""
+    """Returns the number of the user's unfinished job of a name, or ``None``."""
     states = 'PENDING,CONFIGURING,RUNNING,SUSPENDED'
     words = ('squeue', '-h', '-u', str(os.getuid()), '-n', job_name, '-t', states)
     found = _expect_answer(_call(*words, '-o', '%A')).split()
@@ -229,7 +229,7 @@ def _submit(job_name: str, options: Sequence[str], script: str, folder: Path) ->
 
 
 def _follow(job: str, folder: Path, say: Callable[[str], None]) -> int:
-    """Shows a job's output until the job has ended; returns the exit code."""
+    """Prints a job's output until the job has ended; returns the exit code."""
     log, watch = _Log(folder / f'{job}.err'), _Watch(job, say)
     is_cancelled = False
     while not watch.has_ended:
@@ -282,12 +282,12 @@ def _follow(job: str, folder: Path, say: Callable[[str], None]) -> int:
 
 
 class JobEnding(NamedTuple):
-    """Exit code of an ended job, and if the job was cut short."""
+    """Exit code of an ended SLURM job, and if the job was cut short."""
 
     exit_code: int
     """Exit code as a shell reports it: 128 plus the signal for a killed job."""
     is_cut_short: bool
-    """True if the job ended before its command, for example at its time limit."""
+    """True if SLURM ended the job before its command did, as at a time limit."""
 
 
 def read_ending(job: Mapping[str, str]) -> JobEnding:
@@ -305,7 +305,7 @@ def read_ending(job: Mapping[str, str]) -> JobEnding:
 
 
 class _Watch:
-    """Asks SLURM for the state of a job now and then, and prints each change.
+    """Asks SLURM for a job's state now and then, and prints each change of it.
 
     Args:
         job: Its number.
@@ -333,11 +333,11 @@ class _Watch:
         return self.is_forgotten or self.state in _ENDED
 
     def hurry(self) -> None:
-        """Makes the next question about the job's state due at once."""
+        """Makes the next call of `ask` ask SLURM without waiting."""
         self._due_s = 0.0
 
     def ask(self) -> None:
-        """Asks SLURM for the job's state if that is due, and prints a change."""
+        """Asks SLURM for the job's state if that is due, and prints a changed state."""
         now_s = time.monotonic()
         if now_s < self._due_s:
             return
@@ -376,13 +376,13 @@ class _Watch:
 
 
 class _Log:
-    """Copies whole new lines of a growing file to standard error."""
+    """Copies a job's growing error output, by whole lines, to standard error."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._offset = path, 0
 
     def show(self, *, is_whole: bool = False) -> None:
-        """Copies new text of the followed file to standard error.
+        """Copies the new lines of the job's error output to standard error.
 
         Args:
             is_whole: True if nothing will follow: a last line may lack its end.
@@ -399,7 +399,7 @@ class _Log:
 
 
 def _call(*words: str, text: str = '') -> subprocess.CompletedProcess[str]:
-    """Runs one of SLURM's commands and returns its result.
+    """Runs one of SLURM's commands; returns its exit code and output.
 
     Raises:
         UserError: If it is not there.
@@ -435,7 +435,7 @@ def _call(*words: str, text: str = '') -> subprocess.CompletedProcess[str]:
 
 
 def _expect_answer(done: subprocess.CompletedProcess[str]) -> str:
-    """Standard output of a SLURM command; raises a `UserError` if it failed."""
+    """Returns a SLURM command's standard output; raises a `UserError` if it failed."""
     if done.returncode:
         raise UserError(_last_line(done.stderr or done.stdout))
     return done.stdout
@@ -448,7 +448,7 @@ def _last_line(text: str) -> str:
 
 @contextlib.contextmanager
 def _surviving_hangup() -> Iterator[None]:
-    """Context in which a lost connection ends this process, but not the job."""
+    """Context in which a lost connection ends this process but not the SLURM job."""
     before = signal.getsignal(signal.SIGHUP)
     if before is signal.SIG_IGN:  # nohup
         yield

@@ -41,7 +41,7 @@ PREFETCH_KEY = ('train_dataloader', 'prefetch_factor')
 
 
 def _count_cpus(given: Mapping[str, Any]) -> int:
-    """Number of CPUs for a sweep's job: per GPU, most workers and training process."""
+    """Number of CPUs to request in SLURM for a sweep: per GPU, most workers plus 1."""
     trials.read_trainable_config(given['config'])
     most: int = max(given['num_workers'])
     gpus: int = max(given['gpus'], default=1)
@@ -137,7 +137,7 @@ def sweep(
 
 
 def _say_left_out(asked: Mapping[str, Sequence[Any]]) -> Iterator[str]:
-    """Sentences on combinations of settings that are not tried, with reasons."""
+    """Sentences on the combinations of settings that a sweep leaves out, and why."""
     if 0 not in asked['num_workers']:
         return
     for setting in SETTINGS:
@@ -156,7 +156,7 @@ def _say_left_out(asked: Mapping[str, Sequence[Any]]) -> Iterator[str]:
 
 
 def _refuse_without_cards(amp: Sequence[str], gpus: Sequence[int]) -> None:
-    """Refuses, before any training, settings that need more GPUs than this host has.
+    """Raises a `UserError`, before any training, if settings need more GPUs than exist.
 
     Raises:
         UserError: If there are too few of them.
@@ -186,7 +186,7 @@ def _refuse_without_cards(amp: Sequence[str], gpus: Sequence[int]) -> None:
 def _refuse_other_wrappers(
     config: Path, loaded: FlatConfig, amp: Sequence[str]
 ) -> None:
-    """Refuses to switch AMP for a custom optimizer wrapper.
+    """Raises a `UserError` if AMP would be switched for a custom optimizer wrapper.
 
     Raises:
         UserError: If it is neither of MMEngine's two.

@@ -22,7 +22,7 @@ _LISTED = 'custom_hooks.'
 
 
 def with_lines(answer: Answer, files: RunFiles, config: Path | None = None) -> Answer:
-    """Adds to an answer the commands that switch ``optimize`` on and measure its gain.
+    """Adds to an answer the command lines that switch ``optimize`` on and measure it.
 
     Args:
         answer: What is recommended.
@@ -50,7 +50,7 @@ def with_lines(answer: Answer, files: RunFiles, config: Path | None = None) -> A
 
 
 def _phrase_switch(run: Run, path: Path, joined: str) -> Text:
-    """Command that switches ``optimize`` on, or the hook's argument to add."""
+    """Command line, or argument to add by hand, that switches ``optimize`` on."""
     place = run.meta.hook_place
     if place is None and run.meta.hook_added_by is not None:
         return quoted(f'{run.meta.hook_added_by} --optimize={joined} ...')
@@ -72,7 +72,7 @@ def _phrase_switch(run: Run, path: Path, joined: str) -> Text:
 
 
 def _phrase_settings(run: Run, joined: str) -> str:
-    """Options of ``mmgpu verify`` that switch ``optimize`` on."""
+    """Options (``--set ...``) of ``mmgpu verify`` that switch ``optimize`` on."""
     place, kind = run.meta.hook_place, ''
     if place is None:
         place = f'default_hooks.{HOOK_KEY}'
@@ -81,7 +81,7 @@ def _phrase_settings(run: Run, joined: str) -> str:
 
 
 def with_optimize(answer: Answer) -> Answer:
-    """Adds ``optimize`` to the changes to be written, if the config can take it.
+    """Adds ``optimize`` to an answer's recommended changes, if the config can take it.
 
     Args:
         answer: With its lines.

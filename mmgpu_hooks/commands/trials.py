@@ -1,4 +1,4 @@
-"""Helpers of commands that train: they load configs and run plans of trials."""
+"""Loads configs and runs plans of trials for the commands that train."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import phrase
 
 _ENDLESS = 10**6
-"""Number of epochs or iterations that no trial ever reaches."""
+"""Number of epochs or iterations that is more than any trial trains."""
 
 
 def read_trainable_config(path: Path) -> FlatConfig:
-    """Loads a config and checks that it defines a training.
+    """Loads a config, and raises a `UserError` if it does not define a training.
 
     Raises:
         UserError: If it is missing, does not load, or trains nothing.
@@ -53,7 +53,7 @@ def expect_training(path: Path, config: FlatConfig) -> None:
 
 
 def lengthen(config: FlatConfig) -> dict[str, Any]:
-    """Config settings that keep a trial on a small data set from ending early."""
+    """Config settings, by dotted key, that set a trial's length far beyond its end."""
     keys = (('train_cfg', 'max_epochs'), ('train_cfg', 'max_iters'))
     return {'.'.join(key): _ENDLESS for key in keys if config.get(key)}
 
@@ -61,7 +61,7 @@ def lengthen(config: FlatConfig) -> dict[str, Any]:
 def choose_folder(
     work_dir: Path | None, config: FlatConfig, path: Path, name: str
 ) -> Path:
-    """Returns the absolute folder of an experiment: ``name`` in the config's work_dir.
+    """Returns the absolute folder of an experiment: ``name`` below the work_dir.
 
     Args:
         work_dir: Takes its place.
@@ -76,6 +76,6 @@ def choose_folder(
 def train(
     plan: Plan, store: TrialStore | None = None, *, max_seconds: float = float('inf')
 ) -> Outcome:
-    """Runs a plan of trials and shows a progress bar."""
+    """Runs a plan of trials with a progress bar; returns the outcome."""
     with show_progress() as on_progress:
         return run_plan(plan, store, max_seconds=max_seconds, on_progress=on_progress)

@@ -38,13 +38,13 @@ _CONFIGS = ('.py', '.yaml', '.yml')
 
 @dataclass(frozen=True)
 class _Side:
-    """One of two compared trainings: its config, and its changed settings."""
+    """One of two compared trainings: its config, and the settings changed in it."""
 
     config: Path
     loaded: FlatConfig
-    """Config of the compared training as loaded, without the changed settings."""
+    """Loaded config of the training, before the settings are changed."""
     settings: Mapping[str, Any]
-    """Settings that the compared training changes in memory, by dotted key."""
+    """Settings to change in the loaded config, by dotted key."""
 
     @property
     def workers(self) -> int:
@@ -56,15 +56,15 @@ class _Side:
 
 @dataclass(frozen=True)
 class _Known:
-    """Facts about a verification's two trainings that are known before they run."""
+    """Settings and expectations of a verification, known before its trainings run."""
 
     before: Mapping[str, Any]
-    """Settings of the first training, by dotted key."""
+    """Settings of the first training that differ in the second, by dotted key."""
     after: Mapping[str, Any]
     before_config: str
     after_config: str
     predicted_gain: float | None = None
-    """Predicted relative gain in images/s; ``None`` without a prediction."""
+    """Predicted gain in images/s (0.1 is 10 %); ``None`` without a prediction."""
     batches_per_epoch: int | None = None
     """Number of batches per epoch of the verified run; ``None`` without a run."""
     other_work: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class _Known:
     notes: tuple[Text, ...] = ()
 
     def add_to(self, measured: Verification, folder: Path) -> Verification:
-        """Adds settings and predicted gain to a verification's measured times.
+        """Returns a verification's measured result with settings and prediction added.
 
         Args:
             measured: What the trainings showed.
@@ -99,23 +99,23 @@ class _Known:
 
 @dataclass(frozen=True)
 class _Trainings:
-    """Both trainings of a verification, with facts known before they run."""
+    """Two trainings that a verification compares, with facts known before they run."""
 
     sides: tuple[_Side, _Side]
     parent: Path
-    """Path of the folder in which to make the folder for trials."""
+    """Path of the folder in which a folder for the trials is made."""
     known: _Known
     keeps_hook: bool = False
     cpus: int | None = None
-    """Number of CPUs per rank of the verified run; ``None`` with two configs."""
+    """Number of CPUs per rank of the run to verify; ``None`` for configs."""
 
     def count_cpus(self) -> int:
-        """Number of CPUs for a SLURM job: the run's, or the most that one needs."""
+        """Number of CPUs to request in SLURM: the run's, else most workers plus one."""
         return self.cpus or max(side.workers for side in self.sides) + 1
 
 
 def _count_cpus(given: Mapping[str, Any]) -> int:
-    """Number of CPUs for the SLURM job that a ``verify`` command line asks for."""
+    """Number of CPUs to request in SLURM for the arguments of ``mmgpu verify``."""
     names = ('targets', 'assignments', 'config')
     words = (given[name] for name in names)
     return _read_job(*words, allow_equal=given['allow_equal']).count_cpus()
@@ -204,7 +204,7 @@ def verify(
 
 
 def _check_metric(loaded: FlatConfig) -> list[Text]:
-    """Compares COCO metrics on the results kept of the last validation, if any."""
+    """Compares FastCocoMetric with CocoMetric on a validation's kept results."""
     kept = find_kept_results(loaded)
     if kept is None:
         return []
@@ -236,7 +236,7 @@ def _read_job(
     *,
     allow_equal: bool,
 ) -> _Trainings:
-    """Makes a verification's two trainings from the arguments of the command.
+    """Returns the two trainings to compare, by the arguments of ``mmgpu verify``.
 
     Raises:
         UserError: If they do not belong together, or name nothing that can be trained.
@@ -302,7 +302,7 @@ def _read_job(
 def _read_recommendation(
     folder: Path, run: Run, config: Path | None, parent: Path
 ) -> _Trainings:
-    """Makes a verification's trainings from a run: unchanged, and as recommended."""
+    """Returns a run's training unchanged and as recommended, to be compared."""
     recommendation = limit_to_memory(recommend_settings(run), run)
     settings = pair_settings(run, recommendation)
     if settings is None:
@@ -332,7 +332,7 @@ def _read_recommendation(
 
 
 def _find_cpus(run: Run) -> int | None:
-    """Number of CPUs per rank of a run, as if ``srun`` had not narrowed them."""
+    """Number of CPUs per rank of a run, as if srun had not bound it to fewer."""
     host = run.meta.host
     cores = host.mended_cores or host.usable_cores
     return None if cores is None else max(math.ceil(cores), 1)
@@ -352,7 +352,7 @@ def _note_ranks(run: Run) -> tuple[Text, ...]:
 
 
 def _read_configs(first: Path, second: Path, *, allow_equal: bool) -> _Trainings:
-    """Makes a verification's two trainings from two configs."""
+    """Returns the trainings of two configs, to be compared."""
     for path in (first, second):
         if path.is_dir():
             raise UserError(
@@ -381,7 +381,7 @@ def _read_settings(
     *,
     allow_equal: bool,
 ) -> _Trainings:
-    """Makes a verification's trainings from a config: unchanged, and with settings."""
+    """Returns a config's training unchanged and with new settings, to be compared."""
     wanted = parse_assignments(assignments)
     try:
         override = override_settings(path, loaded, wanted)
@@ -409,7 +409,7 @@ def _read_settings(
 def _know_difference(
     sides: tuple[_Side, _Side], difference: ConfigDifference
 ) -> _Known:
-    """Facts on two configs: the settings that differ, without a predicted gain."""
+    """Returns facts on a verification of two configs: the settings that differ."""
     before, after = sides
     return _Known(
         before=difference.before,
@@ -424,7 +424,7 @@ def _know_difference(
 def _expect_difference(
     name: str, difference: ConfigDifference, *, allow_equal: bool
 ) -> None:
-    """Refuses two configs whose trainings cannot differ in speed.
+    """Raises a `UserError` if two configs do not differ in what a trial trains.
 
     Raises:
         UserError: If nothing differs that is trained, and it was not asked for.

@@ -42,16 +42,16 @@ from mmgpu_hooks.show.document import BLANK, Fact, Section, to_json
 from mmgpu_hooks.show.text import shell_path, short_path
 
 _MOST_LETTERS = 240
-"""Maximum number of characters shown of a quoted log line."""
+"""Maximum number of characters printed of a quoted line of a log."""
 _OF_EVIDENCE = '.json', '.jsonl'
 _MOST_OF_PIPE, _MOST_OF_FILE = 2**30, 8 * 2**30
-"""Maximum bytes read of a log, from a pipe and from a file.
+"""Maximum bytes that are read of a log: from a pipe, and from a file.
 
 Lines count from the start of the log.
 """
 _TIMED_BYTES = 2**20
 _TIME = re.compile(rb'((?:\d{4}/)?\d\d/\d\d \d\d:\d\d:\d\d) - \w+ - ')
-"""Regex for the timestamp of a line of MMEngine's log; no year on the console."""
+"""Regex for the timestamp that begins a log line of MMEngine; the year may lack."""
 _STATES = {
     'ended': phrase('Dead'),
     'running': phrase('Running'),
@@ -102,7 +102,7 @@ def _is_no_folder(path: Path) -> bool:
 
 
 def _explain(work_dir: Path | None, log: str | None) -> Why:
-    """Judges why a run ended, by its folder, its console output, or both."""
+    """Judges why a run ended badly or hangs, by its folder, console output or both."""
     console = None if log is None else _read_console(log)
     if work_dir is None:
         return judge_end(_list_logs(console, []))
@@ -182,7 +182,7 @@ def _judge_run(files: RunFiles, console: _Console | None) -> Why:
 
 
 def _name_run(why: Why, folder: Path, started_unix_s: float | None) -> Why:
-    """Adds the run's folder and start time to the answer."""
+    """Adds a run's folder and start time to the answer on it."""
     began = read_start_time(folder)
     if began is None and started_unix_s is not None:
         began = datetime.fromtimestamp(started_unix_s)
@@ -192,15 +192,15 @@ def _name_run(why: Why, folder: Path, started_unix_s: float | None) -> Why:
 
 @dataclass(frozen=True)
 class _Console:
-    """Console output of a run, with the last timestamp in it."""
+    """Console output of a run as a file, with the last timestamp in it."""
 
     log: ConsoleLog
     last_time: str | None
-    """Last timestamp that MMEngine logged, as text; ``None`` without one."""
+    """Last timestamp of MMEngine in the output, as text; ``None`` without one."""
 
 
 def _is_before(console: _Console, began: datetime | None) -> bool:
-    """True if console output is older than a run, by the training host's clock."""
+    """True if console output ended before a run began, by the training host's clock."""
     if began is None or console.last_time is None:
         return False
     last = _parse_time(console.last_time, began)
@@ -208,7 +208,7 @@ def _is_before(console: _Console, began: datetime | None) -> bool:
 
 
 def _parse_time(text: str, near: datetime) -> datetime | None:
-    """Parses a timestamp of MMEngine; without a year, the nearest year is taken.
+    """Parses a timestamp of MMEngine to a time; a missing year is the nearest one.
 
     Returns:
         ``None`` for digits that are no time.
@@ -224,7 +224,7 @@ def _parse_time(text: str, near: datetime) -> datetime | None:
 
 
 def _list_logs(console: _Console | None, own: Sequence[Path]) -> list[NamedLog]:
-    """Lists the logs of a run, each with its source.
+    """Lists the logs of a run to read, each with its source: console, log, kernel.
 
     Args:
         console: What the user named.
@@ -254,12 +254,12 @@ def _list_logs(console: _Console | None, own: Sequence[Path]) -> list[NamedLog]:
 
 
 def _find_any_logs(folder: Path) -> list[Path]:
-    """Finds log files in a folder that are not MMEngine's, last name first."""
+    """Lists a folder's log files not written by MMEngine, in reverse order of names."""
     return sorted((log for log in folder.glob('*.log') if log.is_file()), reverse=True)
 
 
 def _read_console(name: str) -> _Console:
-    """Reads console output from a file, or from a pipe to its end.
+    """Reads a run's console output from a file, or from a pipe until its end.
 
     Raises:
         UserError: If it is neither, empty, or too large.
@@ -313,7 +313,7 @@ def _measure_size(file: BinaryIO) -> int:
 
 
 def _read_last_time(file: BinaryIO) -> str | None:
-    """Reads the last timestamp that MMEngine logged, from the end of console output."""
+    """Returns the last timestamp of MMEngine in console output, as text."""
     size = _measure_size(file)
     file.seek(max(size - _TIMED_BYTES, 0))
     times = _TIME.findall(file.read(_TIMED_BYTES))
@@ -321,7 +321,7 @@ def _read_last_time(file: BinaryIO) -> str | None:
 
 
 def _read_log(file: BinaryIO, name: str) -> ConsoleLog:
-    """Reads a log up to its present length, even while it grows.
+    """Reads a log file up to its length now, though it may grow meanwhile.
 
     Raises:
         UserError: If nothing is in it, or too much to be a log.
@@ -405,6 +405,6 @@ def _describe(answer: Why) -> list[Section]:
 
 
 def _cut(words: str) -> str:
-    """Cuts other programs' words to ``_MOST_LETTERS``; own sentences stay whole."""
+    """Cuts other programs' text to ``_MOST_LETTERS`` characters; own text is kept."""
     is_ours = isinstance(words, Text) and words.template
     return words if is_ours else words[:_MOST_LETTERS]

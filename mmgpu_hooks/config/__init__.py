@@ -1,4 +1,4 @@
-"""Edits settings in the text of a config file, and proves the result by loading it.
+"""Edits settings in a config file's text, and checks the result by loading it.
 
 Importing this package costs nothing: take ``rewrite_config`` from
 ``mmgpu_hooks.config.rewrite``.

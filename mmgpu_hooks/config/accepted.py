@@ -1,4 +1,4 @@
-"""Tries if PyTorch and MMEngine accept the settings of a config.
+"""Checks if PyTorch and MMEngine accept the settings of a config, by calling them.
 
 A loader is built with them over a stand-in for the dataset, as MMEngine's Runner builds
 it. That starts no worker, so it takes what a constructor takes.
@@ -30,13 +30,13 @@ _REFUSALS = (
     OverflowError,
     OSError,
 )
-"""Exceptions that constructors of PyTorch and MMEngine raise for a bad setting."""
+"""Types of exceptions by which PyTorch and MMEngine refuse a bad setting."""
 
 
 def find_refusal(
     before: FlatConfig, after: FlatConfig, changes: Mapping[str, SettingValue]
 ) -> str | None:
-    """Says which changed setting PyTorch or MMEngine would refuse when training starts.
+    """Returns why PyTorch or MMEngine would refuse a changed setting; ``None`` if not.
 
     Args:
         before: The loaded config without the changes.
@@ -91,7 +91,7 @@ def _find_error_of_priority(value: SettingValue) -> str | None:
 
 
 def _find_error_of_loader(config: FlatConfig, loader: str) -> str | None:
-    """Finds the error that PyTorch raises for a loader's settings; ``None`` if none."""
+    """Returns PyTorch's error for a loader's settings; ``None`` if it takes them."""
     try:
         import torch
         from torch.utils.data import DataLoader
@@ -125,7 +125,7 @@ def _find_error_of_loader(config: FlatConfig, loader: str) -> str | None:
 
 
 def _wait_at_most(seconds: float) -> None:
-    """Polls a pipe that has data, to see if the system accepts a timeout that long.
+    """Polls a pipe with data, to see if the system can wait for so many seconds.
 
     Raises:
         OverflowError: If the operating system cannot wait for so long.

@@ -1,4 +1,4 @@
-"""Compares two configs as MMEngine loads them."""
+"""Compares two configs as loaded by MMEngine: differing keys, with both values."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NOT_TRAINED: tuple[KeyPath, ...] = (
     # MMEngine puts its CheckpointHook there
     ('default_hooks', 'checkpoint'),
 )
-"""Config keys that do not affect a trial (a short training of an experiment).
+"""Config keys with no effect on a trial, which neither validates nor resumes.
 
 Validation, tests, saves, and where it logs."""
 _WORK: dict[KeyPath, str] = {
@@ -50,12 +50,12 @@ _WORK: dict[KeyPath, str] = {
     ('train_dataloader', 'batch_sampler'): 'sampler',
     ('train_dataloader', 'collate_fn'): 'pipeline',
 }
-"""Names of parts of an iteration's work, such as batch size, by the config key."""
+"""Names of what decides the work of an iteration, such as batch size, by config key."""
 
 
 @dataclass(frozen=True)
 class ConfigDifference:
-    """Differences of two loaded configs, by dotted key.
+    """Differing keys of two loaded configs, with values, and what they affect.
 
     A key that a config lacks is missing in its mapping.
     """
@@ -66,15 +66,15 @@ class ConfigDifference:
 
     Containers and code are written as a string: ``[Resize, PackDetInputs]``."""
     untrained: tuple[str, ...]
-    """Differing keys with no effect on a training without validation and saves."""
+    """Differing keys with no effect on a trial, which neither validates nor saves."""
     other_work: tuple[str, ...]
-    """Parts of an iteration's work that differ between the configs: ``batch size``."""
+    """Names of what differs in the work of an iteration, such as ``batch size``."""
     is_of_our_hook: bool
     """True if only one config has GPUEfficiencyHook, or its arguments differ."""
 
 
 def compare_configs(before: FlatConfig, after: FlatConfig) -> ConfigDifference:
-    """Lists the differences of two loaded configs, by dotted key.
+    """Returns the differing keys of two loaded configs, with their values.
 
     A list of another length is one difference.
 
@@ -103,12 +103,12 @@ def compare_configs(before: FlatConfig, after: FlatConfig) -> ConfigDifference:
 
 
 def _rank(path: KeyPath) -> tuple[bool, bool, int]:
-    """Returns a sort key for config keys: the train loader first, the model last."""
+    """Returns the sort key of a config key: train loader first, model last."""
     return path[0] == 'model', path[0] != 'train_dataloader', len(path)
 
 
 def _list_whole(before: FlatConfig, after: FlatConfig) -> list[KeyPath]:
-    """Lists the differing config keys, without keys below a listed one."""
+    """Lists the differing config keys, except those inside a listed dict or list."""
     found: list[KeyPath] = []
     for path in list_differences(before, after):
         if any(path[: len(outer)] == outer for outer in found):
@@ -128,7 +128,7 @@ def _is_spelling(path: KeyPath, old: object, new: object) -> bool:
 
 
 def _is_shown_by_items(path: KeyPath, before: FlatConfig, after: FlatConfig) -> bool:
-    """Returns True if two containers differ only in items that are listed as well."""
+    """Returns True if two containers differ only in items that are listed, too."""
     found = [config[path] for config in (before, after) if path in config]
     containers = [value for value in found if isinstance(value, Container)]
     if len(containers) < len(found):
@@ -151,7 +151,7 @@ def _is_left_out(before: FlatConfig, after: FlatConfig, path: KeyPath) -> bool:
 
 
 def _list_hooks(before: FlatConfig, after: FlatConfig, path: KeyPath) -> set[str]:
-    """Lists the classes of the hooks that a differing config key belongs to."""
+    """Lists class names of the hooks, of either config, that a key is part of."""
     old, new = (
         {
             _phrase_code(kind)
@@ -177,7 +177,7 @@ def _phrase_all(config: FlatConfig, paths: list[KeyPath]) -> dict[str, SettingVa
 
 
 def _phrase(config: FlatConfig, path: KeyPath) -> SettingValue:
-    """Formats a config value for the user: plain values as they are, others as text."""
+    """Returns a config value for display: plain values unchanged, others as text."""
     value = config[path]
     if isinstance(value, Container):
         return _phrase_container(config, path, value)
@@ -199,7 +199,7 @@ def _phrase_container(config: FlatConfig, path: KeyPath, value: Container) -> st
 
 
 def _phrase_code(value: object) -> str:
-    """Formats a class or function as its dotted name, and any other value as it is."""
+    """Returns the dotted name of a class or function; any other value unchanged."""
     name = getattr(value, '__qualname__', None)
     if isinstance(value, str):
         return value

@@ -1,4 +1,4 @@
-"""Edits settings in a config's text: where they are spelled, else at its end. Pure.
+"""Edits settings in a config's text: in place if spelled there, else at its end. Pure.
 
 An entry of a ``dict(...)`` or ``{...}`` is added in its style. The others are
 read with what follows it up to the next entry or the bracket: perhaps a comma, and the
@@ -33,7 +33,7 @@ from mmgpu_hooks.schema.text import phrase
 
 
 class Replacement(NamedTuple):
-    """Range of a config's text, and the code that replaces it."""
+    """Range of a config's text, by start and stop index, and the code to put there."""
 
     start: int
     stop: int
@@ -46,13 +46,13 @@ class Replacement(NamedTuple):
 
 
 INHERIT, UPDATE, REBIND = '{0} = dict({1})', '{0}.update({1})', '{0} = dict({0}, {1})'
-"""Templates of statements that set a key in a top-level dict of a config.
+"""Templates of the statements that set a key of a config's top-level dict.
 
 MMEngine merges the first over the base's; what else stands for the same dict does not
 see the last."""
 
 HOOK_ROOTS = ('default_hooks', 'custom_hooks')
-"""Top-level names of a config that hold hooks."""
+"""Top-level config names under which hooks are listed."""
 
 CONFIG_WIDTH = 79
 """Width of a line in OpenMMLab's configs, in columns."""
@@ -69,7 +69,7 @@ _LEADING_KEYS = (
     'timeout',
     'drop_last',
 )
-"""DataLoader keys that OpenMMLab's configs put before sampler and dataset."""
+"""DataLoader keys that OpenMMLab's configs write before sampler and dataset."""
 
 _TOKEN = re.compile(r'#[^\r\n]*|.', re.DOTALL)
 _BREAK = re.compile(r'\r\n|\n|\r')
@@ -77,7 +77,7 @@ _BREAK = re.compile(r'\r\n|\n|\r')
 
 @dataclass(frozen=True)
 class Edit:
-    """One edit of a config's text, with a note for the user."""
+    """One edit of a config's text: the replacement, and a note for the user."""
 
     replacement: Replacement
     note: str | None = None
@@ -89,12 +89,12 @@ class Edit:
 
 @dataclass
 class Draft:
-    """Text of a config after edits, with notes and edited variables."""
+    """Text of a config after edits, with notes on them and the edited variables."""
 
     text: str
     notes: list[str] = field(default_factory=list)
     variables: dict[str, SettingValue] = field(default_factory=dict)
-    """New values of config variables that were edited instead of a setting, by name."""
+    """New values of config variables edited in place of settings, by name."""
 
 
 def edit_settings(
@@ -155,7 +155,7 @@ def _edit_where_spelled(module: Module, path: KeyPath, value: SettingValue) -> E
 def _append_statement(
     module: Module, form: str, path: KeyPath, value: SettingValue
 ) -> Edit:
-    """Makes an edit that sets a key by a statement at the end of a config."""
+    """Makes an edit that appends a statement, which sets a key, to a config's text."""
     statement = render_statement(form, path, value)
     return Edit(append(module.text, module.original.newline, statement))
 
@@ -199,13 +199,13 @@ def _edit_value(
 
 
 def _replace(module: Module, node: ast.expr, value: SettingValue) -> Replacement:
-    """Makes the replacement of an expression in a config's text by a literal."""
+    """Makes a replacement of an expression in a config's text by a value's literal."""
     start, stop = module.span(node)
     return Replacement(start, stop, repr(value))
 
 
 class Layout:
-    """Parts of a ``dict(...)`` or list in a config's text, blanks and comments too."""
+    """Entries of a ``dict(...)`` or list in a config's text, with gaps and comments."""
 
     def __init__(self, module: Module, display: Display | ast.List) -> None:
         self.text, self.newline = module.text, module.newline
@@ -213,7 +213,7 @@ class Layout:
         if isinstance(display, ast.Call):
             start = self.text.index('(', module.span(display.func)[1])
         self.start, self.stop = start + 1, stop - 1
-        """Start and end index of the text between the brackets."""
+        """Indices in the text after the opening bracket, and of the closing one."""
         self.lead = self._parse_gap(self.start)
         self.slots = [
             self._parse_slot(entry, module.span(entry.value)[1])
@@ -239,7 +239,7 @@ class Layout:
         return Entry(entry.key, entry.value, stop, comma, gap)
 
     def insert(self, place: int, code: str) -> Replacement:
-        """Makes the edit that adds an entry to a dict, in the style of the others."""
+        """Makes the edit that adds an entry to a dict, formatted like the others."""
         if not self.slots:
             return Replacement(self.stop, self.stop, code)
         left = self.slots[place - 1]
@@ -277,7 +277,7 @@ class Layout:
         return len(head) + len(_BREAK.split(replacement.code + tail)[0]) > CONFIG_WIDTH
 
     def _find_margin(self) -> int:
-        """Returns the column at which the entries of a dict start."""
+        """Returns the column in which the entries of a multi-line dict start."""
         return len(_BREAK.split(self.text[: self.start + len(self.lead)])[-1])
 
 
@@ -306,7 +306,7 @@ def insert_entry(
 
 
 def render_value(keys: tuple[str, ...], value: SettingValue) -> str:
-    """Returns a value as code, inside a ``dict(...)`` for each of the nested keys."""
+    """Returns a value's code, inside one ``dict(...)`` for each of the nested keys."""
     code = repr(value)
     for key in reversed(keys):
         code = f'dict({key}={code})'
@@ -332,12 +332,12 @@ def append(text: str, newline: str, statement: str) -> Replacement:
 
 
 def is_broken(gap: str) -> bool:
-    """Returns True if the text between two entries of a dict has a line break."""
+    """Returns True if the text after an entry of a dict has a line break."""
     return _BREAK.search(gap) is not None
 
 
 def split_gap(gap: str) -> tuple[str, str]:
-    """Splits the text between two entries of a dict before its first line break.
+    """Splits the text after an entry of a dict at its first line break.
 
     The comment ahead of the break stays left.
     """
@@ -346,7 +346,7 @@ def split_gap(gap: str) -> tuple[str, str]:
 
 
 def _bare_gap(gap: str) -> str:
-    """Drops comments and empty lines between two entries of a dict.
+    """Returns the text after an entry of a dict without comments and empty lines.
 
     The last line break and the indentation stay.
     """

@@ -1,4 +1,4 @@
-"""Reads and writes config files; a file is written in one step or not at all."""
+"""Reads config files, and writes them atomically with a backup."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from mmgpu_hooks.config.syntax import split_lines
 from mmgpu_hooks.schema.text import phrase
 
 _LIMIT_BYTES = 200_000
-"""Size, in bytes, of the largest config file that is read.
+"""Largest size in bytes of a config file that is read.
 
 MMDetection's longest has 40 000 bytes, and reading takes long beyond."""
 
 
 def verify_source(path: Path) -> os.stat_result:
-    """Refuses a path that cannot be a Python config, without opening the file.
+    """Raises a `RefusedError` if a path cannot be a Python config; does not open it.
 
     Returns:
         The status of the file a symbolic link points to.
@@ -61,7 +61,7 @@ class SourceFile(NamedTuple):
 
     content: bytes
     status: os.stat_result
-    """Result of ``os.stat`` on the config file, symbolic links followed."""
+    """Result of ``os.stat`` on the config file that a symbolic link leads to."""
 
     @property
     def text(self) -> str:
@@ -99,7 +99,7 @@ def _refuse_source(found: str) -> RefusedError:
 
 
 def render_diff(before: str, after: str, source: Path, target: Path) -> str:
-    """Returns a unified diff that ``patch -p0`` accepts."""
+    """Returns a config's old and new text as a unified diff for ``patch -p0``."""
     lines: list[str] = []
     old, new = split_lines(before), split_lines(after)
     for line in difflib.unified_diff(old, new, _name(source), _name(target)):
@@ -116,7 +116,7 @@ def _name(path: Path) -> str:
 
 
 def render_error(error: BaseException) -> str:
-    """Phrases an error of the operating system or of a codec in a few words."""
+    """Returns a few words on an error of the operating system or of decoding."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return ' '.join(str(error).split())
@@ -175,7 +175,7 @@ def locate_real(source: Path, target: Path) -> Path:
 
 
 def locate_backup(real: Path, raw: bytes) -> Path:
-    """Returns a path for a config's backup, at which no other backup is lost."""
+    """Returns a free path for a config's backup, so that no older backup is lost."""
     backup, number = real.with_name(f'{real.name}.bak'), 0
     while os.path.lexists(backup):
         if backup.is_file() and not backup.is_symlink() and backup.read_bytes() == raw:
@@ -245,7 +245,7 @@ def replace_config(
 
 
 def verify_output(path: Path) -> None:
-    """Refuses an output path at which a folder, link, device or read-only file is.
+    """Raises an `OSError` if a folder, link, device or read-only file is at a path.
 
     Raises:
         OSError: If something else than a regular file is there, or it is read-only.
@@ -266,7 +266,7 @@ def verify_output(path: Path) -> None:
 def write_atomic(
     path: Path, content: bytes, like: os.stat_result | None = None
 ) -> None:
-    """Writes a file as a whole or not at all: a temporary file, then ``os.replace``.
+    """Writes a file's bytes to a temporary file, then renames that: all or nothing.
 
     The writer of every output.
 

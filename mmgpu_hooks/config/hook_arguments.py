@@ -12,17 +12,17 @@ from typing import Any
 from mmgpu_hooks.schema.values import NICENESS
 
 HOOK_TYPE = 'mmgpu_hooks.GPUEfficiencyHook'
-"""Value of ``type`` that names GPUEfficiencyHook in a config, without an import."""
+"""Name of GPUEfficiencyHook to write as ``type`` in a config, without an import."""
 
 
 def is_our_hook(value: object) -> bool:
-    """Returns True if a ``type`` names GPUEfficiencyHook, in whatever spelling."""
+    """Returns True if a ``type``, string or class, names GPUEfficiencyHook."""
     name = value if isinstance(value, str) else getattr(value, '__name__', '')
     return str(name).rpartition('.')[2] == HOOK_TYPE.rpartition('.')[2]
 
 
 def check_argument(name: str, value: Any) -> None:
-    """Refuses a value that an argument of GPUEfficiencyHook cannot take.
+    """Raises an error if GPUEfficiencyHook's argument cannot have a value.
 
     Args:
         name: One of :data:`ARGUMENTS`.
@@ -43,7 +43,7 @@ def _number(
     *,
     is_optional: bool = False,
 ) -> Callable[[str, Any], None]:
-    """Makes the check of a hook argument that is a number: its types and range."""
+    """Makes a check for a hook argument that is a number in a range."""
 
     def check(name: str, value: Any) -> None:
         if value is None and is_optional:
@@ -69,7 +69,7 @@ def _check_scalars(name: str, value: Any) -> None:
 
 
 def parse_optimizations(value: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Lists the optimisations that ``optimize`` names, each once.
+    """Lists the names of the optimisations that a value of ``optimize`` switches on.
 
     Args:
         value: Names with commas between them, a list or tuple of names; ``all`` is
@@ -108,7 +108,7 @@ def _expected(what: str, found: Any) -> str:
 
 
 OPTIMIZATIONS = ('param_groups', 'ema', 'small_tensors', 'history')
-"""Names of the optimisations that ``optimize='all'`` switches on, in order.
+"""Names of the optimisations that ``optimize='all'`` switches on, in this order.
 
 They leave training the same to the last bit."""
 
@@ -142,4 +142,4 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     'tune': _check_flag,
 }
 ARGUMENTS = tuple(_CHECKS)
-"""Names of all arguments of GPUEfficiencyHook."""
+"""Names of all arguments that GPUEfficiencyHook takes."""

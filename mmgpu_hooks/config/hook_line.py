@@ -1,4 +1,4 @@
-"""Finds the line that names GPUEfficiencyHook, in a config or one of its bases."""
+"""Finds the file and line in which a config or its bases name GPUEfficiencyHook."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from mmgpu_hooks.config.syntax import Module, is_display, parse_entries, parse_s
 
 @dataclass(frozen=True)
 class HookLine:
-    """File and line of a config that name GPUEfficiencyHook."""
+    """File and line number at which a config names GPUEfficiencyHook."""
 
     path: Path
     """Path of the config or base config that names GPUEfficiencyHook."""
     line: int
-    """Line number of GPUEfficiencyHook's ``type`` in a config file, from 1.
+    """Number of the line with GPUEfficiencyHook's ``type``, counted from 1.
 
     An argument may stand right behind it."""
 
 
 def find_hook_line(config: Path) -> HookLine | None:
-    """Find the last line that names GPUEfficiencyHook, in a config or else in a base.
+    """Find the last line that names GPUEfficiencyHook: in the config, else in a base.
 
     Args:
         config: That MMEngine loads; loading executes it.

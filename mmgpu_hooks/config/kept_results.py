@@ -1,4 +1,4 @@
-"""Finds result files that a config's COCO metric left after its last validation."""
+"""Finds the COCO result files of a config's last validation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ARGUMENTS = 'type', 'ann_file', 'outfile_prefix'
 
 @dataclass(frozen=True)
 class KeptResults:
-    """Result files of a COCO metric's last validation, and the annotations for them."""
+    """Result files of a COCO metric's last validation, with the annotation file."""
 
     annotations: Path
     """Path of the ground truth annotations, in COCO's format."""
@@ -43,7 +43,7 @@ def find_kept_results(config: FlatConfig) -> KeptResults | None:
 
 
 def _list_kinds(config: FlatConfig) -> list[str]:
-    """Lists the result kinds that a config's COCO metric evaluates: ``bbox``, ``segm``.
+    """Lists what a config's COCO metric evaluates: ``bbox``, ``segm``.
 
     ``metric`` is a name or a list of names.
     """

@@ -1,4 +1,4 @@
-"""Loads a config by MMEngine, as a training does.
+"""Loads configs by MMEngine, and compares and checks the loaded values.
 
 Compares two that are loaded: with what a run was started with, and to prove that a
 rewrite changed what was asked for.
@@ -29,19 +29,19 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import Text, phrase
 
 KeyPath = tuple[str, ...]
-"""Keys that lead to a config's value, the top-level name first; indices as digits."""
+"""Type: keys from a config's top-level name down to a value; list indices as digits."""
 
 SettingValue = Union[bool, int, float, str, None]
-"""Type of the values that a DataLoader setting may have."""
+"""Type of the values that a setting in a config may be changed to."""
 
 FlatConfig = dict[KeyPath, object]
-"""Values of a loaded config by key path, containers included."""
+"""Type: values of a loaded config, containers included, by key path."""
 
 LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 
 _LOCK = threading.RLock()
 PLAIN = (bool, int, float, str, type(None))
-"""Types of plain config values: bool, int, float, str and None."""
+"""Types of a config's plain values: bool, int, float, str and None."""
 
 
 class Container(NamedTuple):
@@ -53,7 +53,7 @@ class Container(NamedTuple):
 
 
 class RefusedError(UserError):
-    """Error if a config cannot be rewritten safely.
+    """Raised when a config cannot be rewritten safely; the message is for the user.
 
     Inside this package only.
 
@@ -68,7 +68,7 @@ class RefusedError(UserError):
 
 
 class LoadError(Exception):
-    """Error if MMEngine cannot load a config; the message is one line."""
+    """Raised when MMEngine cannot load a config; the message is one line."""
 
 
 def expect_file(path: Path) -> None:
@@ -83,7 +83,7 @@ def expect_file(path: Path) -> None:
 
 
 def import_mmengine() -> None:
-    """Imports MMEngine's config module early, as its first import takes seconds.
+    """Imports MMEngine's config module ahead of its use, as that takes seconds.
 
     Where it cannot be imported nothing is said: loading a config says why.
     """
@@ -123,7 +123,7 @@ def load_config(
     changes: Mapping[str, SettingValue] | None = None,
     opened: list[Path] | None = None,
 ) -> dict[str, Any]:
-    """Loads a config with its bases merged; values stay nested.
+    """Loads a config with its bases merged; returns nested values.
 
     Args:
         path: The config.
@@ -156,12 +156,12 @@ def load_config(
 
 
 def parse_flat(config: Mapping[str, Any]) -> FlatConfig:
-    """Flattens nested dicts, lists and tuples into values by path."""
+    """Flattens nested dicts, lists and tuples to a mapping from key path to value."""
     return dict(_walk((), config))
 
 
 def _find_names(path: KeyPath, value: object) -> list[str]:
-    """Lists the names in GPUEfficiencyHook's ``optimize``; empty if it has no names."""
+    """Lists the names in GPUEfficiencyHook's argument ``optimize``; empty if none."""
     is_ours = path[:1] in (('default_hooks',), ('custom_hooks',)) and path[2:] == (
         'optimize',
     )
@@ -191,7 +191,7 @@ def _walk(path: KeyPath, value: object) -> Iterator[tuple[KeyPath, object]]:
 def _supply(
     contents: Mapping[Path, bytes], opened: list[Path] | None = None
 ) -> Iterator[None]:
-    """Lets MMEngine's config module read given bytes in place of some files' content.
+    """Context in which MMEngine's config module reads given bytes for some files.
 
     It opens files by the name ``open`` of its own module, so one put there is
     found before the built-in. If a version of MMEngine reads in another way, the
@@ -229,7 +229,7 @@ def _supply(
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Suppress prints, log messages and warnings of other code, in all threads."""
+    """Context without prints, log messages and warnings of other code in any thread."""
     disabled = logging.root.manager.disable
     sink = io.StringIO()
     with warnings.catch_warnings(), contextlib.redirect_stdout(sink):
@@ -250,7 +250,7 @@ def _phrase(error: BaseException) -> str:
 
 
 def read_drift(config: Path, copy: Path) -> Text | None:
-    """Says how a config's loaders differ from those of the copy in a run's folder.
+    """Sentence on how a config's loaders differ from those in its run's copy of it.
 
     Args:
         config: The config as it is on disk now.
@@ -314,7 +314,7 @@ def check_edit(
     settings: Mapping[str, SettingValue],
     others: Iterable[str] = (),
 ) -> str | None:
-    """Checks that an edit changed exactly the asked settings of a loaded config.
+    """Returns why an edit did not change exactly the asked settings, or ``None``.
 
     Args:
         before: Without the edit.
@@ -371,7 +371,7 @@ def list_differences(before: FlatConfig, after: FlatConfig) -> list[KeyPath]:
 
 
 def is_same(left: object, right: object) -> bool:
-    """Compares two config values by type and value; functions and classes by origin."""
+    """Returns True if two config values have equal type and value (code: origin)."""
     if left is right:
         return True
     if type(left) is not type(right):

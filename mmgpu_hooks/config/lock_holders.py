@@ -1,4 +1,4 @@
-"""Finds the process that has locked a folder (``flock``), on Linux."""
+"""Finds the process that holds the lock (``flock``) of a folder, on Linux."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from mmgpu_hooks.schema.text import phrase
 _PROC = Path('/proc')
 
 _REWRITES = re.compile('python|pypy|mmgpu')
-"""Regex for names of programs that may rewrite configs with this package."""
+"""Regex for command lines of programs that may rewrite configs by this package."""
 
 _MOST_LETTERS = 60
-"""Maximum number of a process's command line characters that a message quotes."""
+"""Maximum number of characters of a process's command line quoted in a message."""
 
 
 @dataclass(frozen=True)
 class LockHolder:
-    """Process that has locked a config folder (``flock``)."""
+    """Process that holds the lock (``flock``) of a config folder."""
 
     text: str
-    """Description of the process: its number, user and command, as far as known."""
+    """Words on the process: its number, user and command, as far as known."""
 
     is_foreign: bool
-    """True if the process cannot be a config rewrite of this user."""
+    """True if the process is surely not a config rewrite of this user."""
 
 
 def judge_holder(folder: Path, descriptor: int, waited_s: float) -> str:
-    """Says why a config is written although another process has locked the folder.
+    """Returns why a config is written although another process holds the folder's lock.
 
     Args:
         folder: As the user named it.
@@ -66,7 +66,7 @@ def judge_holder(folder: Path, descriptor: int, waited_s: float) -> str:
 
 
 def find_holder(descriptor: int) -> LockHolder | None:
-    """Finds the process that has locked an open folder (``flock``).
+    """Finds the process that holds the lock (``flock``) of an open folder.
 
     Args:
         descriptor: Of the folder.
@@ -93,7 +93,7 @@ def find_holder(descriptor: int) -> LockHolder | None:
 
 
 def _list_own() -> Iterator[psutil.Process]:
-    """Lists this user's running processes."""
+    """Lists process ids of this user's running processes."""
     for process in psutil.process_iter(['uids']):
         uids = process.info['uids']
         if uids is not None and uids.effective == os.geteuid():
@@ -101,7 +101,7 @@ def _list_own() -> Iterator[psutil.Process]:
 
 
 def _shares(pid: int, lock: re.Pattern[str]) -> bool:
-    """Returns True if a process has the same folder open, and so the same lock.
+    """Returns True if a process has the same open folder inherited, and so its lock.
 
     The one that took it may have ended since, and left the folder to its children.
     """
@@ -132,7 +132,7 @@ def _may_rewrite(process: psutil.Process) -> bool:
 
 
 def _is_of_another(pid: int) -> bool:
-    """Returns True if a process is another user's, hidden or gone."""
+    """Returns True if a process is another user's, hidden or no longer there."""
     try:
         return bool(psutil.Process(pid).uids().effective != os.geteuid())
     except psutil.Error:

@@ -18,7 +18,7 @@ from pathlib import Path
 from mmgpu_hooks.schema.text import phrase
 
 WAIT_S = 30.0
-"""Longest wait for another rewrite in a config folder, in seconds.
+"""Longest wait in seconds for another rewrite in the same config folder to end.
 
 A rewrite takes as long as MMEngine loads a config."""
 
@@ -30,7 +30,7 @@ _LEFTOVER = re.compile(r'\..+\.py(\.bak(\.\d+)?)?-[a-z0-9_]{8}\.mmgpu', re.DOTAL
 
 @contextlib.contextmanager
 def hold_folder(folder: Path) -> Iterator[str | None]:
-    """Locks a config folder against other rewrites, in this process or another.
+    """Context in which a config folder is locked against other rewrites, if possible.
 
     Args:
         folder: It, or a link to it.
@@ -68,7 +68,7 @@ def hold_folder(folder: Path) -> Iterator[str | None]:
 
 
 def _wait_for(descriptor: int) -> bool:
-    """Takes the lock of an open folder; ``False`` if it is not free in time."""
+    """Locks an open folder; ``False`` if the lock is not free within `WAIT_S`."""
     import fcntl
 
     end_s = time.monotonic() + WAIT_S

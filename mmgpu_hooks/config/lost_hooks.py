@@ -26,7 +26,7 @@ from mmgpu_hooks.schema.checkup import LostHook
 
 _KEY = 'custom_hooks'
 _MOST_LETTERS = 60
-"""Maximum length, in characters, of a ``custom_hooks`` list that a fix repeats."""
+"""Maximum length in characters of a ``custom_hooks`` list that an advice repeats."""
 
 
 def find_lost_hooks(path: Path) -> tuple[LostHook, ...]:
@@ -91,7 +91,7 @@ def _compare_with_bases(config: Path, opened: Sequence[Path]) -> list[LostHook]:
 
 
 def _keep_bases(module: Module) -> str | None:
-    """Reduces a config's text to statements that name bases; ``None`` if none do."""
+    """Returns a config's statements that name bases, as text; ``None`` without any."""
     body = ast.parse(module.text).body
     kept: list[ast.stmt] = [
         statement
@@ -118,7 +118,7 @@ def _list_types(config: Mapping[str, Any]) -> list[str]:
 
 
 def _find_base(config: Path, name: str, opened: Sequence[Path]) -> Path:
-    """Finds the first base config, in the order of loading, whose text names a hook."""
+    """Finds the first base config, in loading order, whose text names a hook."""
     after = [path for path in opened if path.suffix == '.py' and path.is_file()]
     own = [number for number, path in enumerate(after) if path.samefile(config)]
     for base in after[max(own[:1], default=0) :]:
@@ -131,13 +131,13 @@ def _find_base(config: Path, name: str, opened: Sequence[Path]) -> Path:
 
 
 def _name_config(path: Path) -> str:
-    """Returns a config's path; ``package::config`` if it is an installed package's."""
+    """Returns a config's path; ``package::config`` for one in an installed package."""
     found = re.fullmatch(r'.*/(\w+)/\.mim/configs/(.+)', path.as_posix())
     return f'{found[1]}::{found[2]}' if found else str(path)
 
 
 def _phrase_cure(module: Module, inherited: Sequence[str], gone: Sequence[int]) -> str:
-    """Phrases a ``custom_hooks = [...]`` statement that keeps a base config's hooks."""
+    """Returns a ``custom_hooks = [...]`` statement that adds the base's hooks."""
     source = _KEY if module.is_lazy else f'_base_.{_KEY}'
     if len(gone) == len(inherited):
         kept = f'*{source}'

@@ -1,4 +1,4 @@
-"""Reads from a config what its training needs: data, work_dir, open files. Pure."""
+"""Finds in a config what its training needs: data, work_dir, open files. Pure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from mmgpu_hooks.config.loading import KeyPath
 from mmgpu_hooks.schema.checkup import MMENGINE_OPEN_FILES
 
 _READ_IN_TRAINING = ('train_dataloader', 'val_dataloader', 'val_evaluator')
-"""Config keys of the parts whose data a training reads.
+"""Config keys of the loaders and metrics whose data a training reads.
 
 Data of the test's loader and evaluator are read by a test alone."""
 
 
 class DataPlace(NamedTuple):
-    """A file or folder that a data set reads."""
+    """Path of a file or folder that a data set reads, and how it is read."""
 
     path: str
     is_remote: bool
-    """True if a backend other than the local disk reads the file or folder."""
+    """True if the file or folder is read by another backend than the local disk's."""
 
 
 def locate_work_dir(config: Mapping[str, Any], path: Path) -> str:
@@ -36,7 +36,7 @@ def locate_work_dir(config: Mapping[str, Any], path: Path) -> str:
 
 
 def locate_data(config: Mapping[str, Any]) -> list[DataPlace]:
-    """List the annotation files and image folders that a training reads."""
+    """List the annotation files and image folders that a config's training reads."""
     found: list[DataPlace] = []
     for name in _READ_IN_TRAINING:
         for part in _each_dict(config.get(name)):
@@ -80,7 +80,7 @@ def _text(value: Any) -> str:
 
 
 def read_open_files_limit(config: Mapping[str, Any]) -> int:
-    """Reads the soft limit on open files to which MMEngine raises a lower limit."""
+    """Returns the number of open files to which MMEngine raises a lower soft limit."""
     environment = config.get('env_cfg')
     limit = environment.get('resource_limit') if isinstance(environment, dict) else None
     if isinstance(limit, int) and 0 < limit < 2**63:
@@ -89,7 +89,7 @@ def read_open_files_limit(config: Mapping[str, Any]) -> int:
 
 
 def find_unregistered(config: Mapping[str, Any], place: KeyPath) -> bool:
-    """Returns True if MMEngine cannot find GPUEfficiencyHook as a config names it.
+    """Returns True if MMEngine does not know the ``type`` that names our hook.
 
     A name without its package is known only after the package was imported.
 

@@ -1,4 +1,4 @@
-"""Checks settings that change a config in memory, not in its file.
+"""Checks and merges settings that change a config in memory, not in its file.
 
 What a rewrite may set is judged as a rewrite judges it. Beyond that, any key goes that
 MMEngine merges into the config and that its Runner reads.
@@ -34,27 +34,27 @@ from mmgpu_hooks.config.settings import (
 from mmgpu_hooks.schema.text import phrase
 
 _ALIKE = 0.8
-"""Smallest similarity to a known key at which an unknown key counts as a typo."""
+"""Least similarity (0 to 1) to a known key at which an unknown key counts as a typo."""
 
 
 @dataclass(frozen=True)
 class Override:
-    """Config with settings that were changed in memory."""
+    """Loaded config with settings changed in memory, and the changes made."""
 
     changes: Mapping[str, SettingValue]
-    """Changed settings by dotted key: requested ones, and those that follow.
+    """Changed settings by dotted key: those asked for, and those that follow from them.
 
     Settings that hold already are left out."""
     config: FlatConfig
     """Loaded config with the changed settings, merged by MMEngine."""
     unknown: tuple[str, ...]
-    """Requested keys that the config lacks, and that perhaps nothing reads."""
+    """Asked keys that were not in the config and may be read by nothing."""
 
 
 def override_settings(
     path: Path, before: FlatConfig, wanted: Mapping[str, SettingValue]
 ) -> Override:
-    """Checks settings for a config, and merges them into it by MMEngine.
+    """Checks settings for a config; returns the config with them, merged by MMEngine.
 
     Args:
         path: Of the config.
@@ -94,7 +94,7 @@ def override_settings(
 
 
 def _is_known(config: FlatConfig, dotted: str, value: SettingValue) -> bool:
-    """Returns True if a config has a key, False if it lacks the key but might have it.
+    """Returns True if a config has a key; False if it has not, but could have it.
 
     Raises:
         RefusedError: If it cannot have it, or the key is a misspelt one.
@@ -126,7 +126,7 @@ def _is_known(config: FlatConfig, dotted: str, value: SettingValue) -> bool:
 
 
 def _expect_names(config: FlatConfig, path: KeyPath, known: int) -> None:
-    """Refuses a key with a list index where a config has no list.
+    """Raises a `RefusedError` for a list index where the config has no list.
 
     MMEngine would make a dict with the index as a key.
 
@@ -152,7 +152,7 @@ def _expect_names(config: FlatConfig, path: KeyPath, known: int) -> None:
 
 
 def _expect_read(config: FlatConfig, root: str) -> None:
-    """Refuses a top-level config name that nothing reads after the config is loaded."""
+    """Raises a `RefusedError` for a top-level name that nothing reads after loading."""
     if root == 'custom_imports':
         raise RefusedError(
             phrase(
@@ -183,7 +183,7 @@ def _expect_read(config: FlatConfig, root: str) -> None:
 
 
 def _expect_place(config: FlatConfig, parent: KeyPath, name: str) -> None:
-    """Refuses a config key that the value above it cannot have, or a misspelt key."""
+    """Raises a `RefusedError` for a key that its parent cannot have, or misspelt."""
     dotted, found = '.'.join(parent), config.get(parent)
     if parent in config and not isinstance(found, Container):
         raise RefusedError(

@@ -1,4 +1,4 @@
-"""Applies recommended settings to the user's config, or to the run's copy of it.
+"""Rewrites the user's config, or a run's copy of it, as recommended.
 
 The user's file and the copy that MMEngine dumped are both loaded. Where they are equal
 (but for what a start sets: ``work_dir``, ``launcher``, resuming) the text is one
@@ -36,7 +36,7 @@ from mmgpu_hooks.schema.text import Text, phrase
 NICE_KEY = BY_NAME['worker_nice'].key()
 
 _OF_START = ('work_dir', 'launcher')
-"""Top-level config names that a script sets at each start, over the config's value."""
+"""Top-level config names whose values a script may replace at each start."""
 _OF_RESUMING = ('resume', 'load_from')
 """Top-level config names that ``tools/train.py --resume`` sets."""
 _WITH_WEIGHTS = """\
@@ -53,20 +53,20 @@ _WITH_WORK_DIR = """\
 
 
 class Applied(NamedTuple):
-    """Result of rewriting a config by a recommendation."""
+    """Outcome of a rewrite as recommended, with the changes that it contains."""
 
     outcome: RewriteOutcome
     recommendation: Recommendation
-    """Recommendation, reduced to what the rewritten config contains."""
+    """Recommendation without the changes that the config could not take."""
     notes: tuple[Text, ...] = ()
-    """Sentences on recommended changes that were left out."""
+    """Sentences on recommended changes that the config could not take."""
 
 
 def apply_recommended(
     found: Recommendation,
     rewrite: Callable[[Mapping[str, SettingValue]], RewriteOutcome],
 ) -> Applied:
-    """Rewrite a config as recommended, leaving out changes that it cannot take.
+    """Rewrite a config as recommended, without changes that it cannot take.
 
     Args:
         found: What is recommended; at least one change.
@@ -102,7 +102,7 @@ def apply_recommended(
 def write_beside_run(
     found: Recommendation, config_path: str | None, files: RunFiles
 ) -> Applied:
-    """Write a recommended config into the folder of the judged training run.
+    """Write a recommended config for a run into the folder of that run.
 
     It trains what the run trained: a child of the user's config where that is what
     the run was started with, else the run's own copy with the changes.
@@ -141,7 +141,7 @@ def write_beside_run(
 def _list_texts(
     config: str | None, copy: Path, target: Path
 ) -> Iterator[tuple[str, FlatConfig]]:
-    """Lists config texts that repeat a run's training, each with its loaded values.
+    """Lists texts of configs that repeat a run's training, with loaded values.
 
     The shortest comes first.
 
@@ -159,7 +159,7 @@ def _list_texts(
 
 
 def _inherit(config: str, target: Path) -> tuple[str, FlatConfig] | None:
-    """Makes and loads a config text with a base config; ``None`` if that fails."""
+    """Returns text and values of a config that inherits another, or ``None``."""
     text = f'_base_ = {config!r}\n'
     try:
         if _lies_in_run_folder(Path(config)):
@@ -195,7 +195,7 @@ def _load(config: str | None) -> FlatConfig | None:
 def _start_anew(
     text: str, trained: FlatConfig, own: FlatConfig | None
 ) -> tuple[str, FlatConfig]:
-    """Turns a run's copy of its config into one that trains from the start.
+    """Returns a run's config copy changed to train from the start, not to resume.
 
     It trains from the start, and not into the folder of the run: tools/train.py names
     one by the config where the config itself names none.
@@ -238,7 +238,7 @@ def _start_anew(
 
 
 def _find_first_weights(own: FlatConfig | None) -> str | None:
-    """Finds the weights (``load_from``) that a training from the start loads."""
+    """Finds the path of the weights (``load_from``) with which a run first started."""
     weights = own.get(('load_from',)) if own is not None else None
     # a config that resumes names its own checkpoint there
     is_first = isinstance(weights, str) and own is not None and not own.get(('resume',))

@@ -1,4 +1,4 @@
-"""Allowed values of all known config keys: type, range, and text for errors. Pure.
+"""Allowed values of known config keys (type, range), and texts for refused ones. Pure.
 
 Settings that are tuned say so themselves (``recommend/settings/``), arguments of our
 hook in ``hook_arguments.py``; here both are found by key.
@@ -24,27 +24,27 @@ LOADER_SETTINGS: Mapping[str, Values] = {
 RESTING: Mapping[str, Any] = {
     setting.name: setting.resting for setting in SETTINGS if setting.resting is not ...
 }
-"""Values that PyTorch demands of worker settings if there are no workers."""
+"""Values of worker settings that PyTorch demands when ``num_workers`` is 0, by name."""
 
 OTHER_SETTINGS: Mapping[str, Values] = {
     setting.key(): setting.values
     for setting in SETTINGS
     if not setting.is_of_loader and not setting.place.startswith(HOOK_ROOTS)
 }
-"""Allowed values of settings outside of loaders and hooks, by dotted key."""
+"""Allowed values of tunable settings outside of loaders and hooks, by dotted key."""
 
 HOOK_SETTINGS: Mapping[str, Values] = {
     setting.name: setting.values
     for setting in SETTINGS
     if setting.place.startswith(HOOK_ROOTS)
 }
-"""Allowed values of hook arguments that are tuned as settings, by name.
+"""Allowed values of tunable hook arguments, by name of the argument.
 
 The hook may stand anywhere in a config."""
 
 
 def describe_refusal(dotted: str, value: Any) -> str | None:
-    """Says what a setting's value should have been; ``None`` if the value is accepted.
+    """Returns which values a setting may have; ``None`` if the given one is allowed.
 
     Args:
         dotted: Key in a config.

@@ -25,19 +25,19 @@ from mmgpu_hooks.config.syntax import (
 )
 
 _MOST = 20
-"""Maximum number of statements removed from a config for one hook; 1 or 2 are usual."""
+"""Maximum number of statements to remove from a config's text for one hook."""
 
 
 @dataclass(frozen=True)
 class _Spelled:
-    """Place of a hook in a config's text: entry of a dict or list, or statement."""
+    """Place of a hook in a config's text: entry of a dict or list, or a statement."""
 
     statement: ast.stmt
     display: Display | ast.List | None = None
     index: int = 0
 
     def remove(self, module: Module) -> Replacement | None:
-        """Makes the edit that removes the hook from the text; ``None`` if unclear."""
+        """Makes the edit that removes the hook; ``None`` if it cannot be made."""
         if self.display is None:
             return _remove_statement(module, self.statement)
         if len(parse_entries(self.display)) == 1:
@@ -48,7 +48,7 @@ class _Spelled:
         return _remove_entry(module, self.display, self.index)
 
     def _is_appended(self, module: Module) -> bool:
-        """Returns True for the statement that ``mmgpu enable`` adds to a config."""
+        """Returns True if the statement looks appended by ``mmgpu enable``."""
         value, line = getattr(self.statement, 'value', None), self.statement.lineno
         return (
             value is self.display
@@ -60,7 +60,7 @@ class _Spelled:
 
 
 def remove_hooks(text: str, config: FlatConfig, places: Iterable[KeyPath]) -> str:
-    """Removes a hook from a config's text at each of the given places.
+    """Returns a config's text without the hooks at the given key paths.
 
     Args:
         text: Source of the config.
@@ -82,7 +82,7 @@ def remove_hooks(text: str, config: FlatConfig, places: Iterable[KeyPath]) -> st
 
 
 def append_pops(text: str, form: str, places: Iterable[KeyPath]) -> str:
-    """Adds ``.pop(...)`` statements to a config, to remove inherited hooks.
+    """Appends ``.pop(...)`` statements to a config's text, to remove inherited hooks.
 
     Args:
         text: Source of the config.
@@ -95,7 +95,7 @@ def append_pops(text: str, form: str, places: Iterable[KeyPath]) -> str:
 
 
 def remove_from_config(config: FlatConfig, places: Iterable[KeyPath]) -> FlatConfig:
-    """Returns a loaded config without the hook at the given places."""
+    """Returns a loaded config's values without the hooks at the given key paths."""
     gone = set(places)
     listed = sorted(int(key) for root, key in gone if root == 'custom_hooks')
     found: FlatConfig = {}
@@ -115,7 +115,7 @@ def remove_from_config(config: FlatConfig, places: Iterable[KeyPath]) -> FlatCon
 
 
 def list_bases(module: Module) -> str:
-    """Returns the names in a config's ``_base_``, joined by commas; '' without one."""
+    """Returns the names in a config's ``_base_``, joined by commas; may be empty."""
     for statement in module.body:
         if isinstance(statement, ast.Assign) and (
             parse_chain(statement.targets[0]) == ('_base_',)
@@ -145,7 +145,7 @@ def _locate(module: Module, config: FlatConfig, place: KeyPath) -> _Spelled | No
 
 
 def _locate_in_list(module: Module, index: int, size: int) -> _Spelled | None:
-    """Finds an element of ``custom_hooks`` in the last statement with that list."""
+    """Finds a hook's place in the last statement that sets ``custom_hooks``."""
     for statement in reversed(module.body):
         target = _target_of(statement)
         if target is None or parse_chain(target)[-1:] != ('custom_hooks',):
@@ -167,7 +167,7 @@ def _locate_in_list(module: Module, index: int, size: int) -> _Spelled | None:
 
 
 def _target_of(statement: ast.stmt) -> ast.expr | None:
-    """Returns the variable that a statement sets, extends or calls a method of."""
+    """Returns the variable that a statement assigns, extends or calls a method of."""
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         return statement.targets[0]
     if isinstance(statement, (ast.AnnAssign, ast.AugAssign)):
@@ -179,7 +179,7 @@ def _target_of(statement: ast.stmt) -> ast.expr | None:
 
 
 def _is_ours(node: ast.expr) -> bool:
-    """Returns True for a ``dict(type=...)`` of GPUEfficiencyHook."""
+    """Returns True if an expression is ``dict(type=...)`` of GPUEfficiencyHook."""
     if not isinstance(node, (ast.Call, ast.Dict)) or not is_display(node):
         return False
     types = [entry.value for entry in parse_entries(node) if entry.key == 'type']

@@ -1,4 +1,4 @@
-"""Rewrites settings of a config file: functions for scripts and commands.
+"""Rewrites settings of a config file and proves the result: the functions to call.
 
 Everything is proven in memory first; the target then appears in one atomic step
 or not at all.
@@ -74,7 +74,7 @@ SUFFIX: Final = '_recommended'
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a config rewrite, such as where to write the result."""
+    """Options of a config rewrite: where the result goes, and if it is written."""
 
     output: Path | None = None
     in_place: bool = False
@@ -84,7 +84,7 @@ class Options:
 
 @dataclass(frozen=True)
 class RewriteOutcome:
-    """Result of one config rewrite, even if it was refused."""
+    """Result of a config rewrite: status, texts, changes, or why it was refused."""
 
     status: Literal['rewritten', 'unchanged', 'refused']
     """Outcome of the config rewrite: new text, no change needed, or refused.
@@ -107,16 +107,16 @@ class RewriteOutcome:
     """Reason why the rewrite was refused, in one sentence."""
 
     backup: Path | None = None
-    """Backup of the overwritten file, if that had other content."""
+    """Path of the backup of the overwritten file; ``None`` if none was needed."""
 
     changes: Mapping[str, SettingValue] = field(default_factory=dict)
-    """Settings that the rewrite changes, by dotted key, and those that follow."""
+    """New values by dotted key: of asked settings, and those that follow from them."""
 
     notes: tuple[str, ...] = ()
-    """Sentences about the rewrite that the user should know."""
+    """Sentences for the user about the rewrite."""
 
     cfg_options: str | None = None
-    """Argument of ``tools/train.py`` with the same effect on the original config.
+    """Options of ``tools/train.py`` that change the original config alike.
 
     Quoted for a shell; ``None`` where nothing changes."""
 
@@ -127,10 +127,10 @@ class RewriteOutcome:
 _HOOKS = ('default_hooks',)
 
 _Choose = Callable[[FlatConfig], Mapping[str, SettingValue]]
-"""Function that chooses the settings to change in a loaded config."""
+"""Type: function that returns the settings to change in a loaded config."""
 
 _Write = Callable[[SourceFile, bytes], Optional[Path]]
-"""Function that writes a config's new bytes; returns the backup, if any."""
+"""Type: function that writes a config's new bytes and returns the backup's path."""
 
 
 def rewrite_config(
@@ -142,7 +142,7 @@ def rewrite_config(
     dry_run: bool = False,
     suffix: str = SUFFIX,
 ) -> RewriteOutcome:
-    """Changes settings of a config file, and proves the result by loading it.
+    """Changes settings of a config file, and proves by loading that only they changed.
 
     The edit touches nothing else in the text. In the config as MMEngine loads it only
     the settings change, and a variable that holds one of them where nothing else uses
@@ -181,7 +181,7 @@ def rewrite_config(
 def write_variant(
     text: str, loaded: FlatConfig, output: Path, settings: Mapping[str, SettingValue]
 ) -> RewriteOutcome:
-    """Writes a config text with changed settings to a file, proven by loading.
+    """Writes a copy of a config's text with changed settings, proven by loading.
 
     The proof is that of :func:`rewrite_config`: against what the text itself loads as.
 
@@ -200,7 +200,7 @@ def write_variant(
 def enable_hook(
     source: Path, options: Options, *, is_tuned: bool = False
 ) -> RewriteOutcome:
-    """Adds ``GPUEfficiencyHook`` to a config, and keeps all other hooks.
+    """Adds GPUEfficiencyHook to a config file, and proves that other hooks stay.
 
     See :func:`rewrite_config` for the options and the result.
 
@@ -215,7 +215,7 @@ def enable_hook(
 
 
 def disable_hook(source: Path, options: Options) -> RewriteOutcome:
-    """Removes ``GPUEfficiencyHook`` from a config, wherever it stands.
+    """Removes GPUEfficiencyHook from a config file, wherever it is named there.
 
     See :func:`rewrite_config` for the options and the result.
     """
@@ -285,7 +285,7 @@ def _edit_and_write(
 def _edit_text(
     text: str, loaded: FlatConfig, output: Path, settings: Mapping[str, SettingValue]
 ) -> RewriteOutcome:
-    """Edits a config text that is in no file, and writes the result to one."""
+    """Edits a config's text that is in no file, and writes the result to a file."""
     import_mmengine()
     job = _Job(output, output, Module(text), text, loaded)
     try:
@@ -315,7 +315,7 @@ def _edit_text(
 def _prove(
     source: Path, target: Path, edit: Callable[[_Job], None], write: _Write | None
 ) -> RewriteOutcome:
-    """Reads a config, proves an edit of its text, and calls ``write`` if given."""
+    """Reads and edits a config, proves the edit by loading, and writes if asked."""
     original = read_source(source)
     text = original.text
     job = _Job(source, target, Module(text), text)
@@ -343,12 +343,12 @@ def _root(dotted: str) -> str:
 
 
 class _NotOnlyError(RefusedError):
-    """Error if an edited config loads with other changes than the requested ones."""
+    """Raised when an edited config, once loaded, has changes nobody asked for."""
 
 
 @dataclass
 class _Job:
-    """Config rewrite in progress: edits in memory, and their proof. Writes no file."""
+    """Rewrite of a config in memory: edits the text, proves each edit by loading."""
 
     source: Path
     target: Path
@@ -357,15 +357,15 @@ class _Job:
     """Text of the config after the edits so far."""
 
     loaded: FlatConfig | None = None
-    """Original config as MMEngine loads it; ``None`` if it is still to be loaded."""
+    """Original config's values, as MMEngine loads them; ``None`` until loaded."""
     changes: dict[str, SettingValue] = field(default_factory=dict)
     done: dict[str, SettingValue] = field(default_factory=dict)
-    """Settings and variables edited so far, by key, with their new values."""
+    """New values of settings and variables that were edited so far, by key."""
     notes: list[str] = field(default_factory=list)
     cfg_options: str | None = None
 
     def prove(self, choose: _Choose) -> None:
-        """Edits settings in a config's text, and proves each by loading the result.
+        """Edits settings in a config's text, and proves each edit by loading it.
 
         Raises:
             RefusedError: If one cannot be made, or its proof fails.
@@ -436,7 +436,7 @@ class _Job:
     def _find_disabled(
         self, before: FlatConfig, expected: FlatConfig, places: list[KeyPath]
     ) -> str | None:
-        """Finds the smallest edit that removes GPUEfficiencyHook and nothing else."""
+        """Returns the least edited text that loads without GPUEfficiencyHook."""
         listed = [place for place in places if place[0] == 'custom_hooks']
         # what is bound here is merged over a base, or stands in for it
         forms = ('{}',) if self.original.is_lazy else ('_base_.{}', '{}')
@@ -455,7 +455,7 @@ class _Job:
     def _prove_disabled(
         self, before: FlatConfig, expected: FlatConfig, text: str
     ) -> list[KeyPath] | None:
-        """Loads an edited config; ``None`` if as expected, else hooks still in it."""
+        """Loads an edited config; ``None`` if as expected, else our hooks in it."""
         try:
             after = self._load(text)
         except RefusedError:
@@ -492,7 +492,7 @@ class _Job:
             ) from error
 
     def _group(self) -> list[dict[str, SettingValue]]:
-        """Groups the changed settings by their top-level name in the config."""
+        """Lists the changed settings in groups of the same top-level name."""
         groups: dict[str, dict[str, SettingValue]] = {}
         for dotted, value in self.changes.items():
             groups.setdefault(_root(dotted), {})[dotted] = value
@@ -503,7 +503,7 @@ class _Job:
     def _edit(
         self, before: FlatConfig, group: Mapping[str, SettingValue]
     ) -> FlatConfig:
-        """Edits settings of one top-level config name: where spelled, or at the end."""
+        """Edits settings of one top-level name; returns the newly loaded config."""
         root = _root(next(iter(group)))
         try:
             return self._try(before, group, None)
@@ -552,7 +552,7 @@ class _Job:
             ) from error
 
     def _allow_own_name(self, before: FlatConfig, after: FlatConfig) -> None:
-        """Accepts a ``work_dir`` that changed with the new file's name, nothing else.
+        """Takes the new file's name in ``work_dir`` as expected; refuses it elsewhere.
 
         Raises:
             RefusedError: If MMEngine fills the file's name into another value.

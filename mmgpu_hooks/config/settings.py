@@ -31,14 +31,14 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 from mmgpu_hooks.schema.values import FAST_METRIC
 
 HOOK_KEY = 'gpu_efficiency'
-"""Key of GPUEfficiencyHook in ``default_hooks``."""
+"""Key of ``default_hooks`` under which commands write GPUEfficiencyHook."""
 _PLACE = ('default_hooks', HOOK_KEY)
 
 EVALUATORS = ('val_evaluator', 'test_evaluator')
 _METRICS = ('CocoMetric', 'FastCocoMetric')
-"""Metric classes that a config rewrite may replace by each other."""
+"""Names of the COCO metric classes that a rewrite may exchange for one another."""
 _METRIC_TYPES = (FAST_METRIC, 'CocoMetric', 'mmdet.CocoMetric')
-"""Values that a config rewrite may give the ``type`` of a COCO metric."""
+"""Values of a COCO metric's ``type`` that a rewrite may write."""
 
 _KEY = re.compile(
     r'((train|val|test)_dataloader|default_hooks\.[^\W\d]\w*)'
@@ -50,10 +50,10 @@ OF_WORKERS: dict[str, SettingValue] = {
     'multiprocessing_context': None,
     'timeout': 0,
 }
-"""DataLoader keys that need workers, with PyTorch's value for no workers."""
+"""DataLoader keys that need workers, each with PyTorch's value without workers."""
 
 _OF_BATCHES = ('drop_last', 'num_batch_per_epoch', 'batch_sampler')
-"""DataLoader keys that need batches of known size."""
+"""DataLoader keys that cannot be used with ``batch_size=None``."""
 _OBJECTS = (
     'dataset',
     'sampler',
@@ -62,10 +62,10 @@ _OBJECTS = (
     'worker_init_fn',
     'generator',
 )
-"""DataLoader keys from which MMEngine builds an object; plain values are refused."""
+"""DataLoader keys whose values MMEngine builds to objects; plain values are refused."""
 
 OF_MMENGINE = ('num_batch_per_epoch',)
-"""DataLoader keys that MMEngine removes before PyTorch sees the others."""
+"""DataLoader keys that MMEngine itself uses and does not pass on to PyTorch."""
 OF_LOADER: tuple[str, ...] = (
     *(name for name in LOADER_SETTINGS if name not in (*OF_WORKERS, *OF_MMENGINE)),
     *OF_WORKERS,
@@ -75,7 +75,7 @@ OF_LOADER: tuple[str, ...] = (
     'in_order',
     *OF_MMENGINE,
 )
-"""Keys that a DataLoader may have in a config: PyTorch's and MMEngine's."""
+"""DataLoader keys that a config may have, PyTorch's and MMEngine's own."""
 OF_OUR_HOOK: tuple[str, ...] = ('type', 'priority', *ARGUMENTS)
 OF_RUNNER: tuple[str, ...] = (
     'model',
@@ -119,7 +119,7 @@ Others are variables of the config, and used up when it has been read."""
 
 
 def find_hooks(config: FlatConfig) -> list[KeyPath]:
-    """Lists the places of GPUEfficiencyHook in a loaded config."""
+    """Lists the key paths of GPUEfficiencyHook in a loaded config."""
     return [
         path[:-1]
         for path, value in config.items()
@@ -131,7 +131,7 @@ def find_hooks(config: FlatConfig) -> list[KeyPath]:
 
 
 def parse_settings(settings: Mapping[str, SettingValue]) -> dict[str, SettingValue]:
-    """Checks keys and values of the settings requested from a config rewrite.
+    """Checks requested settings, keys and values; returns them by dotted key.
 
     Raises:
         RefusedError: If a key is none that may be set or a value has no literal.
@@ -177,7 +177,7 @@ def parse_settings(settings: Mapping[str, SettingValue]) -> dict[str, SettingVal
 
 
 def expect_plain(dotted: str, value: object) -> None:
-    """Refuses a setting's value other than a bool, finite number, string or None.
+    """Raises a `RefusedError` if a value is no bool, finite number, string or None.
 
     Raises:
         RefusedError: If it is a list, a dict, infinite or no number.
@@ -195,7 +195,7 @@ def expect_plain(dotted: str, value: object) -> None:
 
 
 def is_rewritable(config: FlatConfig, dotted: str) -> bool:
-    """Returns True if a rewrite can check and set a config key.
+    """Returns True if a rewrite of a config may set a key and can check its value.
 
     Args:
         config: As loaded.
@@ -209,7 +209,7 @@ def is_rewritable(config: FlatConfig, dotted: str) -> bool:
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, SettingValue]:
-    """Parses ``key=value`` words as ``tools/train.py --cfg-options`` does.
+    """Parses words ``key=value`` to settings, as ``tools/train.py --cfg-options`` does.
 
     Args:
         assignments: Such as ``train_dataloader.num_workers=8``.
@@ -261,7 +261,7 @@ def render_cfg_options(changes: Mapping[str, SettingValue]) -> str | None:
 def complete_settings(
     before: FlatConfig, wanted: Mapping[str, SettingValue]
 ) -> dict[str, SettingValue]:
-    """Adds resets of the worker settings that ``num_workers=0`` forbids.
+    """Returns settings, with resets of worker settings that ``num_workers=0`` forbids.
 
     Args:
         before: The loaded config.
@@ -298,7 +298,7 @@ def complete_settings(
 def _refuse_unbatched(
     before: FlatConfig, wanted: Mapping[str, SettingValue], loader: str
 ) -> None:
-    """Refuses ``batch_size=None``, if other keys need batches.
+    """Raises a `RefusedError` if ``batch_size=None`` conflicts with other keys.
 
     Raises:
         RefusedError: If one of both is asked for and the other is there.
@@ -330,7 +330,7 @@ def verify_changes(
     changes: Mapping[str, SettingValue],
     module: Module | None = None,
 ) -> None:
-    """Refuses changed settings for which a loaded config has no place.
+    """Raises a `RefusedError` for settings for which a loaded config has no place.
 
     Args:
         config: As loaded.
@@ -383,7 +383,7 @@ def _verify_known(held: Collection[KeyPath], path: KeyPath) -> None:
 
 
 def suggest_name(name: str, known: Iterable[str], others: Text) -> Text:
-    """Phrases a hint at the known name that a mistyped name resembles.
+    """Phrases a hint at the known name that is most like a mistyped one.
 
     Args:
         name: As it was typed.
@@ -395,7 +395,7 @@ def suggest_name(name: str, known: Iterable[str], others: Text) -> Text:
 
 
 def _refuse_plain(config: FlatConfig, path: KeyPath, value: SettingValue) -> None:
-    """Refuses a plain value for a loader key from which MMEngine builds an object.
+    """Raises a `RefusedError` for a plain value where MMEngine builds an object.
 
     Another class of loader may take it.
     """
@@ -452,7 +452,7 @@ def _verify_evaluator(
 def _refuse_list(
     config: FlatConfig, name: str, value: SettingValue, module: Module | None
 ) -> None:
-    """Refuses a list of evaluators, and says how to change it by hand."""
+    """Raises a `RefusedError` for a list of evaluators; says how to edit it by hand."""
     indices = [
         int(path[1])
         for path, kind in config.items()
@@ -485,7 +485,7 @@ def _refuse_list(
 
 
 def _find_line(module: Module, name: str, index: int) -> int | None:
-    """Finds the line of a config's text with the ``type`` of a list's entry."""
+    """Finds the number of the line with the ``type`` of a list's entry, in a config."""
     node = locate_setting(module, (name,)).node
     if not isinstance(node, (ast.List, ast.Tuple)) or index >= len(node.elts):
         return None
@@ -520,7 +520,7 @@ def _verify_hook(
 
 
 def describe_metric(changes: Mapping[str, SettingValue]) -> Iterator[str]:
-    """Says what a config with FastCocoMetric needs.
+    """Sentences on what a config needs to validate with FastCocoMetric.
 
     Args:
         changes: By dotted key.
@@ -539,7 +539,7 @@ def describe_metric(changes: Mapping[str, SettingValue]) -> Iterator[str]:
 def describe_recipe(
     config: FlatConfig, changes: Mapping[str, SettingValue]
 ) -> Iterator[str]:
-    """Says how another batch size affects learning rate and training length.
+    """Sentences on how another batch size affects learning rate and training length.
 
     The linear scaling rule (Goyal et al. 2017, https://arxiv.org/abs/1706.02677): k
     times the batch, k times the rate.
@@ -578,7 +578,7 @@ def describe_recipe(
 
 
 def _describe_length(config: FlatConfig, times: float) -> Iterator[str]:
-    """Says how a batch ``times`` as large changes the length of a training."""
+    """Sentence on how a batch ``times`` as large changes the length of a training."""
     iterations = config.get(('train_cfg', 'max_iters'))
     epochs = config.get(('train_cfg', 'max_epochs'))
     if isinstance(iterations, int):
@@ -611,7 +611,7 @@ def _describe_length(config: FlatConfig, times: float) -> Iterator[str]:
 
 
 def _find_iteration_schedulers(config: FlatConfig) -> Iterator[str]:
-    """Yields names of parameter schedulers that count iterations instead of epochs."""
+    """Yields names, with ends, of parameter schedulers that count iterations."""
     for path, by_epoch in config.items():
         is_scheduler = path[:1] == ('param_scheduler',)
         if is_scheduler and path[-1] == 'by_epoch' and not by_epoch:
@@ -624,7 +624,7 @@ def _find_iteration_schedulers(config: FlatConfig) -> Iterator[str]:
 def enabling_settings(
     before: FlatConfig, *, is_tuned: bool = False
 ) -> dict[str, SettingValue]:
-    """Returns the settings that add GPUEfficiencyHook; none if it is already there.
+    """Returns settings that add GPUEfficiencyHook; empty if the config has it.
 
     It goes into ``default_hooks``, which MMEngine merges with the base's; a
     ``custom_hooks`` list would replace the base's list.

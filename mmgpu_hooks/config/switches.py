@@ -1,4 +1,4 @@
-"""Environment variables that switch GPUEfficiencyHook on and off, and their values.
+"""Environment variables that switch GPUEfficiencyHook on or off, and what they hold.
 
 ``mmgpu run`` sets them, its children inherit them, and the hook reads them.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from mmgpu_hooks.config.hook_arguments import check_argument
 
 RUN = 'MMGPU_RUN'
-"""Environment variable that switches GPUEfficiencyHook on in MMEngine trainings.
+"""Environment variable with the arguments of a hook added to each MMEngine training.
 
 Every one of them then has the hook; the variable holds its arguments, as JSON."""
 DISABLE = 'MMGPU_DISABLE'
@@ -27,7 +27,7 @@ A hook that a config names is off, too."""
 SWITCHES = (RUN, DISABLE)
 
 INJECTED = Path(__file__).resolve().parents[1] / 'injected'
-"""Folder with a ``sitecustomize`` that ``mmgpu run`` puts on ``PYTHONPATH``."""
+"""Folder of the ``sitecustomize`` module that ``mmgpu run`` adds to ``PYTHONPATH``."""
 
 
 def is_disabled(environ: Mapping[str, str]) -> bool:
@@ -38,7 +38,7 @@ def is_disabled(environ: Mapping[str, str]) -> bool:
 def switch_on(
     environ: Mapping[str, str], arguments: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Returns an environment in which each MMEngine training gets GPUEfficiencyHook.
+    """Returns an environment in which MMEngine trainings get GPUEfficiencyHook.
 
     Args:
         environ: The environment as it is.
@@ -55,7 +55,7 @@ def switch_on(
 
 
 def compile_injected() -> None:
-    """Compiles ``sitecustomize`` for ``mmgpu run`` into Python's cache.
+    """Compiles ``mmgpu run``'s ``sitecustomize`` module into Python's cache.
 
     Each Python below would compile it anew, in some 3 ms, where
     ``PYTHONDONTWRITEBYTECODE`` is set. One that is there and valid stays; where it may
@@ -71,7 +71,7 @@ def compile_injected() -> None:
 
 
 def read_arguments(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Reads GPUEfficiencyHook's arguments from the environment variable MMGPU_RUN.
+    """Returns GPUEfficiencyHook's arguments by name, from the variable MMGPU_RUN.
 
     Raises:
         ValueError: If they are none that the hook can be built with.
@@ -86,7 +86,7 @@ def read_arguments(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def render_options(arguments: Mapping[str, Any]) -> list[str]:
-    """Returns GPUEfficiencyHook's arguments as command line words of ``mmgpu run``."""
+    """Returns GPUEfficiencyHook's arguments as options of ``mmgpu run``."""
     words = []
     for name, value in arguments.items():
         option = name.removesuffix('_s').replace('_', '-')

@@ -1,4 +1,4 @@
-"""Parses a config's text by ``ast``, and finds where a setting is spelled. Pure.
+"""Parses a config's text by ``ast``, and finds where a setting is written. Pure.
 
 The last statement that sets it decides. What is not understood is found nowhere: the
 setting then gets a statement of its own at the end, and the proof is the judge.
@@ -16,16 +16,16 @@ from mmgpu_hooks.config.loading import KeyPath, RefusedError
 from mmgpu_hooks.schema.text import phrase
 
 Display = Union[ast.Call, ast.Dict]
-"""Syntax node of a ``dict(...)``, an ``x.update(...)`` or a ``{...}``."""
+"""Type: syntax node of a ``dict(...)``, an ``x.update(...)`` or a ``{...}``."""
 
 UNKNOWN = '?'
-"""Placeholder for a subscript that is neither a string nor an integer literal."""
+"""Key that stands for a subscript other than a string or integer literal."""
 
 _LINE = re.compile(r'[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+\Z')
 
 
 class Module:
-    """Text of a config, with its syntax tree by ``ast``.
+    """Parsed config: its text, its lines and its syntax tree by ``ast``.
 
     Args:
         text: Its source.
@@ -63,7 +63,7 @@ class Module:
             self._starts.append(self._starts[-1] + len(line))
 
     def offset(self, line: int, column: int) -> int:
-        """Returns the text index for ast's line and column, which counts bytes."""
+        """Returns the index in the text for ast's line and column (bytes)."""
         start = self._starts[line - 1]
         if not column or (text := self.lines[line - 1]).isascii():
             return start + column
@@ -79,7 +79,7 @@ class Module:
         return self.text[slice(*self.span(node))]
 
     def list_uses(self, name: str) -> list[ast.Name]:
-        """Lists the syntax nodes of a config that read or set a variable."""
+        """Lists the syntax nodes of a config that read or set a given variable."""
         return [
             node
             for statement in self.body
@@ -90,7 +90,7 @@ class Module:
         ]
 
     def is_bound(self, name: str) -> bool:
-        """Returns True if a config itself sets a name, not only its bases."""
+        """Returns True if the config's own text sets a name, not only a base's text."""
         return any(isinstance(use.ctx, ast.Store) for use in self.list_uses(name))
 
 
@@ -107,7 +107,7 @@ def is_read_base(statement: ast.stmt) -> bool:
 
 
 def parse_chain(node: ast.AST) -> tuple[str, ...]:
-    """Parses the expression ``a.b['c'][0]`` to ``('a', 'b', 'c', '0')``."""
+    """Parses the expression ``a.b['c'][0]`` to keys ``('a', 'b', 'c', '0')``."""
     if isinstance(node, ast.Name):
         return (node.id,)
     if isinstance(node, ast.Attribute):
@@ -126,7 +126,7 @@ def parse_string(node: ast.AST | None) -> str | None:
 
 
 def is_literal(node: ast.expr) -> bool:
-    """Returns True if an expression is a single literal: no name, dict or list."""
+    """Returns True if an expression is a literal other than a dict or list."""
     try:
         value = ast.literal_eval(node)
     except (ValueError, SyntaxError, TypeError, RecursionError):
@@ -143,31 +143,31 @@ def is_display(node: ast.AST | None) -> bool:
 
 @dataclass(frozen=True)
 class Entry:
-    """Entry of a ``dict(...)`` or list in a config's text."""
+    """Entry of a ``dict(...)`` or list in a config's text: key, value, place."""
 
     key: str | None
-    """Key of a dict's entry; ``None`` for ``**x``, ``x`` or ``{x: y}``."""
+    """Key of the entry in a dict; ``None`` for ``**x``, ``x`` or ``{x: y}``."""
 
     value: Any
-    """Syntax node of the value in an entry of a ``dict(...)`` or list."""
+    """Syntax node of the entry's value."""
 
     stop: int = 0
-    """Index in the text after the entry, its closing brackets included."""
+    """Index in the text at which the entry ends, with any brackets around its value."""
 
     comma: int | None = None
-    """Index of the comma after the entry; ``None`` after a last entry without one."""
+    """Index in the text of the comma after the entry; ``None`` without a comma."""
 
     gap: str = ''
-    """Text between the entry (or its comma) and the next entry or the bracket."""
+    """Text from the entry's end (or its comma) to the next entry or closing bracket."""
 
     @property
     def tail(self) -> int:
-        """Index in the text at which the gap after the entry starts."""
+        """Index in the text at which the gap after the entry and its comma starts."""
         return self.stop if self.comma is None else self.comma + 1
 
 
 def parse_entries(display: Display | ast.List) -> list[Entry]:
-    """Lists the entries of a ``dict(...)`` or list in the order of the text."""
+    """Lists the entries of a ``dict(...)`` or list, in the order of the text."""
     if isinstance(display, ast.List):
         return [Entry(None, value) for value in display.elts]
     if isinstance(display, ast.Dict):
@@ -180,22 +180,22 @@ def parse_entries(display: Display | ast.List) -> list[Entry]:
 
 @dataclass(frozen=True)
 class SettingPlace:
-    """Place in a config's text where a setting is spelled, or best added."""
+    """Place in a config's text where a setting is written or can be added."""
 
     kind: Literal['value', 'missing', 'nowhere']
-    """Kind of the place: setting is spelled, missing in a dict, or nowhere.
+    """Kind of the place: the setting is written there, missing in a dict, or nowhere.
 
     ``value``: ``node`` is its value; ``missing``: ``node`` is the display that lacks
     it; ``nowhere``: it is inherited, or set in a way that is not understood."""
 
     node: Any = None
-    """Syntax node of the setting's value, or of the dict in which it is missing."""
+    """Syntax node of the setting's value, or of the dict that lacks the setting."""
 
     rest: KeyPath = ()
-    """Keys from the syntax node down to the setting; several if dicts are missing."""
+    """Keys from the dict that lacks the setting down to the setting."""
 
     statement: Any = None
-    """Statement of a config in which a setting is spelled, or best added."""
+    """Syntax node of the statement in which the setting is, or can be added."""
 
 
 _NOWHERE = SettingPlace('nowhere')
@@ -226,7 +226,7 @@ def locate_setting(module: Module, path: KeyPath) -> SettingPlace:
 
 
 def _locate_in(statement: ast.stmt, path: KeyPath) -> SettingPlace | None:
-    """Finds the place of a setting in one statement; ``None`` if it is not there."""
+    """Finds a setting's place in one statement; ``None`` if it sets something else."""
     write = _parse_write(statement)
     if write.value is None or len(write.targets) != 1:
         parts: Sequence[ast.AST] = write.targets or [statement]
@@ -242,15 +242,15 @@ def _locate_in(statement: ast.stmt, path: KeyPath) -> SettingPlace | None:
 
 
 class _Assignment(NamedTuple):
-    """Targets and value of a statement that sets a variable or an item."""
+    """Targets and value of a statement that assigns a variable or an item."""
 
     targets: list[ast.expr]
-    """Expressions that the statement sets; empty if it sets none."""
+    """Syntax nodes that the statement assigns to; empty if it assigns nothing."""
     value: ast.expr | None
 
 
 def _parse_write(statement: ast.stmt) -> _Assignment:
-    """Parses a statement ``x = y`` or ``x.update(y)`` to its targets and value."""
+    """Parses a statement ``x = y`` or ``x.update(y)`` to targets and value."""
     if isinstance(statement, ast.Assign):
         return _Assignment(statement.targets, statement.value)
     if isinstance(statement, ast.AnnAssign):
@@ -265,7 +265,7 @@ def _parse_write(statement: ast.stmt) -> _Assignment:
 
 
 def _descend(place: SettingPlace) -> SettingPlace:
-    """Follows the remaining keys of a setting through nested dicts in the text."""
+    """Finds a setting's place inside nested dicts, by the keys that remain."""
     node, rest = place.node, place.rest
     if not rest:
         return place

@@ -1,1 +1,1 @@
-"""Trainings run as experiments (sweep, verify, profile), and the demo's data set."""
+"""Trains configs for experiments (sweep, verify, profile); makes the demo's data."""

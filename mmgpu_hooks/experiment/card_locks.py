@@ -26,15 +26,15 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import phrase
 
 TEMPORARY = '/tmp/mmgpu'
-"""Path prefix of the folder for GPU lock files in ``/tmp``; a user id follows it.
+"""Path in ``/tmp``, up to a user id, of the folder with GPU lock files.
 
 It is not in ``TMPDIR``, in which two shells may differ."""
 
 PICKING_S = 5.0
-"""Longest wait for other ``pick-gpu`` commands while they pick GPUs, in seconds."""
+"""Longest wait in seconds while other ``pick-gpu`` commands choose their GPUs."""
 
 _READING_S = 0.05
-"""Longest wait, in seconds, for a process that holds a GPU's lock only to read it.
+"""Longest wait in seconds for a lock held by a process that only checks if it is free.
 
 A reader holds each lock for microseconds."""
 
@@ -45,11 +45,11 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _PICKING = 'picking.lock'
 
 _NO_LOCKS = errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP
-"""Error numbers of file systems that have no locks, as some NFS and Lustre mounts."""
+"""Error numbers by which a file system says that it has no file locks."""
 
 
 def read_locks(cards: Sequence[Card]) -> list[Card]:
-    """Adds the reason to each GPU that another process has locked; locks no GPU.
+    """Adds the reason to GPUs that another process has locked, without locking any.
 
     Args:
         cards: Of :func:`mmgpu_hooks.experiment.cards.judge_cards`.
@@ -68,15 +68,15 @@ class LockedCards(NamedTuple):
     """All GPUs of the host, with those that this process has locked."""
 
     cards: list[Card]
-    """All GPUs of the host; a GPU that cannot be locked has the reason."""
+    """All GPUs of the host, each with the reason if it could not be locked."""
     picked: dict[Card, list[int]]
-    """Lock file descriptors of the locked GPUs, by GPU; empty if too few were free."""
+    """Open lock files (descriptors) by locked GPU; empty if too few GPUs were free."""
 
 
 def lock_cards(
     cards: Sequence[Card], count: int, warn: Callable[[str], None]
 ) -> LockedCards:
-    """Locks as many free GPUs as requested, the first ones, or none at all.
+    """Locks as many free GPUs as wanted, best ones first, or none if too few are free.
 
     Args:
         cards: Best first, from :func:`mmgpu_hooks.experiment.cards.judge_cards`.
@@ -131,7 +131,7 @@ def lock_cards(
 
 
 def close_all(descriptors: Sequence[int]) -> None:
-    """Closes file descriptors, which releases their locks."""
+    """Closes file descriptors of lock files, which releases the locks."""
     for descriptor in descriptors:
         os.close(descriptor)
 
@@ -144,7 +144,7 @@ class _Folder:
     descriptor: int
 
     def has_locks(self, *, is_made: bool) -> bool:
-        """True until the file system of the folder turns out to have no file locks.
+        """True unless the folder's file system is found to have no file locks.
 
         Args:
             is_made: Whether a file is made to see it, where none is there.
@@ -165,7 +165,7 @@ class _Folder:
         return True
 
     def read_lock(self, card: Card) -> str | None:
-        """Returns the reason why a GPU cannot be locked now; ``None`` if it can."""
+        """Returns the reason why a GPU cannot be locked now; ``None`` if it can be."""
         import fcntl  # Windows has none, and imports this module
 
         name = f'{card.uuid}.lock'
@@ -218,7 +218,7 @@ class _Folder:
     def _hold(
         self, name: str, descriptor: int, operation: int, end_s: float
     ) -> str | None:
-        """Locks an open file; returns the reason if that fails, ``None`` if not."""
+        """Locks an open lock file; returns ``None``, or the reason if that fails."""
         import fcntl
 
         while True:
@@ -246,7 +246,7 @@ class _Folder:
 def _lock_card(
     folders: Sequence[_Folder], card: Card, end_s: float
 ) -> tuple[list[int], str | None]:
-    """Locks a GPU in each lock folder; returns descriptors, or why that failed."""
+    """Locks a GPU in all lock folders; returns the descriptors, or why that failed."""
     locks: list[int] = []
     for folder in folders:
         lock = folder.take_lock(f'{card.uuid}.lock', end_s)
@@ -260,7 +260,7 @@ def _lock_card(
 def _open_folders(
     opened: contextlib.ExitStack, refused: list[str], *, is_made: bool
 ) -> list[_Folder]:
-    """Opens each folder for GPU lock files that only this user can write.
+    """Opens the folders for GPU lock files to which only this user can write.
 
     Args:
         opened: Closes them.
@@ -306,7 +306,7 @@ def _open_folders(
 
 
 def _find_strange(folder: int) -> str | None:
-    """Returns the name of another user's lock file in a folder; ``None`` if none is.
+    """Returns the name of a lock file of another user in a folder, or ``None``.
 
     It would keep its card from being picked for ever.
     """
@@ -320,7 +320,7 @@ def _find_strange(folder: int) -> str | None:
 
 
 def _is_private(folder: Path) -> bool:
-    """True if a folder is this user's and no other user can write to it."""
+    """True if a folder belongs to this user and no other user can write to it."""
     try:
         status = folder.stat()
     except OSError:

@@ -15,12 +15,12 @@ from mmgpu_hooks.schema.text import phrase
 
 VARIABLE = 'CUDA_VISIBLE_DEVICES'
 _SAME_MEMORY = 0.02
-"""Largest difference in free memory, as a share, at which GPUs rank as equal."""
+"""Largest difference in free memory (share of it) that does not affect GPUs' order."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """GPU of the host, with its state as the driver reports it now."""
+    """GPU of the host: index, UUID, free memory, use now, or why it is not picked."""
 
     index: int
     """Index of the GPU as in ``nvidia-smi``."""
@@ -31,13 +31,13 @@ class Card:
     free_bytes: int | None = None
     """Free memory of the GPU in bytes; ``None`` if the GPU cannot be read."""
     util_pct: float | None = None
-    """Utilisation of the GPU in the driver's last sample, in per cent."""
+    """Percent of the driver's last sample period in which the GPU ran a kernel."""
     reason: str | None = None
     """Reason why nothing may run on the GPU; ``None`` if the GPU may be picked."""
 
 
 def read_cards() -> tuple[Card, ...]:
-    """Reads the state of every GPU, in the driver's order, or why it cannot be read.
+    """Reads index, UUID, memory and use of every GPU, or why a GPU cannot be read.
 
     Raises:
         UserError: If there is no NVML, no driver or no card.

@@ -14,7 +14,7 @@ from mmgpu_hooks.measure.clock import monotonic_s
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _END_S = 1.0
-"""Longest wait, in seconds, for killed descendants to disappear."""
+"""Longest wait in seconds for killed descendants of a process to end."""
 
 
 def end_child(child: subprocess.Popen[bytes], within_s: float = 5.0) -> None:
@@ -45,7 +45,7 @@ def end_child(child: subprocess.Popen[bytes], within_s: float = 5.0) -> None:
 
 
 def signal_group(child: subprocess.Popen[bytes], number: int) -> None:
-    """Sends a signal to a child process and to its process group."""
+    """Sends a signal to a child process and all processes of its process group."""
     # gone, or of another user: a program that becomes one
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, number)
@@ -92,7 +92,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of orphaned descendants (child subreaper).
+    """Makes this process the parent of descendants whose parent ends (child subreaper).
 
     Linux only. :func:`end_descendants` finds them then.
     """
@@ -101,7 +101,7 @@ def adopt_orphans() -> None:
 
 
 def end_descendants() -> None:
-    """Kills all descendants of this process, in any session or process group."""
+    """Kills all descendants of this process, of any session or process group."""
     import psutil
 
     deadline_s = monotonic_s() + _END_S

@@ -39,13 +39,13 @@ IMAGE_WIDTH, IMAGE_HEIGHT = 4000, 3000
 
 @dataclass(frozen=True)
 class DemoDataset:
-    """Complete data set of the demo, on disk."""
+    """Demo's data set on disk: its folder, and the total bytes of its images."""
 
     root: Path
     image_bytes: int
     """Total size of the image files, in bytes."""
     is_reused: bool
-    """True if a complete data set already existed and nothing was written."""
+    """True if the complete data set already existed, so that nothing was written."""
 
     @property
     def annotation_file(self) -> Path:
@@ -97,7 +97,7 @@ def _read_complete(root: Path, asked: Mapping[str, int]) -> int | None:
 
 
 class _WrittenImage(NamedTuple):
-    """Size and annotations of a demo image that was written."""
+    """File size and annotations of a demo image that was written to disk."""
 
     bytes: int
     """Size of the image file, in bytes."""

@@ -1,4 +1,4 @@
-"""Collects facts for ``mmgpu doctor`` on machine, environment and config.
+"""Reads facts on machine, environment and config for ``mmgpu doctor``.
 
 Reads only; torch and MMDetection are found by their files and not imported.
 """
@@ -73,21 +73,21 @@ from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.text import short_path
 
 PATIENCE_S = 5.0
-"""Longest wait for a file system to answer, in seconds."""
+"""Longest wait in seconds for a file system to answer."""
 _BEYOND = 2**31
-"""Smallest number in a config that is too large to be meant, and so ignored."""
+"""Smallest number in a config that is taken as senseless, and ignored."""
 _CHANNELS = 3
 _MAKE_FLOATS = 'PhotoMetricDistortion', 'Normalize'
-"""Names of transforms after which images are float32: four bytes per value."""
+"""Names of transforms that turn images into float32: four bytes per value."""
 _TRUE = '1', 'y', 'yes', 'true'
-"""Values of an environment variable that torch reads as true."""
+"""Values of an environment variable that torch takes as true."""
 _WEIGHTS_ONLY_SINCE = 2, 6
 """First version of torch whose ``torch.load`` loads weights only by default."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """Root folders from which to read ``/proc``, ``/sys`` and shared memory."""
+    """Root folders of ``/proc``, ``/sys`` and shared memory; tests replace them."""
 
     proc: Path = Path('/proc')
     sys: Path = Path('/sys')
@@ -140,7 +140,7 @@ def examine_machine(
 
 
 def _examine_binding(environ: Mapping[str, str]) -> Binding:
-    """Runs a child process to see if OpenMP binds threads in this environment."""
+    """Runs a child process to detect if OpenMP binds threads in this environment."""
     names = tuple(list_binding_variables(environ))
     if not names:
         return Binding()
@@ -156,7 +156,7 @@ def _examine_binding(environ: Mapping[str, str]) -> Binding:
 
 
 def _examine_folders(names: Sequence[str]) -> tuple[Folder, ...]:
-    """Examines folders in parallel, as a dead network mount may hang for ever.
+    """Reads facts on folders in parallel threads, as a dead network mount may hang.
 
     A thread that waits stays behind as a daemon.
     """
@@ -221,7 +221,7 @@ def _examine_cards(environ: Mapping[str, str]) -> Cards:
 
 
 def _count_visible(cards: Sequence[HostCard], environ: Mapping[str, str]) -> int | None:
-    """Counts the GPUs in ``CUDA_VISIBLE_DEVICES``; ``None`` if unset or unclear."""
+    """Number of GPUs in ``CUDA_VISIBLE_DEVICES``; ``None`` if unset or not parsable."""
     value = environ.get(VARIABLE)
     # a driver may name none, and slices have names of their own
     is_nameless = any(card.reason is None and not card.uuid for card in cards)
@@ -289,7 +289,7 @@ def _lacks_pkg_resources() -> bool:
 
 
 def _loads_weights_only(version: str) -> bool:
-    """True if a torch version's ``torch.load`` loads only weights by default."""
+    """True if ``torch.load`` of a torch version loads only weights by default."""
     from packaging.version import InvalidVersion, Version
 
     try:
@@ -312,7 +312,7 @@ def _read_bounds(mmdet: Path | None) -> tuple[Bounds, ...]:
 
 
 def _examine_config(path: Path) -> tuple[ConfigCheck, Folder]:
-    """Examines a loaded config and its work_dir for ``mmgpu doctor``."""
+    """Reads facts on a loaded config and its work_dir for ``mmgpu doctor``."""
     expect_file(path)
     named = str(path)
     if packages.find_package('mmengine') is None:
@@ -374,7 +374,7 @@ def _read_plan(config: Mapping[str, Any], work_dir: Folder) -> LoaderPlan | None
 
 
 def _read_measured(plan: LoaderPlan, work_dir: Folder) -> LoaderPlan | None:
-    """Adds the batch bytes of a work_dir's newest run, if its batch size is equal."""
+    """Adds a batch's bytes as a work_dir's last run of that batch size measured."""
     # one that does not answer would be waited for
     if not work_dir.is_answering:
         return None
@@ -396,7 +396,7 @@ def _read_measured(plan: LoaderPlan, work_dir: Folder) -> LoaderPlan | None:
 
 
 def _estimate_batch_bytes(config: Mapping[str, Any], plan: LoaderPlan) -> int | None:
-    """Estimates the bytes of a batch's pixels after all transforms, without padding."""
+    """Estimates the bytes of a batch's images after all transforms, without padding."""
     # grouped or not: that only says what a portrait is padded to
     sampler = {'type': 'AspectRatioBatchSampler'}
     loader = {**config['train_dataloader'], 'batch_sampler': sampler}

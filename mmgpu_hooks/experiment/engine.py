@@ -1,4 +1,4 @@
-"""Runs an experiment: trains, one by one, what its plan asks for.
+"""Runs an experiment: its plan's trainings one by one, in child processes.
 
 A plan sees the trials so far and says what comes next, so it goes on after an
 interruption as if there had been none.
@@ -31,44 +31,44 @@ from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tried import Trial, TrialRole, TrialSpec
 
 _MUCH_LOAD = 0.25
-"""Smallest number of cores used by other programs that progress lines mention."""
+"""Smallest number of cores used by other programs that is shown with progress."""
 
 _LEAST_SHARE = 0.01
-"""Smallest done share (0 to 1) of a training's iterations that predicts its end."""
+"""Smallest done share (0 to 1) of a training's iterations to forecast its end from."""
 
 OnProgress = Callable[[str, float, Optional[float]], None]
-"""Callback for an experiment's progress: text, done share (0 to 1), seconds left.
+"""Type: callback for an experiment's progress: text, done share (0 to 1), seconds left.
 
 The share goes from 0 to 1; the seconds are ``None`` while unknown."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One training of an experiment's plan: its name, iterations and time limit."""
+    """One training of an experiment's plan: its trial, iterations and time limit."""
 
     name: str
-    """Name of the resulting trial, unique in the experiment's plan."""
+    """Name of the trial that the training becomes, unique in the experiment's plan."""
     spec: TrialSpec
     blocks: tuple[int, ...]
-    """Numbers of iterations of a training's blocks; each block ends with a report.
+    """Number of iterations of each block; a report is sent at the end of a block.
 
     There is no pause between blocks."""
     more: Callable[[Progress], int] | None = None
-    """Function that returns how many further iterations to train; 0 ends the training.
+    """Function that returns how many more iterations to train; 0 ends the training.
 
     Called after each block of iterations but the first."""
     summarize: Callable[[Progress, Trial], Mapping[str, Any]] = lambda *_: {}
-    """Function that computes a finished trial's values, as JSON."""
+    """Function that computes a trial's measured values, as JSON, when it has ended."""
     time_limit_s: float = DEFAULT_TIME_LIMIT_S
-    """Seconds after which the training is killed, its start included."""
+    """Seconds from the training's start after which it is killed."""
     stays: bool = False
-    """True if the training is then paused (SIGSTOP) for the next turn in its folder."""
+    """True if the training is paused after its blocks, for a later turn to go on."""
     warm_up: int = 0
-    """Number of iterations before the counted ones, unless the training was paused."""
+    """Number of extra iterations before the blocks, if the training was not paused."""
     title: str = ''
-    """Text for the progress bar; if empty, the training's name."""
+    """Name of the training in the progress bar; empty is the same as `name`."""
     role: TrialRole | None = None
-    """Role of the trial in a comparison of two trainings; ``None`` without one."""
+    """Role of the trial in a comparison of two sides; ``None`` without a comparison."""
 
 
 class Plan:
@@ -86,7 +86,7 @@ class Plan:
         self.turns = turns
 
     def choose(self, trials: Sequence[Trial]) -> Turn | None:
-        """Returns the experiment's next training; ``None`` if it was the last.
+        """Returns the experiment's next training; ``None`` if all have been trained.
 
         Args:
             trials: In the order they ended, those of earlier starts first.
@@ -98,7 +98,7 @@ class Plan:
         return next((turn for turn in self.turns if turn.name not in names), None)
 
     def keep(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Returns the stored trials to use again; failed trials are trained again."""
+        """Returns the stored trials to reuse; failed ones are to be trained again."""
         names = {turn.name for turn in self.turns}
         return [
             trial
@@ -109,21 +109,21 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Trials of an experiment, its duration, and the way it ended."""
+    """Result of an experiment: its trials, its duration, and if it was cut short."""
 
     trials: tuple[Trial, ...]
     seconds: float = 0.0
-    """Duration of this run of the experiment, in seconds."""
+    """Seconds that this start of the experiment took."""
     is_interrupted: bool = False
     is_late: bool = False
-    """True if the experiment ended because its time limit was reached."""
+    """True if the experiment was cut short by its time limit."""
     external_cpu_cores: float | None = None
-    """Mean number of cores that other programs used during the experiment."""
+    """Mean number of cores used by other programs during the experiment."""
     notes: tuple[Text, ...] = ()
 
 
 class _CpuReading(NamedTuple):
-    """CPU seconds that other programs have used up to a time of the clock."""
+    """Clock time, and CPU seconds that other programs have used until then."""
 
     clock_s: float
     others_s: float
@@ -144,7 +144,7 @@ class OtherLoad:
         return _CpuReading(monotonic_s(), read_busy_s() - self._read_own_s())
 
     def read_cores(self) -> float | None:
-        """Returns the mean number of cores that other programs used since then."""
+        """Returns the mean number of cores that others used since construction."""
         now = self._read()
         passed_s = now.clock_s - self._begin.clock_s
         used_s = now.others_s - self._begin.others_s
@@ -205,7 +205,7 @@ def run_plan(
 
 @dataclass
 class _Engine:
-    """Runs the trainings of an experiment one after the other.
+    """Runs an experiment's trainings in turn, some of them paused meanwhile.
 
     The first fields are those of `run_plan`.
     """
@@ -221,7 +221,7 @@ class _Engine:
         """Running and paused trainings of the experiment, by folder."""
         self._ended_cpu_s = 0.0
         self._turns_s = list[float]()
-        """Duration of each finished training of the experiment, in seconds."""
+        """Seconds that each ended training of the experiment took."""
         self.load = OtherLoad(self._read_own_cpu_s)
         self._others_cores: float | None = None
 
@@ -234,7 +234,7 @@ class _Engine:
         return self.max_seconds - self.passed_s
 
     def train(self, turn: Turn) -> Trial:
-        """Runs one training of the plan until its trial ends in some way."""
+        """Runs one training of the plan; returns its trial, however it ended."""
         # between turns alone: to read it takes a while
         if self.passed_s > 1:
             self._others_cores = self.load.read_cores()
@@ -276,7 +276,7 @@ class _Engine:
         return replace(ended, figures=turn.summarize(progress, ended))
 
     def _take_in(self, turn: Turn, trial: RunningTrial, progress: Progress) -> None:
-        """Reads a training's new reports, and sends the iterations that follow."""
+        """Reads a training's new reports; sends it the next number of iterations."""
         for event in trial.read_events():
             progress.add(event)
             is_open = not progress.is_over and not progress.is_enough
@@ -333,12 +333,12 @@ class _Engine:
 
 
 class PlanProgress(NamedTuple):
-    """Done share (0 to 1) of an experiment, and the seconds left."""
+    """Done share (0 to 1) of an experiment, and the estimated seconds left."""
 
     share: float
-    """Share of the experiment that is done, 0 to 1."""
+    """Share (0 to 1) of the experiment's time that is done."""
     left_s: float | None
-    """Seconds left of the experiment; ``None`` until the first training reports."""
+    """Estimated seconds until the experiment ends; ``None`` before a first report."""
 
 
 def estimate_left(
@@ -349,7 +349,7 @@ def estimate_left(
     done: int,
     count: int,
 ) -> PlanProgress:
-    """Estimates the done share (0 to 1) of an experiment and the seconds left.
+    """Estimates the done share (0 to 1) of an experiment and the seconds to its end.
 
     Args:
         turns_s: What turns of this start took; those of earlier starts took nothing.

@@ -9,7 +9,7 @@ from mmgpu_hooks.schema.text import phrase, sentences
 
 
 def refuse_narrow_start() -> None:
-    """Raises a `UserError` if srun bound this process to too few CPUs for a trial."""
+    """Raises a `UserError` if srun bound this process to fewer CPUs than SLURM gave."""
     found = find_narrow_start(read_host_limits(ranks_on_host=1))
     if found is not None:
         raise UserError(

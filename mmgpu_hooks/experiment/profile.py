@@ -1,4 +1,4 @@
-"""Summarises torch.profiler's events: step parts, modules, kernel launches."""
+"""Summarises torch.profiler's events: seconds by step part and module, kernels."""
 
 from __future__ import annotations
 
@@ -25,50 +25,50 @@ UNPROFILED = (
     WARM_UP,
     *(PLAIN,) * 4,
 )
-"""Kinds of the iterations before profiled ones: warm-up, not optimised, optimised.
+"""Kind of each iteration before profiled ones: warm-up, plain or with optimisations.
 
 Their order lets a drift of the machine cancel out."""
 MOST_PROFILE_BYTES = 2**20
-"""Size limit for reading a profile file, in bytes; real ones are smaller."""
+"""Size in bytes of the largest profile file that is read."""
 PROFILE_FOLDER = 'profile'
-"""Folder below a work_dir with the files of a profile."""
+"""Name of the folder, in a work_dir, for a profile's files."""
 TRACE_NAME, PROFILE_NAME = 'trace.json.gz', 'profile.json'
 LABEL = 'mmgpu '
-"""Name prefix of the ranges that ``mmgpu profile`` adds to a trace."""
+"""Prefix of the names of ranges that ``mmgpu profile`` adds to a trace."""
 STEP, MODULE = f'{LABEL}step', f'{LABEL}module '
 LAUNCH_BOUND = 0.25
-"""Idle share (0 to 1) of the GPU in a train step above which launches limit it."""
+"""Idle share (0 to 1) of the GPU in a train step, above which it is launch-bound."""
 
 _PARTS = ('preprocessor', 'forward', 'backward', 'optimizer', 'copies', 'other')
 _PARTS_OF_MODULES = ('preprocessor', 'forward', 'backward')
 _MODULES, _LARGE = 5, 1 / 3
 _NODE = 'autograd::engine::evaluate_function: '
 _PRODUCT = re.compile('[Cc]onv|[Mm]m($|Backward)|[Mm]atmul|:linear|Linear|[Aa]ttention')
-"""Regex for operators that are convolutions or matrix products (for AMP and TF32)."""
+"""Regex for names of operators that are convolutions or matrix products."""
 _LOSS = re.compile(r'(^|\.)loss')
-"""Regex for MMDetection's names of modules that compute a loss."""
+"""Regex for names of modules in MMDetection that compute a loss."""
 
 
 class Owner(NamedTuple):
-    """Part of the train step, and module, to which a profiler event belongs."""
+    """Part of the train step, and module, in which a profiler event happened."""
 
     part: str
     """Part of the train step: ``forward``, ``backward``, ``optimizer``."""
     module: str
-    """Dotted name of the module; empty for the model itself."""
+    """Dotted name of the module, as in the model; empty for the model itself."""
 
 
 class _Work(NamedTuple):
-    """Kernel on a GPU, or operator on a CPU, with its duration in microseconds."""
+    """Name of a GPU kernel (empty: CPU operator), and its duration in microseconds."""
 
     name: str
-    """Name of the kernel; empty for an operator on a CPU."""
+    """Name of the GPU kernel; empty for an operator that ran on the CPU."""
     took_us: float
 
 
 @dataclass(frozen=True)
 class StepSummary:
-    """Profile of a train step: mean times over several steps, from its events."""
+    """Summary of a train step's profile: seconds by part and module, kernels, bound."""
 
     plain_step_s: float
     parts: Mapping[str, float]
@@ -83,7 +83,7 @@ class StepSummary:
 
 
 def count_iterations(profiled: int) -> int:
-    """Returns how many iterations a profile takes, unprofiled ones included."""
+    """Number of iterations that profiling takes, with those before profiled ones."""
     return len(UNPROFILED) + 1 + profiled
 
 
@@ -125,7 +125,7 @@ def find_profile(work_dir: Path) -> Profile | None:
 def summarize_steps(
     events: Sequence[Any], iterations: int, plain_s: float, *, on_card: bool
 ) -> StepSummary:
-    """Summarises the profiler events of train steps: parts, modules, kernels.
+    """Summarises the profiler events of train steps: seconds by part and module.
 
     A kernel belongs where it was launched. On a CPU operators stand for kernels. Where
     streams overlap, the kernel that began first has the time.
@@ -182,7 +182,7 @@ def summarize_steps(
 def _judge_bound(
     busy_s: float, plain_s: float, kernels: int, *, on_card: bool
 ) -> tuple[str | None, str | None]:
-    """Decides if kernels or launches limit a train step, or why that is unknown."""
+    """Decides if kernels or launches limit a train step; else why that is unknown."""
     if not on_card:
         return None, 'on a CPU nothing is launched'
     if not kernels:
@@ -191,7 +191,7 @@ def _judge_bound(
 
 
 def _is_fill_of_new(event: Any) -> bool:
-    """True if an operator fills memory that was just allocated."""
+    """True if an operator fills memory that the operator before it allocated."""
     outer = event.cpu_parent
     is_fill = event.name == 'aten::fill_' and outer is not None
     return is_fill and outer.name.startswith(('aten::empty', 'aten::resize_'))
@@ -200,7 +200,7 @@ def _is_fill_of_new(event: Any) -> bool:
 def _find_owner(
     event: Any, outer: Owner | None, forward: dict[int, str]
 ) -> Owner | None:
-    """Finds step part and module of a profiler event; ``None`` outside of steps.
+    """Finds the step part and module of a profiler event; ``None`` outside of steps.
 
     What a node of the backward pass belongs to is known from the operator of the
     forward pass with its sequence number; on a card it has a thread of its own.
@@ -230,7 +230,7 @@ def _find_owner(
 
 
 def _find_overlaps(events: Sequence[Any]) -> dict[_Work, float]:
-    """Returns, by kernel, the microseconds in which an earlier kernel ran as well."""
+    """Returns, by kernel, the microseconds in which an earlier kernel still ran."""
     beside_us: dict[_Work, float] = defaultdict(float)
     # ranges of the host are listed on the card once more, and are no kernels
     ranges = {event.name for event in events if event.device_type.name == 'CPU'}
@@ -246,7 +246,7 @@ def _find_overlaps(events: Sequence[Any]) -> dict[_Work, float]:
 
 
 def _list_work(event: Any, on_card: bool) -> Iterator[_Work]:
-    """Yields the kernels that an operator launched; on a CPU, the operator."""
+    """Yields an operator's kernels with durations; on a CPU, the operator itself."""
     if event.name.startswith(LABEL):
         return
     if not on_card:
@@ -257,7 +257,7 @@ def _list_work(event: Any, on_card: bool) -> Iterator[_Work]:
 
 
 def list_modules(spent: Mapping[str, float]) -> dict[str, float]:
-    """Returns seconds of the slowest modules, of which none contains another.
+    """Returns seconds of the slowest modules, by name; none of them contains another.
 
     The largest is divided into what it contains, unless most of its time is its own,
     until there are five, and no large one that could be divided is left.

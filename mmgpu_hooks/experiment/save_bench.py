@@ -20,7 +20,7 @@ from mmgpu_hooks.schema.text import decode_text, encode_text, phrase
 from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow, Trial, TrialSpec
 
 SETTLING = 8
-"""Smallest number of iterations between saves that lets the batch queue refill.
+"""Smallest number of iterations from a save to the next, to refill the batch queue.
 
 With more workers it is their number, since their batches come in bursts."""
 
@@ -36,7 +36,7 @@ def count_between_saves(num_workers: int, prefetch_factor: int) -> int:
 
 
 def plan_blocks(num_workers: int, *, saves: int, prefetch_factor: int) -> list[int]:
-    """Returns numbers of iterations: before each checkpoint save, and after the last.
+    """Returns numbers of iterations before each checkpoint save and after the last one.
 
     After the last save as many are trained as what was made ahead lasts, so that it is
     known what was won back.
@@ -53,7 +53,7 @@ def plan_blocks(num_workers: int, *, saves: int, prefetch_factor: int) -> list[i
 
 @dataclass
 class SaveBenchPlan(Plan):
-    """Plan of trainings that save checkpoints: each number of workers, in random order.
+    """Plan of trainings that time checkpoint saves, one for each number of workers.
 
     A drift of the machine is then not taken for the effect of a setting.
     """
@@ -61,15 +61,15 @@ class SaveBenchPlan(Plan):
     config: str
     """Absolute path of the config to train."""
     folder: Path
-    """Folder for checkpoints during the benchmark."""
+    """Path of the folder for the trials and their checkpoints."""
     num_workers: Sequence[int]
     saves: int
-    """Number of checkpoint saves to measure with each number of workers."""
+    """Number of checkpoint saves to time with each number of workers."""
     prefetch_factor: int
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Config settings of every training, by dotted key."""
+    """Config settings to set in every training, by dotted key."""
     time_limit_s: float = DEFAULT_TIME_LIMIT_S
-    """Time limit of each training in seconds, its start included."""
+    """Seconds from a training's start after which it is killed."""
 
     def __post_init__(self) -> None:
         numbers = set(self.num_workers)
@@ -77,7 +77,7 @@ class SaveBenchPlan(Plan):
         self.turns = [self._make_turn(workers) for workers in order]
 
     def finish(self, outcome: Outcome) -> SaveBench:
-        """Compares checkpoint saves at every number of workers with the smallest one.
+        """Compares save times at each number of workers with those at the smallest.
 
         Raises:
             UserError: If nothing was measured without an interruption.

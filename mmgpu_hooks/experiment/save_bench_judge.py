@@ -1,4 +1,4 @@
-"""Judges checkpoint saves made with several numbers of workers. Pure.
+"""Judges if the number of workers affects the time of checkpoint saves. Pure.
 
 Ranks are compared, not means: there are a handful of saves on either side, and one may
 be ten times as long. The exact rank sum test needs no assumption about their spread,
@@ -25,7 +25,7 @@ from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow, Trial
 def summarize_saves(
     num_workers: int, most: int, result: Trial, run: Run | None
 ) -> SaveBenchRow:
-    """Summarises the times of the checkpoint saves with one number of workers.
+    """Summarises the seconds of checkpoint saves with one number of workers.
 
     Args:
         num_workers: Of the training.
@@ -68,7 +68,7 @@ def judge_save_bench(
     seconds: float = 0.0,
     is_interrupted: bool = False,
 ) -> SaveBench:
-    """Compares the checkpoint save times of each worker count with the smallest one.
+    """Compares the save times with each number of workers to those with the fewest.
 
     Args:
         measured: Rows of :func:`summarize_saves`, in any order.
@@ -132,7 +132,7 @@ def _compare(row: SaveBenchRow, reference: SaveBenchRow | None) -> SaveBenchRow:
 
 
 def _is_by_chance(usual_walls_s: Sequence[float], walls_s: Sequence[float]) -> bool:
-    """True if two series of save times may differ by chance."""
+    """True if the difference of two series of save times may be chance."""
     return rank_sum_chance(usual_walls_s, walls_s) > thresholds.BENCH_CHANCE
 
 

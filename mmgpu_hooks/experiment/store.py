@@ -1,4 +1,4 @@
-"""Stores an experiment's trials, so that a later start can continue the experiment."""
+"""Stores an experiment's ended trials, so that a later start can reuse them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mmgpu_hooks.version import __version__
 
 STORE_NAME = 'trials.json'
 _VERSION = 6
-"""Format version of the trials file, raised when a key changes or is removed."""
+"""Version of the trials file's format; a trial of another version is not reused."""
 
 _PACKAGES = ('torch', 'mmengine', 'mmcv', 'mmdet')
 _VARIABLES = (
@@ -33,19 +33,19 @@ _VARIABLES = (
     'OMP_NUM_THREADS',
     'MKL_NUM_THREADS',
 )
-"""Environment variables that change how fast the same training runs."""
+"""Names of environment variables that affect how fast a training runs."""
 
 
 class KeptTrials(NamedTuple):
-    """Stored trials, from earlier starts of an experiment, that are used again."""
+    """Stored trials of earlier starts of an experiment that can be reused."""
 
     trials: Sequence[Trial] = ()
     notes: tuple[Text, ...] = ()
-    """Sentence on stored trials of another config, host or version, if any."""
+    """Sentence that stored trials of another config, host or version were left out."""
 
 
 class TrialStore:
-    """Stores trials in one JSON file, which is rewritten as a whole after each trial.
+    """Stores an experiment's trials in one JSON file, written anew for each trial.
 
     Args:
         path: Of the file.
@@ -58,7 +58,7 @@ class TrialStore:
         self._kept: dict[str, Trial] = {}
 
     def append(self, trial: Trial) -> None:
-        """Adds a trial, and writes the file of all trials.
+        """Adds a trial to the store, and writes the file of all trials anew.
 
         Raises:
             OSError: If it cannot be written; those before it are there then.
@@ -68,7 +68,7 @@ class TrialStore:
         write_atomic(self._path, msgspec.json.encode(body, enc_hook=encode_text))
 
     def read(self, keep: Callable[[Sequence[Trial]], list[Trial]]) -> KeptTrials:
-        """Reads the stored trials of earlier starts that can be used again.
+        """Reads those stored trials of earlier starts that can be reused.
 
         Args:
             keep: Says of those with the same identity which count.
@@ -96,7 +96,7 @@ class TrialStore:
         return KeptTrials(keep(trials))
 
     def clear(self) -> None:
-        """Deletes all stored trials."""
+        """Deletes all trials of the experiment from the store."""
         self._path.unlink(missing_ok=True)
 
 
@@ -148,7 +148,7 @@ def open_store(
 
 
 def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
-    """Reads the facts on which trials must agree to be compared: config, host, GPUs.
+    """Reads the config, host and GPUs that trials must share to be compared.
 
     Args:
         config: As loaded; comments and the spelling of it are no matter.
@@ -178,7 +178,7 @@ def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
 
 
 def digest_config(config: FlatConfig) -> str:
-    """Returns a config's SHA-256 digest, which is equal for equal configs."""
+    """Returns the SHA-256 digest of a loaded config; equal configs have equal ones."""
     lines = sorted(f'{path!r} {_spell(value)}' for path, value in config.items())
     return hashlib.sha256('\n'.join(lines).encode()).hexdigest()
 

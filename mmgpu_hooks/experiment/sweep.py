@@ -51,10 +51,10 @@ _OF_WORKERS = frozenset(
     setting.name for setting in SETTINGS if setting.resting is not ...
 )
 _ALIKE = 2
-"""Number of first trials after which a sweep ends if all failed in the same way."""
+"""Number of a sweep's first trials that end it if all fail with the same error."""
 _LEAST_INTERVAL = 10
 _BLOCK_S = 1.0
-"""Approximate seconds of a block of iterations; a trial is judged after each block."""
+"""Approximate seconds of training from one judging of a sweep's trial to the next."""
 
 
 def list_settings(
@@ -63,7 +63,7 @@ def list_settings(
     amp: Sequence[bool] = (),
     gpus: Sequence[int] = (),
 ) -> tuple[SweepSetting, ...]:
-    """Lists all combinations of the requested settings, in the order of the table.
+    """Lists all combinations of the settings to try, in the order of the sweep's table.
 
     What PyTorch refuses without workers is left to the config there, so no workers are
     trained once for all of its values.
@@ -96,16 +96,16 @@ def list_settings(
 
 
 class IntervalPlan(NamedTuple):
-    """Number of iterations per log interval of a trial, and of warm-up intervals."""
+    """Length of a trial's log intervals, in iterations, and how many are warm-up."""
 
     iterations: int
-    """Number of iterations per log interval."""
+    """Number of iterations in each log interval."""
     warm_up: int
     """Number of log intervals at a trial's start that are not counted."""
 
 
 def plan_intervals(loader: LoaderSetting) -> IntervalPlan:
-    """Chooses log interval and warm-up of a trial by its loader's queue of batches.
+    """Chooses a trial's log interval and warm-up, by its loader's workers and prefetch.
 
     An interval is a round of all workers at least, whose batches come in bursts. What
     workers make while the model is built comes all at once: that is the warm-up.
@@ -117,7 +117,7 @@ def plan_intervals(loader: LoaderSetting) -> IntervalPlan:
 
 @dataclass
 class SweepPlan(Plan):
-    """Plan of a sweep's trials; a trial ends when its iteration time is known."""
+    """Plan of a sweep's trials; each is trained until its iteration time is known."""
 
     config: str
     """Absolute path of the config to train."""
@@ -125,19 +125,19 @@ class SweepPlan(Plan):
     """Absolute path of the sweep's folder."""
     settings: Sequence[SweepSetting]
     measure_s: float
-    """Seconds of measuring after which a trial ends, its warm-up not counted.
+    """Seconds of training after the warm-up, when a trial ends at the latest.
 
     It has three log intervals or more by then."""
     whole_s: float
-    """Seconds after which a trial is killed, with its start included."""
+    """Seconds from a trial's start after which it is killed."""
     lengthened: Mapping[str, Any] = field(default_factory=dict)
-    """Config settings that keep a trial from ending before it was measured."""
+    """Config settings that keep a trial from running out of epochs, by dotted key."""
     saves: int = 0
-    """Number of checkpoint saves timed at each trial's end, after one warm-up save."""
+    """Number of checkpoint saves to time at a trial's end, after one that warms up."""
     prefetch_factor: int = DEFAULT_PREFETCH
-    """Number of batches that each worker loads ahead, as the config sets it."""
+    """Number of batches that a worker loads ahead, by the config."""
     notes: Sequence[str] = ()
-    """Sentences on the settings that the user asked for."""
+    """Sentences on the settings to try, for the sweep's result."""
 
     def __post_init__(self) -> None:
         # a drift of the machine must not look like the effect of a setting
@@ -149,7 +149,7 @@ class SweepPlan(Plan):
         return super().choose(trials)
 
     def finish(self, outcome: Outcome) -> Sweep:
-        """Makes the result of a sweep, a table and the best settings, from its trials.
+        """Makes the sweep's result from its trials: a table, and the best settings.
 
         Raises:
             UserError: If all of them fail.
@@ -238,7 +238,7 @@ class SweepPlan(Plan):
         )
 
     def _add(self, planned: IntervalPlan, progress: Progress) -> int:
-        """Number of iterations until a trial is judged again; 0 when it may end."""
+        """Number of iterations for a trial to train until judged again, 0 for none."""
         iter_s = estimate_iter(read_trial_run(progress.folder), planned.warm_up)
         is_late = iter_s is not None and progress.measured_s >= self.measure_s
         if is_iter_settled(iter_s) or is_late:

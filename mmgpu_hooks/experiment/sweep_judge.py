@@ -1,4 +1,4 @@
-"""Judges a sweep's trials: a table row for each trial, and the best setting.
+"""Judges a sweep's trials: a table row for each one, and the fastest settings.
 
 Each trial left the evidence of a run; its row holds what the table and CSV say of it.
 """
@@ -26,18 +26,18 @@ from mmgpu_hooks.schema.tried import (
 )
 
 KNOWN_WITHIN = 0.03
-"""Relative half width of the iteration time's confidence interval that ends a trial.
+"""Largest relative half width of an iteration time's interval that ends a trial.
 
 A trial may end at this width."""
 
 LEAST_INTERVALS = 3
-"""Smallest number of log intervals that give a trial's iteration time.
+"""Smallest number of log intervals from which an iteration time is estimated.
 
 With so few, its confidence interval is wide."""
 
 
 def estimate_iter(run: Run | None, warm_up: int) -> Estimate | None:
-    """Estimates mean seconds of a steady iteration; ``None`` with too few intervals.
+    """Estimates a trial's mean iteration seconds; ``None`` with too few intervals.
 
     Args:
         run: As far as it was recorded.
@@ -50,7 +50,7 @@ def estimate_iter(run: Run | None, warm_up: int) -> Estimate | None:
 
 
 def is_iter_settled(iter_s: Estimate | None) -> bool:
-    """True if more iterations would hardly change the estimated iteration time."""
+    """True if the estimated iteration time is known precisely enough to end a trial."""
     if iter_s is None or iter_s.count < LEAST_VALUES:
         return False
     return iter_s.half_width <= KNOWN_WITHIN * iter_s.value
@@ -106,7 +106,7 @@ def complete_row(
 
 
 def _add_saves(row: SweepRow, run: Run) -> SweepRow:
-    """Adds a trial's save times to its table row, without the first (cold caches)."""
+    """Adds the seconds of a trial's checkpoint saves, except the first, to its row."""
     saves = [save for save in run.save_records[1:] if save.error is None]
     if not saves:
         return row
@@ -120,7 +120,7 @@ def _add_saves(row: SweepRow, run: Run) -> SweepRow:
 
 
 def _list_spans(run: Run, warm_up: int) -> Iterator[GpuSpan]:
-    """Yields the GPU utilisation (per cent) of log intervals that have GPU samples."""
+    """Yields GPU utilisation (per cent) and duration of intervals with samples."""
     for number, interval in enumerate(run.intervals):
         gpu = interval.gpu
         if gpu is None or gpu.util_pct is None:
@@ -136,7 +136,7 @@ def _list_spans(run: Run, warm_up: int) -> Iterator[GpuSpan]:
 
 
 def fit_memory(rows: Sequence[SweepRow]) -> tuple[MemoryLine, ...]:
-    """Fits GPU memory to batch size, one line per group of otherwise equal settings.
+    """Fits a line of GPU memory over batch size to rows that agree in other settings.
 
     Args:
         rows: All trials; those that failed are left out.
@@ -206,7 +206,7 @@ def choose_best(rows: Sequence[SweepRow]) -> tuple[SweepSetting, ...]:
 
 
 def _speed(row: SweepRow) -> float:
-    """Returns a trial's images per second, or iterations per second if unknown."""
+    """Returns a row's images per second; iterations per second if that is unknown."""
     if row.images_per_s is not None:
         return row.images_per_s
     return 1 / row.iter_s.value if row.iter_s is not None else 0.0

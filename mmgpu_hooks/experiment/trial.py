@@ -1,4 +1,4 @@
-"""Controls a training in a child process: starts, feeds, pauses and ends it.
+"""Runs a trial's training in a child process: starts, feeds, pauses and ends it.
 
 A trial is a result, whatever happens in it. It trains the user's config on MMEngine's
 Runner, with the settings changed in memory; a crash, a lack of memory or a hang is a
@@ -35,10 +35,10 @@ from mmgpu_hooks.schema.tried import (
 
 DEFAULT_TIME_LIMIT_S = 600.0
 ENDLESS = 10**9
-"""Number of iterations of a block that lasts until training ends."""
+"""Number of iterations of a block that is longer than any training."""
 LOG_NAME = 'training.log'
 EVENTS_NAME = 'events.jsonl'
-"""Name of the file with a trial's reports.
+"""File name for the reports that a trial's process writes.
 
 It has a JSON line per block of iterations, and one at the end."""
 
@@ -86,14 +86,14 @@ class RunningTrial:
             )
 
     def send(self, iterations: int) -> None:
-        """Lets the trial train another block of iterations after those sent before."""
+        """Sends the trial the number of iterations of one more block to train."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(b'%d\n' % iterations)
             self._process.stdin.flush()
 
     def finish(self) -> None:
-        """Lets the trial end by itself after the iterations that were already sent."""
+        """Lets the trial end by itself once the blocks sent so far are trained."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -107,7 +107,7 @@ class RunningTrial:
         signal_group(self._process, signal.SIGCONT)
 
     def read_events(self) -> list[TrialEvent]:
-        """Reads the trial's new reports, after a short wait if there are none.
+        """Returns the trial's new reports; waits a moment if there are none.
 
         A trial that is gone without a report gives its end all the same.
         """
@@ -129,7 +129,7 @@ class RunningTrial:
         return read_tree_cpu_s(self._process.pid)
 
     def close(self) -> None:
-        """Ends the trial with all its descendants, and waits until they are gone.
+        """Kills the trial with all its descendants, and waits until they are gone.
 
         What the kernel cannot end within seconds is left to it.
         """
@@ -142,7 +142,7 @@ class RunningTrial:
 
 
 def build_command(spec: TrialSpec, parent: int) -> list[str]:
-    """Returns a trial's command line: Python, or torchrun with a process per rank.
+    """Returns a trial's command line: Python, or torchrun for several ranks.
 
     Args:
         spec: What to train.
@@ -158,7 +158,7 @@ def build_command(spec: TrialSpec, parent: int) -> list[str]:
 
 
 def read_tree_cpu_s(pid: int | None = None) -> float:
-    """Returns the CPU seconds of a process and all its descendants, ended ones too.
+    """Returns the CPU seconds so far of a process and its descendants, ended ones too.
 
     Args:
         pid: Of the process; by default this one. Of one that is gone it is 0.
@@ -177,7 +177,7 @@ def read_tree_cpu_s(pid: int | None = None) -> float:
 
 
 def render_event(event: TrialEvent) -> str:
-    """Encodes a trial's report as a line of its events file.
+    """Encodes a trial's report as one line of its reports file.
 
     By json, since the text of an error may hold bytes of a path that is not UTF-8.
     """
@@ -185,13 +185,13 @@ def render_event(event: TrialEvent) -> str:
 
 
 def parse_event(line: bytes) -> TrialEvent:
-    """Parses a line of a trial's events file."""
+    """Parses one line of a trial's reports file."""
     event: TrialEvent = msgspec.convert(json.loads(line), TrialEvent)
     return event
 
 
 def classify_exit(code: int, last_line: str) -> TrialEnd:
-    """Classifies by exit code how a trial ended that left no report.
+    """Classifies, by its exit code, how a trial ended that did not report its end.
 
     Args:
         code: Its return code, negative for a signal as :mod:`subprocess` has it.
@@ -225,7 +225,7 @@ def shorten(line: str) -> str:
 
 @dataclass
 class Progress:
-    """Progress of a trial (short training) and, in the end, the way it ended."""
+    """Progress of a trial (short training) by its reports, and how it ended."""
 
     folder: Path
     status: str = 'timed_out'
@@ -236,7 +236,7 @@ class Progress:
     is_over: bool = False
     """True if the trial's process has ended."""
     is_enough: bool = False
-    """True if the trial needs no further iterations."""
+    """True if the trial has been told to train no further iterations."""
     first_block_s: float | None = None
     """Seconds from the trial's start to the end of its first block of iterations."""
     save_error: str | None = None
@@ -244,7 +244,7 @@ class Progress:
 
     @property
     def measured_s(self) -> float:
-        """Seconds since the trial's first block of iterations; 0 before its end."""
+        """Seconds from the first block's end until now; 0 before that end."""
         return 0.0 if self.first_block_s is None else self.seconds - self.first_block_s
 
     @property
@@ -253,7 +253,7 @@ class Progress:
         return sum(len(block.seconds) for block in self.blocks)
 
     def add(self, event: TrialEvent) -> None:
-        """Adds one report of the trial to the progress."""
+        """Takes one report of the trial into account: a block, or its end."""
         if isinstance(event, TrialEnd):
             self.is_over = True
             self.status = event.status
@@ -267,7 +267,7 @@ class Progress:
             self.first_block_s = self.seconds
 
     def end(self, name: str, time_limit_s: float) -> Trial:
-        """Makes the record of an ended trial, still without measured values."""
+        """Returns the record of an ended trial, without measured values yet."""
         if self.status == 'timed_out':
             done = self.iterations
             self.error = phrase(
@@ -286,7 +286,7 @@ class Progress:
 
 
 def read_trial_run(folder: Path) -> Run | None:
-    """Reads the evidence that a trial has recorded so far; ``None`` without any."""
+    """Reads the evidence that a trial has written so far; ``None`` without any."""
     try:
         path = read_run_folder(folder).evidence
         return Run.read(path) if path is not None else None

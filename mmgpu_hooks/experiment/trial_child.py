@@ -44,7 +44,7 @@ from mmgpu_hooks.schema.tried import (
 _VALIDATION = ('val_cfg', 'val_dataloader', 'val_evaluator')
 _TEST = ('test_cfg', 'test_dataloader', 'test_evaluator')
 _CONTENT_OF_SAVES = ('save_optimizer', 'save_param_scheduler')
-"""Arguments of CheckpointHook that decide which data a checkpoint holds."""
+"""Names of CheckpointHook's arguments on which a checkpoint's content depends."""
 _NO_MEMORY = (
     'out of memory',
     'cannot allocate memory',
@@ -57,11 +57,11 @@ _NO_MEMORY = (
     "no space left on device: '/dev/shm",
     'is killed by signal: killed',
 )
-"""Parts of error messages that report missing memory, in lower case."""
+"""Lower-case parts of error messages that mean a lack of memory."""
 
 
 class TrialOver(SystemExit):
-    """Exception that ends a trial's training loop in the middle of an epoch.
+    """Raised to end a trial's training loop in the middle of an epoch.
 
     A SystemExit, so that a training's own ``except Exception`` lets it through.
     """
@@ -101,7 +101,7 @@ class TrialHook(Hook):
         self._left = 1
         self._last_saves, self._save_gap = last_saves, save_gap
         self._until_save: int | None = None
-        """Number of iterations until the next of the trial's last checkpoint saves."""
+        """Number of iterations to the next final save; ``None`` before those."""
         self._last_s: float | None = None
         self._seconds: list[float] = []
         self._starts: list[int] = []
@@ -111,7 +111,7 @@ class TrialHook(Hook):
 
     @property
     def is_saving(self) -> bool:
-        """True after the trial's last block, while only saves are measured."""
+        """True after the trial's last block, while only checkpoint saves are timed."""
         return self._until_save is not None
 
     def before_train(self, runner: Any) -> None:
@@ -182,7 +182,7 @@ class TrialHook(Hook):
         self._last_s = monotonic_s()
 
     def _next_block(self) -> int | None:
-        """Reads how many iterations to train next, the same on all ranks."""
+        """Reads how many iterations to train in the next block, equal on all ranks."""
         said = [next(self._blocks, None) if is_main_process() else None]
         broadcast_object_list(said)
         return said[0]
@@ -193,7 +193,7 @@ def _find_saver(runner: Any) -> Any:
 
 
 def count_model_bytes(runner: Any) -> ModelBytes:
-    """Counts the bytes of the model, its gradients and its optimizer state.
+    """Counts bytes of parameters, gradients and optimizer state of a Runner's model.
 
     MMEngine frees gradients after each step, so one is counted as its parameter.
     """
@@ -261,7 +261,7 @@ def _train(spec: TrialSpec, hook: TrialHook) -> None:
 
 
 def read_trial_config(spec: TrialSpec) -> Any:
-    """Loads the config of a trial and applies its settings.
+    """Loads a trial's config, and changes settings, hooks and work_dir for the trial.
 
     What trains stays: model, data, schedule and every hook that belongs to them. Out
     go validation, logging to anywhere but the trial's folder, resuming and, unless
@@ -304,7 +304,7 @@ def read_trial_config(spec: TrialSpec) -> Any:
 
 
 def _drop_amp_arguments(config: Any) -> None:
-    """Removes from a config the arguments that a plain OptimWrapper refuses."""
+    """Removes AMP arguments from a config, which a plain OptimWrapper refuses."""
     wrapper = config.get('optim_wrapper')
     if wrapper and wrapper.get('type', 'OptimWrapper') == 'OptimWrapper':
         for name in ('loss_scale', 'dtype', 'use_fsdp'):

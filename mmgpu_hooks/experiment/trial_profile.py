@@ -29,18 +29,18 @@ from mmgpu_hooks.optimize.turns import Turns
 from mmgpu_hooks.schema.tried import HOST_PARTS, HostPart, Profile
 
 _CALLS = ('forward', 'loss', 'loss_and_predict')
-"""Names of the modules' methods that are labelled in the trace.
+"""Names of the methods, of each module, that get a label in the profiler's trace.
 
 Losses are computed in the latter two."""
 _REPLACED = {'param_groups': 'optimizer step', 'ema': 'average'}
-"""Part of the step that each optimisation replaces, by the optimisation's name."""
+"""Part of an iteration that an optimisation speeds up, by the optimisation's name."""
 _OF_HOOKS = {EMAHook: 'average', ParamSchedulerHook: 'schedulers'}
-"""Part of an iteration that each MMEngine hook is timed as, by the hook's class."""
+"""Part of an iteration to which a hook's CPU time counts, by the hook's class."""
 _MAIN = 'forward and backward'
-"""Name for a train step's remaining CPU time, outside its other parts."""
+"""Name of the part of a train step that remains without its other timed parts."""
 _END = len(names.UNPROFILED) - names.UNPROFILED[::-1].index(names.OPTIMIZED)
 _BEGIN = names.UNPROFILED.index(names.OPTIMIZED) - 2
-"""Number of iterations after which optimisations are switched on (``_END``: off).
+"""Index of the iteration at which optimisations are switched on; at `_END`, off.
 
 The first two with them make lists and are a warm-up."""
 
@@ -91,7 +91,7 @@ class HostClock:
                 self._now_s[within] -= spent_s
 
     def end_iteration(self, way: str) -> None:
-        """Ends an iteration; stores its CPU seconds under ``way``: optimised or not."""
+        """Ends an iteration; stores its CPU seconds by part, under its kind ``way``."""
         self._parts_s[way].append(self._now_s)
         self._now_s = defaultdict(float)
 
@@ -117,14 +117,14 @@ class HostClock:
 
 
 def _average(seconds: list[float], is_rare: bool) -> float:
-    """Returns the median of CPU seconds; the mean if only some iterations have them."""
+    """Returns the median of CPU seconds; the mean, if some iterations took none."""
     if is_rare or 0 in seconds:
         return statistics.fmean(seconds)
     return statistics.median(seconds)
 
 
 def _find_error(seconds: list[float]) -> float:
-    """Returns the standard error of the mean of values without the largest one.
+    """Returns the standard error of the mean of values, their largest one left out.
 
     Python's garbage collector may be in that.
     """
@@ -133,7 +133,7 @@ def _find_error(seconds: list[float]) -> float:
 
 
 class ProfileHook(Hook):
-    """Hook that profiles some train steps, and leaves a trace and a Profile.
+    """Hook that profiles some train steps; writes a trace and a `Profile` to files.
 
     Steps begin and end with an idle card here, so that a step's kernels are in it.
 
@@ -155,7 +155,7 @@ class ProfileHook(Hook):
         self._sent: HostParts = {}
 
     def before_train(self, runner: Any) -> None:
-        """Labels a train step's calls in the trace, once all copies of models exist."""
+        """Adds labels for a step's calls to the trace, when all models are there."""
         from torch.profiler import profile, schedule
 
         model, optim = runner.model, runner.optim_wrapper
@@ -214,7 +214,7 @@ class ProfileHook(Hook):
     def after_train_iter(
         self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
-        """Ends the iteration for the clock that sums CPU seconds by part."""
+        """Ends the iteration for `HostClock`, the sum of CPU seconds by part."""
         done = len(self._seconds) - 1
         is_profiled = done >= len(names.UNPROFILED)
         self._host.end_iteration(
@@ -222,14 +222,14 @@ class ProfileHook(Hook):
         )
 
     def _end_optimized(self) -> None:
-        """Switches the optimisations off, and notes which of them had been on."""
+        """Switches the optimisations off, and notes which were on or refused."""
         assert self._optimizations is not None
         self._used = self._optimizations.names
         self._refused = self._optimizations.refused
         self._optimizations.close()
 
     def _time_batch(self, batch: Any) -> None:
-        """Times the transfer of a batch from a worker, if the loader has workers."""
+        """Measures CPU seconds to send and receive a batch, if workers load."""
         if not getattr(self._runner.train_dataloader, 'num_workers', 0):
             return
         try:
@@ -245,7 +245,7 @@ class ProfileHook(Hook):
         }
 
     def _list_host_parts(self) -> HostParts:
-        """Returns an iteration's CPU seconds by part, parts of the train step first."""
+        """Returns CPU seconds of an iteration's parts, the step's parts first."""
         # an average may be taken now and then
         often = [average.interval or 1 for average in self._counted.averages]
         rare = ('average',) if max(often, default=1) > 1 else ()

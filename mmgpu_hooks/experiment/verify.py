@@ -34,32 +34,32 @@ from mmgpu_hooks.schema.tried import (
 )
 
 LEAST_PAIRS = 6
-"""Smallest number of block pairs before a verification may stop early.
+"""Smallest number of pairs of blocks before a verification may end early.
 
 With fewer pairs, a narrow confidence interval is often chance.
 
 Stopping at +-2 % from 6 pairs on, a 95 % interval covers the truth 92 to 96 times in
 100."""
 SETTLED_GAIN = 0.02
-"""Half width of the relative gain's confidence interval that ends a verification."""
+"""Half width of the gain's confidence interval (0.02: 2 %) that ends a verification."""
 SETTLED_SHARE = 0.1
-"""Half width of the gain's confidence interval, relative to the gain, that ends it."""
+"""Half width of the gain's interval, as a share of the gain, that ends verifying."""
 
 _SIDE_NAMES = {FIRST: phrase('first'), SECOND: phrase('second'), '': phrase('other')}
 
 _LEAST_WARM_UP = 10
 _BLOCK_S = 3.0
 _LEAST_MEASURED, _MOST_MEASURED = 8, 400
-"""Smallest and largest number of measured iterations in a block of a training."""
+"""Smallest and largest number of measured iterations in one block of a verification."""
 _FEWEST_MEASURED = 4
-"""Smallest number of measured iterations in a block if time is very short."""
+"""Smallest number of measured iterations in a block, if the time limit is short."""
 _RESUMED = 2
-"""Number of iterations not measured after a training's pause, as caches are cold."""
+"""Number of first iterations after a training's pause that are not measured."""
 
 
 @dataclass
 class VerifyPlan(Plan):
-    """Plan that trains the two sides of a comparison in alternating iteration blocks.
+    """Plan that trains two sides of a comparison in turns, a block of iterations each.
 
     Both trainings live until the end, and one is held while the other trains; where
     memory does not hold both, each block is a training of its own.
@@ -102,7 +102,7 @@ class VerifyPlan(Plan):
         return first if side == FIRST else second
 
     def keep(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Returns the stored trials that form complete pairs of iteration blocks.
+        """Returns the stored trials to reuse: warm-ups, and complete pairs of blocks.
 
         With them go the warm-ups by which their length was chosen, and what showed that
         both trainings do not fit in memory together.
@@ -115,7 +115,7 @@ class VerifyPlan(Plan):
         return [*lacking, *kept] if measured else []
 
     def finish(self, outcome: Outcome) -> Verification:
-        """Computes the speed gain between two trainings, with its confidence interval.
+        """Computes the second training's gain in speed, with its confidence interval.
 
         Raises:
             UserError: If one of them cannot train, or too few blocks were done.
@@ -182,7 +182,7 @@ class VerifyPlan(Plan):
         )
 
     def _plan_block(self, warm_ups: Sequence[_MeasuredTrial]) -> _BlockPlan:
-        """Plans the iterations of a block by the warm-up trials and the time limit.
+        """Chooses a block's number of iterations by warm-up trials and time limit.
 
         It is long enough to average over batches, and short enough to share the state
         of the machine. What a worker waits for while it is held (storage, a sleep) goes
@@ -202,7 +202,7 @@ class VerifyPlan(Plan):
 
 
 class _BlockPlan(NamedTuple):
-    """Numbers of skipped and of measured iterations in a block of a training."""
+    """Numbers of skipped and measured iterations in one block of a verification."""
 
     skipped: int
     """Number of iterations at the start of a block that are not measured."""
@@ -215,7 +215,7 @@ class _BlockPlan(NamedTuple):
 
 
 class _MeasuredTrial(NamedTuple):
-    """Block of iterations that was trained to its end, with its measured times."""
+    """Trial of one block that was trained to its end, with its side and its times."""
 
     trial: Trial
     side: str
@@ -231,12 +231,12 @@ def _is_short_of_memory(trial: Trial) -> bool:
 
 @dataclass(frozen=True)
 class _SideFigures:
-    """Measured times of one side of a comparison, over all its iteration blocks."""
+    """Mean iteration times and speed of one side, over its measured blocks."""
 
     steady_s: float
-    """Mean seconds of an iteration without the start of an epoch."""
+    """Mean seconds of an iteration that does not start an epoch."""
     start_s: float | None
-    """Mean extra seconds of the iteration that starts an epoch."""
+    """Mean seconds by which an epoch's first iteration takes longer than others."""
     images_per_s: float | None
     epoch: int | None
     """Number of iterations per epoch; ``None`` if unknown."""
@@ -250,15 +250,15 @@ class _Blocks:
     measured: list[_MeasuredTrial]
     is_held: bool
     is_well: bool
-    """True if every block of iterations was trained to its end."""
+    """True if all blocks of iterations were trained to their ends."""
 
     def list_figures(self, side: str) -> list[BlockFigures]:
-        """Returns times and batch sizes of one side's measured blocks of iterations."""
+        """Returns iteration times and batch size of each measured block of one side."""
         return [block.figures for block in self.measured if block.side == side]
 
     @property
     def gain(self) -> Estimate | None:
-        """Relative gain in images/s; in iterations/s if a batch size is unknown."""
+        """Relative gain of the second training in images/s, or else iterations/s."""
         is_known = all(block.figures.batch_size for block in self.measured)
         before, after = (
             [
@@ -278,7 +278,7 @@ class _Blocks:
         return paired_gain(before, after)
 
     def summarize(self, side: str, pairs: int) -> _SideFigures:
-        """Averages one side's iteration times over its first ``pairs`` blocks."""
+        """Averages one side's iteration seconds over its first ``pairs`` blocks."""
         found = self.list_figures(side)
         starts = [start_s for figures in found for start_s in figures.starts_s]
         steady_s = statistics.fmean(figures.steady_s for figures in found[:pairs])
@@ -311,7 +311,7 @@ def _sort(trials: Sequence[Trial]) -> _Blocks:
 
 
 def _invert(speed_up: Estimate | None) -> Estimate | None:
-    """Converts a gain in iterations/s to the relative change of iteration time."""
+    """Converts a relative gain in iterations/s to that of the time per iteration."""
     if speed_up is None:
         return None
     # the shortest time is the highest speed
@@ -322,7 +322,7 @@ def _invert(speed_up: Estimate | None) -> Estimate | None:
 
 
 def is_settled(gain: Estimate | None) -> bool:
-    """True if more pairs of blocks would hardly change the measured gain.
+    """True if the measured gain is known precisely enough to end a verification.
 
     Only after an even number of pairs: then each setting was first as often.
     """
@@ -332,7 +332,7 @@ def is_settled(gain: Estimate | None) -> bool:
 
 
 def _summarize_block(progress: Progress, plan: _BlockPlan) -> dict[str, Any]:
-    """Returns the mean iteration times of a trial's last block, as JSON.
+    """Returns iteration times and batch size of a trial's last block, as JSON.
 
     They are empty if training ended within the block.
     """

@@ -1,1 +1,1 @@
-"""Adapters between an MMEngine Runner and the measuring code of mmgpu_hooks."""
+"""GPUEfficiencyHook, and code that connects MMEngine's Runner to the measuring."""

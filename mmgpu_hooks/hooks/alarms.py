@@ -1,4 +1,4 @@
-"""Logs alarms of the training watchdog, with the cause by other ranks' records."""
+"""Logs alarms when training stands still, with the cause by other ranks' evidence."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from mmgpu_hooks.show.text import visible
 from mmgpu_hooks.show.words import say
 
 _RANKS_S = 2.0
-"""Seconds that other ranks have to record where they stand still."""
+"""Seconds to wait for other ranks to record their own standstill."""
 _FILES_S = 10.0
-"""Seconds that the file system of the work folder has to answer."""
+"""Seconds to wait at most for the file system of the work folder to answer."""
 
 
 class Alarms:
-    """Writes alarms of a training that stands still to log and evidence file.
+    """Writes alarms on a training that stands still into log and evidence file.
 
     Args:
         run: Calls a function, and keeps from training what it raises.
@@ -48,11 +48,11 @@ class Alarms:
         self._work_dir, self._find_evidence = work_dir, find_evidence
 
     def say(self, *lines: str) -> None:
-        """Write several lines to the log as one message."""
+        """Log several lines as one warning."""
         self._warn(visible('\n  '.join(map(say, lines))))
 
     def raise_alarm(self, record: StuckRecord, *lines: str) -> None:
-        """Log and record where training stands still, and name the cause if it shows.
+        """Log and record a standstill, and log its cause if evidence shows one.
 
         Args:
             record: The standstill.
@@ -87,7 +87,7 @@ class Alarms:
 
 
 def list_causes(own: RunEvidence, others: Sequence[RunEvidence]) -> list[str]:
-    """Name the cause of a standstill and the rank at fault, as far as known."""
+    """List lines for the log: a standstill's cause and the rank at fault, if known."""
     why = judge_ranks([], (own, *others))
     said: list[str] = []
     if why.cause not in (None, 'unknown'):

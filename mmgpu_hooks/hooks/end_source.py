@@ -1,4 +1,4 @@
-"""Logs when training will end, after each validation and every 30 minutes."""
+"""Forecasts when training will end, and logs it after validations and every 30 min."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from mmgpu_hooks.show.validation import phrase_validation
 from mmgpu_hooks.show.words import say
 
 END_SOURCE = 'end of training'
-"""Name of the forecast of training's end, for warnings and the evidence file."""
+"""Name of the forecast of training's end in warnings and the evidence file."""
 
 PERIOD_S = 1800.0
-"""Seconds between forecasts of training's end while no validation runs."""
+"""Seconds from one logged forecast of training's end to the next without validation."""
 SCALAR_S = 10.0
-"""Seconds between two updates of the scalar ``hours_left``, each of 0.3 ms."""
+"""Seconds from one update of the scalar ``hours_left`` to the next."""
 
 _ASKING_THREAD = 'mmgpu-job-end'
 
@@ -59,17 +59,17 @@ class EndSource:
         self._limit_unix_s = ask_end_unix_s(job)
 
     def add_interval(self, record: IntervalRecord) -> None:
-        """Add the record of a log interval to the forecast of training's end."""
+        """Add a log interval's record to the forecast; log the forecast if due."""
         self._forecaster.add_interval(record)
         if self._clock() >= self._due_s:
             self._say()
 
     def add_save(self, record: SaveRecord) -> None:
-        """Add the record of a checkpoint save to the forecast of training's end."""
+        """Add a checkpoint save's record to the forecast of training's end."""
         self._forecaster.add_save(record)
 
     def add_validation(self, record: ValidationRecord) -> None:
-        """Log how long a validation took, and forecast training's end anew."""
+        """Log a validation's duration and a new forecast of training's end."""
         self._forecaster.add_validation(record)
         said = phrase_validation(record)
         if said is not None:
@@ -78,7 +78,7 @@ class EndSource:
 
     @property
     def hours_left(self) -> float | None:
-        """Hours until training ends; ``None`` while that is unknown."""
+        """Hours from now until training ends, by forecast; ``None`` if unknown."""
         now_s = self._clock()
         if now_s - self._scalar_s >= SCALAR_S:
             ending = self._forecaster.forecast(self._recording.iteration)

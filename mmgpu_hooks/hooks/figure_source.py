@@ -1,4 +1,4 @@
-"""Interface for sources of measured values: opened once, read at each log interval.
+"""Base class of sources that measure values for each log interval's record.
 
 A new figure of an interval is a field of `IntervalRecord` and a line in the ``read`` of
 the source that measures it; a new source is a :class:`FigureSource` that `Sources`
@@ -16,7 +16,7 @@ from mmgpu_hooks.hooks.recording import Guard
 
 
 class SourceName(str, enum.Enum):
-    """Names of the sources of measured values, for warnings and the evidence file."""
+    """Names of the sources of measured values in warnings and the evidence file."""
 
     LOADER_WORKERS = 'loader workers'
     HOST = 'host'
@@ -32,25 +32,25 @@ class SourceName(str, enum.Enum):
 
 
 class IntervalEnd(NamedTuple):
-    """Training's state at the end of a log interval, passed to sources of values."""
+    """Iteration counts, last batch and last outputs at the end of a log interval."""
 
     iteration: int
-    """Number of finished iterations of the whole training."""
+    """Number of iterations done so far, counted over the whole training."""
     iterations: int = 0
     """Number of iterations in the log interval; 0 after the end of training."""
     batch: Any = None
     """Last batch of the log interval; ``None`` if it was already freed."""
     outputs: Any = None
-    """Outputs of the last ``train_step``; ``None`` if they were already freed."""
+    """Return value of the last ``train_step``; ``None`` if it was already freed."""
 
 
 class FigureSource:
-    """Base class of sources that measure values for each log interval's record."""
+    """Base class of a source that measures values for each log interval's record."""
 
     name: ClassVar[SourceName]
 
     def open(self) -> None:
-        """Start measuring the source's values; called once, before training.
+        """Begin to measure the source's values; called once, before training.
 
         Raises:
             AbsentError: If this host or this run has no such source.
@@ -58,7 +58,7 @@ class FigureSource:
         """
 
     def read(self, interval: IntervalEnd) -> dict[str, Any]:
-        """Return values for the record of a log interval that has ended, by field name.
+        """Return the values measured in the log interval, by the record's field name.
 
         Args:
             interval: The interval.
@@ -70,18 +70,18 @@ class FigureSource:
 
     @property
     def unknown(self) -> Mapping[str, str]:
-        """Reasons why values are missing, by their names in the evidence file."""
+        """Reasons why values are missing, by the value's name in the evidence file."""
         return {}
 
     def close(self) -> None:
-        """Stop measuring and undo all changes, even if opening failed."""
+        """Stop measuring and undo all changes; called even if opening failed."""
 
 
 _Source = TypeVar('_Source', bound=FigureSource)
 
 
 class SourceList:
-    """List of sources of measured values; one that fails does not stop the others.
+    """Sources of measured values, read together; one that fails is left out.
 
     Args:
         guard: Switches off what fails.
@@ -91,10 +91,10 @@ class SourceList:
         self._guard = guard
         self._sources: list[FigureSource] = []
         self._opened: list[FigureSource] = []
-        """Sources of measured values that could be opened."""
+        """Sources of measured values that opened without an error."""
 
     def open(self, source: _Source) -> _Source:
-        """Open a source of measured values; it gets closed even if opening fails.
+        """Open a source and add it; a source that fails to open is closed later, too.
 
         Returns:
             The source itself.
@@ -106,7 +106,7 @@ class SourceList:
         return source
 
     def read(self, interval: IntervalEnd) -> dict[str, Any]:
-        """Return the values of all sources for a log interval's record, by field."""
+        """Return all sources' values for a log interval's record, by field name."""
         fields: dict[str, Any] = {}
         for source in self._opened:
             fields |= self._guard.run(source.name, source.read, interval) or {}
@@ -114,18 +114,18 @@ class SourceList:
 
     @property
     def unknown(self) -> dict[str, str]:
-        """Reasons why values are missing, by their names in the evidence file."""
+        """Reasons why values are missing, by source and name of the value."""
         reasons: dict[str, str] = {}
         for source in self._sources:
             reasons.update(source.unknown)
         return reasons
 
     def close(self) -> None:
-        """Close all sources of measured values, the newest first."""
+        """Close all sources, in the reverse order of opening."""
         for source in reversed(self._sources):
             self._guard.clean_up(source.name, source.close)
 
 
 def prefix_reasons(source: str, reasons: Mapping[str, str]) -> dict[str, str]:
-    """Prefix the name of each missing value with the name of its source."""
+    """Return reasons for missing values, keyed by source and value together."""
     return {f'{source} {figure}': why for figure, why in reasons.items()}

@@ -1,4 +1,4 @@
-"""``GPUEfficiencyHook``, the hook that users name in their config.
+"""``GPUEfficiencyHook``, the hook that users add to their config.
 
 An iteration ends at this hook (priority 55). Hooks after it, LoggerHook among them,
 belong to the next iteration: no second is lost, and the figures are complete when
@@ -78,7 +78,7 @@ _LIVE = (
     '_lone_loop',
     'tuned_start',
 )
-"""Attributes of a running training, which a copy of GPUEfficiencyHook does not get."""
+"""Names of attributes of a running training, left out when the hook is copied."""
 
 
 @HOOKS.register_module(force=True)
@@ -168,11 +168,11 @@ class GPUEfficiencyHook(Hook):
     priority = 55
 
     added_by: str | None = None
-    """Command that added GPUEfficiencyHook; ``None`` if a config or script names it."""
+    """Command (``mmgpu run``) that added the hook; ``None`` if the user did."""
     before_hook_s: Mapping[str, float] | None = None
-    """Seconds from process start until the hook was built, by part, or ``None``."""
+    """Seconds by part of the start, from process start to the hook's creation."""
     command_arguments: Mapping[str, Any] | None = None
-    """Arguments that ``mmgpu run`` gave the hook; ``None`` without ``mmgpu run``."""
+    """Hook arguments given to ``mmgpu run``, by name; ``None`` without it."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class GPUEfficiencyHook(Hook):
         self._set_live_parts()
 
     def change_arguments(self, changed: Mapping[str, Any]) -> None:
-        """Set some arguments of GPUEfficiencyHook to new values.
+        """Check and set new values of some of the hook's arguments, given by name.
 
         An argument that training has read is not read again.
 
@@ -229,7 +229,7 @@ class GPUEfficiencyHook(Hook):
     def note_command(
         self, arguments: Mapping[str, Any], added_by: str | None = None
     ) -> None:
-        """Note that a command of mmgpu_hooks started this training.
+        """Store the hook arguments given to the command that started the training.
 
         Args:
             arguments: Arguments of the hook that the command was given.
@@ -240,22 +240,22 @@ class GPUEfficiencyHook(Hook):
             self.added_by = added_by
 
     def note_start(self, before_hook_s: Mapping[str, float] | None) -> None:
-        """Note the seconds from process start until the hook was built, by part."""
+        """Store the seconds from process start to the hook's creation, by part."""
         self.before_hook_s = before_hook_s
 
     @property
     def scalar_names(self) -> tuple[str, ...]:
-        """Names of the scalars to publish to MMEngine's message hub."""
+        """Names of the scalars that the hook publishes to MMEngine's message hub."""
         return SCALARS if self.scalars == 'all' else MAIN
 
     @property
     def optimized(self) -> tuple[str, ...]:
-        """Names of the host optimisations that are on."""
+        """Names of the optimisations of ``optimize`` that are switched on now."""
         optimizations = self._optimizations
         return () if optimizations is None else optimizations.names
 
     def _set_live_parts(self) -> None:
-        """(Re)create the attributes that a copied or unpickled hook must not share."""
+        """Reset the attributes that a copied or unpickled hook must not share."""
         self.built_s = monotonic_s()
         self._recorder: Recorder | None = None
         self._pid = os.getpid()
@@ -298,7 +298,7 @@ class GPUEfficiencyHook(Hook):
 
     @property
     def dataset_bytes(self) -> int | None:
-        """Bytes of memory that building the train loader took; ``None`` if unknown."""
+        """Bytes by which this process grew in building the train loader, if known."""
         start = self._start
         return None if start is None else start.memory.dataset_bytes
 
@@ -306,7 +306,7 @@ class GPUEfficiencyHook(Hook):
         return StartSource(partial(self._guard.run, ACCOUNT_SOURCE))
 
     def begin_loop(self, runner: Any) -> None:
-        """Start watching training's start, right before the train loop is built."""
+        """Begin to watch and time training's start, before the train loop is built."""
         self._logger = runner.logger
         if _find_recording(runner) is not self:
             self._start_account = None
@@ -326,12 +326,12 @@ class GPUEfficiencyHook(Hook):
             optimizations.begin_data_sets(account.watch)
 
     def end_start(self) -> None:
-        """Stop watching the start of training; a second call does nothing."""
+        """Stop watching training's start for standstills; may be called twice."""
         if self._start is not None:
             self._guard.clean_up(START_SOURCE, self._start.close)
 
     def see_loop(self, loop: Any) -> None:
-        """Watch the DataLoader of a new train loop, before it starts workers."""
+        """Begin to measure a new train loop's DataLoader, before it has workers."""
         if self._start is not None:
             self._guard.run(MEMORY_SOURCE, self._start.memory.end_loader)
         if self._start_account is not None:
@@ -353,18 +353,18 @@ class GPUEfficiencyHook(Hook):
         self.tuned_start = begin_tuned(runner, probe.loader, self._book_teardown)
 
     def _take_back(self, error: Exception) -> bool:
-        """Undo the loader settings of the last run, as workers could not start."""
+        """Restore the config's loader settings if tuned ones cannot start workers."""
         start = self.tuned_start
         return start is not None and start.switch.take_back(error)
 
     def _book_teardown(self) -> AbstractContextManager[Any]:
-        """Book the time of ending replaced loader workers on the time ledger."""
+        """Context that books its time on the ledger as end of replaced workers."""
         if self._recorder is None:
             return contextlib.nullcontext()
         return self._recorder.book_teardown()
 
     def _provide_optimizations(self) -> Optimizations | None:
-        """Create the optimisations named by ``optimize``; ``None`` if it names none."""
+        """Create the optimisations that ``optimize`` names, once; ``None`` if none."""
         names = parse_optimizations(self.optimize)
         if names and self._optimizations is None:
             self._optimizations = Optimizations(names, self._logger)
@@ -438,7 +438,7 @@ class GPUEfficiencyHook(Hook):
             self._start_account = self._guard.run(ACCOUNT_SOURCE, self._follow_start)
 
     def _let_go(self) -> None:
-        """Close the probe of a train loader that will not be measured."""
+        """Close the train loader's probe, as this hook will not record the training."""
         self._end_optimizations()
         self.end_start()
         probe, self._probe = self._probe, None
@@ -609,19 +609,19 @@ class GPUEfficiencyHook(Hook):
 
 
 def _find_recording(runner: Any) -> Any:
-    """Find the GPUEfficiencyHook that records a Runner; ``None`` if none does."""
+    """Find the GPUEfficiencyHook of a Runner that records training; else ``None``."""
     ours = [hook for hook in runner.hooks if isinstance(hook, GPUEfficiencyHook)]
     # the first; one that a script registered itself goes before the one we added
     return min(ours, key=lambda hook: hook.added_by is not None, default=None)
 
 
 def call_plainly(advance: Callable[[], int]) -> None:
-    """Skip the batches that a resumed training has seen, without timing that."""
+    """Call a function that skips a resumed training's batches, without timing it."""
     advance()
 
 
 def _list_words() -> list[str]:
-    """Return this process's command line as it is typed after ``python``."""
+    """List this process's command line arguments, as typed after ``python``."""
     spec = getattr(sys.modules.get('__main__'), '__spec__', None)
     if spec is not None and spec.origin == os.path.abspath(''.join(sys.argv[:1])):
         return ['-m', spec.name.removesuffix('.__main__'), *sys.argv[1:]]

@@ -1,4 +1,4 @@
-"""Adds GPUEfficiencyHook to the Runners of a training that ``mmgpu run`` started.
+"""Adds GPUEfficiencyHook to the Runners of a process that ``mmgpu run`` started.
 
 In each Python below ``mmgpu run``, our ``sitecustomize`` puts a finder on
 ``sys.meta_path`` and runs the ``sitecustomize`` that Python would have run. Once a
@@ -27,7 +27,7 @@ _RUNNERS = ('Runner', 'FlexibleRunner')
 
 
 def inject(module: Any, began_s: float) -> None:
-    """Have each Runner of a module add GPUEfficiencyHook when it registers its hooks.
+    """Patch a Runner's module so that each new Runner gets GPUEfficiencyHook.
 
     Nothing more is imported before a Runner is built.
 
@@ -73,7 +73,7 @@ def _inject_into(kind: Any, arguments: Mapping[str, Any], began_s: float) -> Non
 
 
 def _provide_hook(runner: Any, arguments: Mapping[str, Any]) -> Any:
-    """Add GPUEfficiencyHook to a Runner, or pass the command's arguments to its hook.
+    """Add GPUEfficiencyHook to a Runner, or give ``mmgpu run``'s arguments to its own.
 
     Hooks are judged once they are built, so every spelling of a config counts.
 
@@ -119,7 +119,7 @@ def _provide_hook(runner: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 def _watch_building(runner: Any, arguments: Mapping[str, Any]) -> Any:
-    """Watch for standstills while a Runner is built in a training with several ranks.
+    """Begin to watch a Runner for standstills while it is built, if ranks are several.
 
     Returns:
         What ends with it; ``None`` where nothing is watched.
@@ -135,7 +135,7 @@ def _watch_building(runner: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 class _Start:
-    """Times this process's start, up to the first Runner that has its hooks.
+    """Times this process's start, from its begin to the first Runner's hooks.
 
     Meanwhile one of several ranks may stand still: DistributedDataParallel broadcasts
     the weights before any hook is built.
@@ -169,7 +169,7 @@ class _Start:
         self._patches.set(kind, '__init__', __init__)
 
     def take(self) -> dict[str, float] | None:
-        """Return the seconds from process start until now, by part of the start.
+        """Return the seconds from process start until now, by part of the start; once.
 
         ``None`` in a forked child, and from the second call on.
         """

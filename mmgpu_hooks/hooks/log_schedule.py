@@ -1,4 +1,4 @@
-"""Schedule of log lines and intervals, in iterations of one training."""
+"""Decides at which iterations a log line is printed and a log interval ends."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ DEFAULT_INTERVAL = 10
 """Number of iterations per log line for trainings without a LoggerHook."""
 
 MOST_ITERATIONS = 10_000
-"""Longest log interval, in iterations, for which every iteration's time is kept."""
+"""Longest log interval, in iterations, whose iteration times are kept one by one."""
 
 MOST_SKIPPED = 64
-"""Maximum number of iterations between two summations of the time ledger."""
+"""Maximum number of iterations from one summation of the time ledger to the next."""
 
 
 class Due(NamedTuple):
-    """Events due at the end of an iteration: a log line, the end of a log interval."""
+    """Decision on one iteration: does a log line follow it, does a log interval end."""
 
     is_logged: bool
-    """True if LoggerHook prints a line for the iteration."""
+    """True if LoggerHook prints a log line after the iteration."""
     is_end: bool
-    """True if a log interval ends with the iteration."""
+    """True if the iteration is the last of its log interval."""
 
 
 class LogSchedule:
-    """Says when LoggerHook prints a line and when a log interval ends, for one Runner.
+    """Decides for a Runner after which iterations log lines and log intervals come.
 
     Args:
         runner: The runner that trains.
@@ -47,14 +47,14 @@ class LogSchedule:
         self.interval = logged if interval is None else interval
 
     def begin_epoch(self) -> None:
-        """Set the number of batches of the epoch that begins.
+        """Begin an epoch: set its number of batches.
 
         Reading it in each iteration would cost more.
         """
         self._batches = read_length(self._runner.train_dataloader)
 
     def cut_at(self, most: int | None) -> None:
-        """Limit the length of log intervals, in iterations, from now on.
+        """Set the longest log interval, in iterations, from now on.
 
         Args:
             most: Iterations at which one is cut; ``None`` is `MOST_ITERATIONS`.
@@ -62,7 +62,7 @@ class LogSchedule:
         self._most = MOST_ITERATIONS if most is None else most
 
     def is_due(self, batch_idx: int, iterations: int) -> Due:
-        """Return if an iteration prints a log line, and if it ends a log interval.
+        """Return if a log line follows an iteration, and if its log interval ends.
 
         Args:
             batch_idx: Of the iteration, in its epoch.
@@ -80,7 +80,7 @@ class LogSchedule:
         return Due(is_logged, iterations >= min(self.interval, self._most))
 
     def find_next(self, batch_idx: int, iterations: int) -> int:
-        """Return the next batch index at which a log line or interval's end may be due.
+        """Return the batch index of the next iteration that may end a line or interval.
 
         Args:
             batch_idx: Of the iteration that :meth:`is_due` was called for.

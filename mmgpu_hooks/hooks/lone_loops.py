@@ -1,4 +1,4 @@
-"""Times the parts of a test or validation that runs on its own, without training."""
+"""Times the parts of a validation or test that runs without training."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from mmgpu_hooks.measure.validation_parts import DATA_WAIT, ValidationParts
 from mmgpu_hooks.schema.recorded import ValidationRecord
 
 LONE_LOOP_SOURCE = 'test'
-"""Name of the timing of a lone test or validation, for log and evidence file."""
+"""Name of the timing of a lone test or validation, in log and evidence file."""
 
 
 class LoneLoop:
-    """Times one test or validation that runs without training, from start to end.
+    """Times one test or validation without training, by part, from start to end.
 
     The wait for data is what lies between two iterations, as the hook sees them.
 
@@ -33,7 +33,7 @@ class LoneLoop:
         self._iterations = 0
 
     def begin_wait(self, *, is_first: bool = False) -> None:
-        """Start timing the wait for the next batch of a test or validation.
+        """Begin to time the loop's wait for the next batch of a test or validation.
 
         Args:
             is_first: Of the loop.
@@ -42,12 +42,12 @@ class LoneLoop:
         self._wait = self._parts.begin(DATA_WAIT)
 
     def end_wait(self) -> None:
-        """Stop timing the wait for a batch, as the batch came or the loop ended."""
+        """Stop timing a wait for a batch, when it came or the loop ended."""
         wait, self._wait = self._wait, None
         self._parts.end(wait)
 
     def end(self) -> ValidationRecord:
-        """End the timing of a test or validation, and make its record."""
+        """Stop timing the test or validation; return the record of its times."""
         self.close()
         wall_s = monotonic_s() - self._began_s
         return ValidationRecord(
@@ -60,5 +60,5 @@ class LoneLoop:
         )
 
     def close(self) -> None:
-        """Restore the timed methods of a test or validation; may be called twice."""
+        """Restore the replaced methods of a test or validation; may be called twice."""
         self._timers.close()

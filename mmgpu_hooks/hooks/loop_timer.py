@@ -1,4 +1,4 @@
-"""Times a Runner's train loop: each hook by itself, checkpoint saves, waits for data.
+"""Times a Runner's train loop: hooks by class, checkpoint saves, waits for data.
 
 Calls nest. ``ledger.running`` is the stack of what runs, the innermost last; a stamp
 gives the time since the last one to what it names. An iteration at whose end a
@@ -57,7 +57,7 @@ from mmgpu_hooks.schema.recorded import UNATTRIBUTED
 
 SAVE = 'checkpoint_save'
 VALIDATION_PART = 'validation'
-"""Part of the time ledger for validations, in which hooks are not timed one by one."""
+"""Name of the time ledger's part for a whole validation, its hooks included."""
 
 FOLLOWING: Mapping[str, str] = {
     'before_train_iter': 'step',
@@ -66,13 +66,13 @@ FOLLOWING: Mapping[str, str] = {
 }
 
 IDLE_POINTS = {'before_train_iter': '_before_iter', 'after_train_iter': '_after_iter'}
-"""Hook points of an iteration, each with the method that `Hook` calls for it."""
+"""Hook points in an iteration, each with the `Hook` method called there in turn."""
 
 PointCalls = Mapping[str, tuple[Callable[[], Any], ...]]
-"""Functions to call after all hooks of a hook point, by point; they must not raise."""
+"""Type: functions to call after all hooks of a hook point, by name of the point."""
 
 _Point = tuple[Collection[type], Optional[str], tuple[Callable[[], Any], ...]]
-"""Plan for one hook point: hooks to skip, next part of the time ledger, callbacks.
+"""Type: of one hook point, the hooks to skip, the part that follows, and callbacks.
 
 A plain tuple: it is taken apart at each hook point of each iteration."""
 
@@ -102,18 +102,18 @@ class HookTimer:
         self._listener = listener
         self._after = after or {}
         self.is_open = True
-        """True if hooks are timed, False if they are only called."""
+        """True while hooks are timed; afterwards they are only called."""
         self._following = dict(FOLLOWING)
         self._idle: dict[str, set[type]] = {}
         self._points: dict[str, _Point] = {}
 
     def follow(self, fn_name: str, part: str) -> None:
-        """Set the part of the time ledger that follows the hooks of a hook point."""
+        """Set which part of the time ledger begins after the hooks of a hook point."""
         self._following[fn_name] = part
         self._plan()
 
     def stop(self) -> None:
-        """Stop timing hooks; later calls only run them."""
+        """Stop timing hooks; the replaced ``call_hook`` then only calls them."""
         self.is_open = False
         self._points.clear()
 
@@ -123,7 +123,7 @@ class HookTimer:
             self._points[name] = self._idle.get(name, ()), part, calls
 
     def make(self) -> Callable[..., None]:
-        """Make the timing function to set as ``runner.call_hook``."""
+        """Make the function that replaces ``runner.call_hook`` and times hooks."""
         runner, ledger, original = self._runner, self._ledger, self._runner.call_hook
         running, clock, stamp = ledger.running, ledger.clock, ledger.stamps.extend
         is_known, keeps_cause = is_plain(runner), isinstance(runner, FlexibleRunner)
@@ -180,7 +180,7 @@ class HookTimer:
     def _pass_on(
         self, original: Callable[..., None], fn_name: str, kwargs: dict[str, Any]
     ) -> bool:
-        """Run hooks untimed in a save or validation; return False outside of both."""
+        """Call hooks untimed in a validation or save, and return True; else False."""
         outer = self._ledger.running[-1]
         is_inside = not self.is_open or outer is SAVE or outer is VALIDATION_PART
         if not is_inside and fn_name != 'before_val':
@@ -204,7 +204,7 @@ class HookTimer:
 
 
 def is_plain(runner: Any) -> bool:
-    """True if a Runner has MMEngine's own ``call_hook``, which nothing replaced."""
+    """True if a Runner's ``call_hook`` is MMEngine's own, and nothing replaced it."""
     if 'call_hook' in vars(runner):
         return False
     function = type(runner).call_hook
@@ -218,7 +218,7 @@ def is_plain(runner: Any) -> bool:
 
 
 def find_idle_hooks(runner: Any) -> dict[str, set[type]]:
-    """Find the hook classes that do nothing in an iteration, by hook point.
+    """Find, by hook point, the classes of hooks that do nothing in an iteration.
 
     Most hooks inherit both methods of MMEngine's `Hook`: one calls the other, which is
     empty. Such calls and their stamps would be half of what an iteration costs.
@@ -237,7 +237,7 @@ def find_idle_hooks(runner: Any) -> dict[str, set[type]]:
 
 
 def _calls(function: Any) -> tuple[str, ...] | None:
-    """Return the names that a hook method of MMEngine uses; ``None`` for any other."""
+    """Return the names that a hook method of MMEngine's uses; ``None`` for others."""
     code = getattr(function, '__code__', None)
     if code is None or os.path.join('mmengine', 'hooks') not in code.co_filename:
         return None
@@ -246,7 +246,7 @@ def _calls(function: Any) -> tuple[str, ...] | None:
 
 
 def open_ledger(runner: Any, hook: Any, device: str) -> TimeLedger:
-    """Open the time ledger of a training, whose clock runs from now on.
+    """Create the time ledger of a training; its clock runs from now on.
 
     Args:
         runner: The runner.
@@ -260,7 +260,7 @@ def open_ledger(runner: Any, hook: Any, device: str) -> TimeLedger:
 
 
 class LoopTimer:
-    """Times the hooks, waits and other parts of a Runner's train loop.
+    """Times hooks, data waits and other parts of a Runner's train loop.
 
     Args:
         runner: The runner, its train loop built and not yet running.
@@ -288,14 +288,14 @@ class LoopTimer:
             listener=listener,
         )
         self.hooks = HookTimer(runner, ledger, listener, after)
-        """Timer of the Runner's hooks."""
+        """Timer that books the seconds of the Runner's hooks."""
 
     def open(self) -> None:
-        """Replace the Runner's ``call_hook`` by a function that times each hook."""
+        """Replace the Runner's ``call_hook`` by a function that times hooks."""
         self._patches.set(self._runner, 'call_hook', self.hooks.make())
 
     def follow(self, iterator: Any) -> None:
-        """Time the waits for batches of the train loader's new iterator."""
+        """Begin to time the waits for batches of the train loader's new iterator."""
         if hasattr(iterator, '_next_data') and hasattr(iterator, '_num_yielded'):
             # a loader that is tuned may have workers now, or none any more
             self.waits.read_cpu_by(*_choose_clock(self._runner.train_dataloader))
@@ -304,34 +304,34 @@ class LoopTimer:
             self.give_up_waits()
 
     def give_up_waits(self) -> None:
-        """Book all time between train steps as data wait, if waits cannot be timed."""
+        """Book all time between train steps as data wait, as waits cannot be timed."""
         self.hooks.follow('after_train_iter', 'data_wait')
 
     def stop(self) -> None:
-        """Stop timing hooks and waits, without restoring the replaced methods."""
+        """Stop timing hooks and waits; the replaced methods stay in place."""
         self.hooks.stop()
         self.waits.stop()
 
     def close(self) -> None:
-        """Restore the Runner's and the loader's methods; a second call does nothing."""
+        """Restore the replaced methods of Runner and loader; may be called twice."""
         self.stop()
         self.waits.close()
         self._patches.close()
 
 
 def loading_cpu_clock(loader: Any) -> Callable[[], float]:
-    """Return the clock that reads CPU time inside waits for a DataLoader's batches."""
+    """Return the CPU clock for waits: the thread's, or the process's if it loads."""
     # without workers the loading has threads of its own (OpenCV, torch)
     loads_itself = getattr(loader, 'num_workers', None) == 0
     return process_cpu_s if loads_itself else thread_cpu_s
 
 
 class _WaitClock(NamedTuple):
-    """Clock that reads CPU time inside waits for batches, and how often to read it."""
+    """CPU clock for waits for batches, and at every how many waits to read it."""
 
     cpu_s: Callable[[], float]
     every: int
-    """Mean number of waits for each wait whose CPU time is read."""
+    """Mean number of waits from one whose CPU time is read to the next."""
 
 
 def _choose_clock(loader: Any) -> _WaitClock:
@@ -340,7 +340,7 @@ def _choose_clock(loader: Any) -> _WaitClock:
 
 
 def count_replayed(runner: Any) -> int:
-    """Count the batches that a resumed train loop loads again and throws away.
+    """Number of batches that a resumed train loop loads only to throw them away.
 
     A loop that skips by itself (onedl-mmengine from 0.10.11 on) loads only where its
     sampler cannot skip, and workers have drawn from that.

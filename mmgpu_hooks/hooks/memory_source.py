@@ -1,4 +1,4 @@
-"""Records what holds the host's memory, and warns in the log before it is full."""
+"""Records how much host memory processes hold, and warns before it is full."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ from mmgpu_hooks.show.text import visible
 from mmgpu_hooks.show.words import say
 
 MEMORY_SOURCE = phrase('memory holders')
-"""Name of the memory watch, for warnings and the evidence file."""
+"""Name of the watch over host memory, in warnings and the evidence file."""
 HOLDERS_THREAD = 'mmgpu-memory'
 
 _SHORTEST_S, _PERIOD_S, _PERIODS = 0.25, 2.0, 20
-"""Seconds between two readings of free memory: at first, and later.
+"""Seconds between readings of free memory: least, greatest; divisor of elapsed time.
 
 Each takes 60 us. The pause is never more than a twentieth of the time so far."""
 _PERIOD_SCARCE_S = 0.5
-"""Seconds between two readings of free memory while it is scarce."""
+"""Longest time in seconds between two readings of free memory below 20 %."""
 _LOW_SHARE, _SCARCE_SHARE, _SOON_S = 0.05, 0.2, 30.0
-"""Free share (0 to 1) of host memory, and seconds until it is gone, that count as low.
+"""Limits for low memory: free share (0 to 1), and with it seconds until it is gone.
 
 Low is below 5 % free, or below 20 % that are gone in 30 s."""
 _CALM_SHARE, _AGAIN_S = 0.25, 600.0
-"""Free share (0 to 1) of memory for a new warning, and seconds between warnings."""
+"""Free share (0 to 1) that ends a warning; seconds from one warning to the next."""
 _FIRST_S, _SELDOM_S, _VALIDATION_S = 4.0, 60.0, 5.0
-"""Seconds between reads of processes' memory: at first, later, in validation."""
+"""Seconds between reads of processes' memory: first, longest, in a validation."""
 _MOST_SHARE, _MOST_SHARE_LOW = 0.00025, 0.02
-"""Largest share of one core for reading memory: usually, while memory is low."""
+"""Largest share of time spent on reading memory: usually, and while memory is low."""
 _CHANGE_SHARE = 0.02
-"""Change of the used share (0 to 1) of memory at which processes are read early."""
+"""Change in the used share of memory (0.02 is 2 %) after which processes are read."""
 
 
 class MemoryPace:
-    """Decides when to read processes' memory, and when the host's is low. Pure.
+    """Decides when to read processes' memory, and if host memory is low. Pure.
 
     Full readings are rare while nothing changes, and cost no more than a small share of
     the time whatever one takes.
@@ -58,12 +58,12 @@ class MemoryPace:
     def __init__(self) -> None:
         self._pause_s, self._due_s, self._earliest_s = _FIRST_S, 0.0, 0.0
         self._used_bytes: int | None = None
-        """Bytes of host memory in use when processes were last read."""
+        """Used bytes of host memory when processes' memory was last read."""
         self._seen = deque[tuple[float, int]](maxlen=6)
-        """Latest samples of host memory: time in seconds, and bytes in use."""
+        """Latest six samples: clock time in seconds, used bytes of host memory."""
 
     def is_low(self, now_s: float, room: MemoryRoom) -> bool:
-        """True if the host's memory is nearly full, or soon will be at its growth.
+        """True if host memory is nearly full, or will be within seconds at its growth.
 
         Args:
             now_s: Monotonic; later than in the last call.
@@ -79,7 +79,7 @@ class MemoryPace:
 
     @staticmethod
     def pause_s(elapsed_s: float, room: MemoryRoom) -> float:
-        """Return the seconds until the host's free memory is read again.
+        """Return the seconds from this reading of free memory to the next.
 
         Args:
             elapsed_s: Since the first reading.
@@ -92,7 +92,7 @@ class MemoryPace:
     def is_due(
         self, now_s: float, room: MemoryRoom, *, low: bool, validates: bool
     ) -> bool:
-        """True if the memory of all processes is to be read now."""
+        """True if the memory of the training's processes is to be read now."""
         if now_s < self._earliest_s and not low:
             return False
         changed = abs(room.used_bytes - (self._used_bytes or 0))
@@ -102,7 +102,7 @@ class MemoryPace:
         return now_s >= self._due_s - max(soon_s, 0.0)
 
     def note(self, now_s: float, room: MemoryRoom, cost_s: float, *, low: bool) -> None:
-        """Note that all processes' memory has just been read."""
+        """Note when all processes' memory was read, and the cost, to plan the next."""
         share = _MOST_SHARE_LOW if low else _MOST_SHARE
         self._earliest_s = now_s + cost_s / share
         self._due_s = max(now_s + self._pause_s, self._earliest_s)
@@ -111,7 +111,7 @@ class MemoryPace:
 
 
 class MemorySource:
-    """Watches host memory, and the processes that hold it, in a thread of a training.
+    """Thread that records host memory and the processes that hold it during training.
 
     Args:
         recording: The run.
@@ -188,7 +188,7 @@ class MemorySource:
         )
 
     def _say(self) -> None:
-        """Warn in the log that memory is nearly full, and name who holds it."""
+        """Log a warning that memory is nearly full, and the processes that hold it."""
         writer, logger = self._recording.writer, self._recording.runner.logger
         if writer is None:
             return
@@ -208,12 +208,12 @@ class MemorySource:
             )
 
     def close(self) -> None:
-        """Stop watching the host's memory; a second call does nothing."""
+        """Stop the thread that watches host memory; a second call does nothing."""
         self._thread.stop()
 
 
 class StartMemory:
-    """Watches host memory from a hook's construction until its train loop is built.
+    """Watches host memory from the hook's creation until the train loop is built.
 
     What the train loader takes shows at once. Where that lasts, records say who holds
     memory. No call raises, as long as ``run`` lets nothing through.
@@ -235,27 +235,27 @@ class StartMemory:
         self._tick, self._is_over = tick, False
         self._thread: PeriodicThread | None = None
         self.dataset_bytes: int | None = None
-        """Bytes of memory that building the train loader took; ``None`` until known."""
+        """Bytes by which building the train loader made this process grow."""
 
     def begin_loader(self) -> None:
-        """Start measuring the memory that building the train loader takes."""
+        """Note this process's memory before the train loader is built."""
         self._own_bytes = self._meter.read_own_bytes() or 0
         self.go_on()
 
     def go_on(self) -> None:
-        """Start the thread that watches memory again, unless watching has ended."""
+        """Start the thread that watches host memory, unless `close` was called."""
         if self._thread is None and not self._is_over:
             look = partial(self._run, MEMORY_SOURCE, self._look)
             self._thread = PeriodicThread(HOLDERS_THREAD, look, _PERIOD_S)
 
     def pause(self) -> None:
-        """Stop the thread that watches memory, as forking with threads is unsafe."""
+        """Stop the thread that watches host memory, so that a fork is safe."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.stop()
 
     def end_loader(self) -> None:
-        """Record the bytes of memory that building the train loader took."""
+        """Compute the bytes by which building the train loader grew this process."""
         own_bytes = self._meter.read_own_bytes()
         if own_bytes is not None:
             self.dataset_bytes = max(own_bytes - self._own_bytes, 0)
@@ -288,6 +288,6 @@ class StartMemory:
         return pause_s
 
     def close(self) -> None:
-        """Stop watching the host's memory for good."""
+        """Stop watching host memory; it cannot be started again."""
         self._is_over = True
         self.pause()

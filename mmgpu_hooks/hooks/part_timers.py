@@ -1,4 +1,4 @@
-"""Times the parts of a validation or test, by replacing methods with timed ones.
+"""Times the parts of a validation or test by replacing methods of loop and metrics.
 
 For as long as it lasts, on the instances that it calls: the model's ``val_step``, the
 evaluator's and its metrics' methods, the Runner's ``save_checkpoint``. Of several ranks
@@ -30,13 +30,13 @@ from mmgpu_hooks.measure.validation_parts import (
 _WAITS = ('barrier', 'broadcast', 'broadcast_object_list')
 _STEPS = ('val_step', 'test_step')
 _METHODS = {'process': 'process', 'evaluate': 'gather', 'compute_metrics': 'metric'}
-"""Timed methods of metrics and evaluators, each with its part of a validation.
+"""Names of timed methods of metrics and evaluators, each with its part of validation.
 
 Calls of other timed methods inside a part are not in it."""
 
 
 class PartTimers:
-    """Replaces methods of a validation loop by timed ones, until :meth:`close`.
+    """Replaces methods of model, metrics and others by timed ones, until :meth:`close`.
 
     What cannot be replaced is not told apart from what calls it.
 
@@ -52,7 +52,7 @@ class PartTimers:
         self._patches = Patches()
 
     def open(self, parts: ValidationParts) -> None:
-        """Time the calls of a validation's methods from now on.
+        """Begin to time a validation's calls: replace the methods by timed ones.
 
         Args:
             parts: Gets the time.
@@ -83,12 +83,12 @@ class PartTimers:
             self._patches.set(owner, name, TimedCall(parts, call, function))
 
     def close(self) -> None:
-        """Restore the methods replaced by timed ones; a second call does nothing."""
+        """Restore the methods that were replaced for timing; may be called twice."""
         self._patches.close()
 
 
 def name_metrics(metrics: Iterable[Any]) -> list[str]:
-    """Name metrics by their classes, numbered where a class occurs more than once."""
+    """Return a name for each metric: its class, with a number where that repeats."""
     seen, names = Counter[str](), list[str]()
     for metric in metrics:
         name = type(metric).__name__

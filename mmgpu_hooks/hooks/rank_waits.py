@@ -1,4 +1,4 @@
-"""Tells if a rank that stands still only waits for another rank that still works.
+"""Decides if a rank that stands still only waits for another rank that works.
 
 Only when nothing has gone on for `stuck_after_s`: the rank notes in its evidence that
 it waits, and a thread reads the last words of the others' evidence. A rank that works
@@ -24,11 +24,11 @@ from mmgpu_hooks.schema.run_folder import EvidenceError, find_peers
 
 _PERIOD_S = 1.0
 _ANSWER_S = 10.0
-"""Longest wait for the first answer of the file system, in seconds."""
+"""Longest wait in seconds for a first answer from other ranks' evidence files."""
 
 
 class RankWaits:
-    """Reads the other ranks' evidence files once this rank stands still.
+    """Reads other ranks' evidence files while this rank stands still.
 
     Args:
         write: Adds a record to this rank's evidence.
@@ -45,7 +45,7 @@ class RankWaits:
         self._write, self._run, self._evidence = write, run, evidence
         self._runs: dict[Path, RunRecord] = {}
         self._ended: threading.Event | None = None
-        """Event that ends the current wait for answers of other ranks."""
+        """Event to end the thread that reads other ranks; ``None`` without one."""
         self._is_late: bool | None = None
         self._has_answered = False
 
@@ -125,7 +125,7 @@ class RankWaits:
 
 
 def _is_gone(run: RunRecord) -> bool:
-    """True if the process of a rank on this host is gone."""
+    """True if a rank's process ran on this host and no longer exists."""
     if run.pid is None or run.process_start is None:
         return False
     start = read_start(run.pid)

@@ -1,4 +1,4 @@
-"""Records a training: time ledger, sources of measured values, evidence file."""
+"""Records a training in its evidence file: time ledger and all measured values."""
 
 from __future__ import annotations
 
@@ -84,17 +84,17 @@ class Recorder(LoopListener):
         self._publisher = ScalarPublisher(runner.message_hub, hook.scalar_names)
         self._patches = Patches()
         self._due_at = 0
-        """Batch index in the epoch before which no log line or interval end is due."""
+        """Batch index of the next iteration that may end a log line or interval."""
         self._start = runner.iter
         self._saves = 0
-        """Number of checkpoint saves in the records of log intervals so far."""
+        """Number of checkpoint saves up to the last log interval's record."""
         self._memory_cgroup: str | None = None
         self._stuck: StuckSource | None = None
         self._verdicts: VerdictSource | None = None
         self._ending: EndSource | None = None
         self._tuner: Tuner | None = None
         self.end: EndRecord | None = None
-        """Last record of the training, kept even if it could not be written."""
+        """Record of training's end, kept even if it could not be written to file."""
         device = run('device', read_device, runner) or 'cpu'
         self._ledger = open_ledger(runner, hook, device)
         self._build_s = max(self._ledger.stamped_s - hook.built_s, 0.0)
@@ -175,7 +175,7 @@ class Recorder(LoopListener):
 
     @contextlib.contextmanager
     def book_teardown(self) -> Iterator[None]:
-        """Book the time of ending loader workers that the tuner replaced."""
+        """Context that books its time on the ledger as end of replaced workers."""
         self._guard.run('ledger', self._ledger.push, 'teardown')
         try:
             yield
@@ -188,7 +188,7 @@ class Recorder(LoopListener):
         self._due_at = 0
 
     def _make_after_train_iter(self) -> Callable[..., None]:
-        """Make the function that replaces ``hook.after_train_iter`` while recording.
+        """Make the function that replaces ``hook.after_train_iter`` while it records.
 
         It is an attribute of the hook itself, so a subclass of the user's that has an
         ``after_train_iter`` of its own is recorded whether it calls ``super()`` or not.
@@ -218,7 +218,7 @@ class Recorder(LoopListener):
         return after_train_iter
 
     def on_iteration_end(self, batch_idx: int, batch: Any, outputs: Any) -> None:
-        """Write the records and publish the scalars that are due after an iteration.
+        """Write the records and publish the scalars due after an iteration.
 
         LoggerHook comes right after: it prints the scalars that were published here.
         """
@@ -239,7 +239,7 @@ class Recorder(LoopListener):
         self._due_at = self._schedule.find_next(batch_idx, ledger.iterations)
 
     def _record_start(self) -> None:
-        """Write the record of training's start, once the first iteration has ended."""
+        """Write the record of training's start, after the first iteration."""
         starting, self._starting = self._starting, None
         if starting is not None:
             self._guard.run(ACCOUNT_SOURCE, self._write_start, starting)
@@ -251,7 +251,7 @@ class Recorder(LoopListener):
     def _record_interval(
         self, window: LedgerWindow, batch: Any = None, outputs: Any = None
     ) -> IntervalRecord | None:
-        """Write the record of a log interval, and pass it on to watchdog and tuner.
+        """Write a log interval's record; pass it on to watchdog, forecast and tuner.
 
         Returns:
             ``None`` where no iteration has ended in it.
@@ -272,7 +272,7 @@ class Recorder(LoopListener):
         return record
 
     def _sum_up(self, window: LedgerWindow) -> IntervalRecord | None:
-        """Make a log interval's record with the values of the time ledger only.
+        """Make a log interval's record from the time ledger, without other sources.
 
         Returns:
             ``None`` where no iteration has ended in it.
@@ -312,7 +312,7 @@ class Recorder(LoopListener):
             self._publisher.note('hours_left', self._ending.hours_left)
 
     def begin_epoch(self) -> None:
-        """Prepare recording for an epoch, whose number of batches may be a new one."""
+        """Begin an epoch: note its number of batches; make a waiting loader change."""
         self._due_at = 0
         self._recording.begin_epoch()
         self._schedule.begin_epoch()
@@ -321,7 +321,7 @@ class Recorder(LoopListener):
             self._guard.run(TUNER_SOURCE, self._tuner.begin_epoch)
 
     def book_resume(self, advance: Callable[[], int]) -> None:
-        """Book the time of skipping batches that a resumed training has seen.
+        """Call a function that skips a resumed training's batches; book its time.
 
         Args:
             advance: Returns how many are still to be loaded, and thrown away.
@@ -383,7 +383,7 @@ class Recorder(LoopListener):
                 self._recording.write_reason(UnknownRecord, source, reason)
 
     def note_source_off(self, source: str, reason: str) -> None:
-        """Record in the evidence file why a value is no longer measured."""
+        """End the use of a source that was switched off, and record why."""
         if source in ('ledger', 'interval'):
             # stamps that are not taken must not grow
             self._timer.stop()
@@ -398,7 +398,7 @@ class Recorder(LoopListener):
         self._recording.write_reason(SourceOffRecord, source, reason)
 
     def finish(self, error: BaseException | None) -> Path | None:
-        """End all measuring, and keep the evidence file open for a verdict.
+        """End all measuring; the evidence file stays open for a verdict.
 
         Args:
             error: The exception that ended training, if one did.
@@ -439,12 +439,12 @@ class Recorder(LoopListener):
         return None if writer is None else writer.path
 
     def write_verdict(self, verdict: VerdictRecord) -> None:
-        """Append a verdict on the training so far to the evidence file."""
+        """Append a verdict's record to the evidence file."""
         stamped = structs.replace(verdict, written_unix_s=wall_unix_s())
         self._recording.write(stamped)
 
     def show_verdict(self, verdict: VerdictRecord) -> None:
-        """Write a verdict into W&B and MLflow, where the run uses them."""
+        """Write a verdict into W&B and MLflow, if the run logs to them."""
         visualizer = self._runner.visualizer
         self._guard.run(TRACKERS_SOURCE, write_summary_fields, visualizer, verdict)
 

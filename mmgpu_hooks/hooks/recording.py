@@ -1,4 +1,4 @@
-"""State of a recorded training: iterations, evidence file, guarded sources.
+"""State of a training that is recorded: iterations, evidence file, failed sources.
 
 The guard keeps every failure of ours away from training.
 """
@@ -30,7 +30,7 @@ def vis_data_folder(runner: Any) -> Path:
 
 
 class Guard:
-    """Catches failures of measuring code, so that training goes on.
+    """Calls measuring code and catches its errors, so that training goes on.
 
     A source that fails is switched off for good, which is said once.
 
@@ -42,20 +42,20 @@ class Guard:
         self._on_off = on_off
         self.off: dict[str, str] = {}
         self.absent: dict[str, str] = {}
-        """Reasons why sources of measured values are absent, by source."""
+        """Reasons why sources of measured values do not exist here, by source."""
 
     def is_on(self, source: str) -> bool:
-        """True if a source of measured values is there and has not failed."""
+        """True if a source of measured values exists here and has not failed."""
         return source not in self.off and source not in self.absent
 
     def note_absent(self, source: str, reason: str) -> None:
-        """Note the reason why a source of measured values is absent."""
+        """Note that a source of measured values does not exist here, and why."""
         self.absent[str(source)] = reason
 
     def run(
         self, source: str, function: Callable[..., _T], *args: Any, **kwargs: Any
     ) -> _T | None:
-        """Call a function of a source and catch its errors; skip a failed source.
+        """Call a source's function unless the source has failed; ``None`` if it raises.
 
         Returns:
             What it returned, or ``None`` when it failed now or before.
@@ -93,7 +93,7 @@ class Guard:
 
 
 class Recording:
-    """State of one training run that is recorded.
+    """State of a training that is recorded: iterations, evidence file, ledger.
 
     Args:
         runner: The runner, about to enter its train loop.
@@ -107,18 +107,18 @@ class Recording:
         self.guard, self.timer, self.ledger = guard, timer, timer.ledger
         self.writer: EvidenceWriter | None = None
         self.recorded: int = runner.iter
-        """Number of iterations of the whole training up to the last record's end."""
+        """Number of iterations of training up to the end of the last record."""
         self.epoch = runner.epoch + 1
         self.epoch_start = self.start = self.recorded
-        """Number of iterations done before the epoch, and before this training."""
+        """Number of iterations done at the epoch's begin; `start` is at training's."""
 
     @property
     def iteration(self) -> int:
-        """Number of finished training iterations; readable from any thread."""
+        """Number of training iterations done so far; readable from any thread."""
         return self.recorded + self.ledger.iterations_now
 
     def count_iterations(self) -> int:
-        """Sum up the time ledger, and return the number of finished iterations."""
+        """Sum up the time ledger; return the number of training iterations so far."""
         self.guard.run('interval', self.ledger.sum_up)
         return self.iteration
 
@@ -138,12 +138,12 @@ class Recording:
             self.guard.clean_up('evidence', writer.close)
 
     def begin_epoch(self) -> None:
-        """Note that an epoch of training begins."""
+        """Note the number of the epoch that begins, and the iterations done by then."""
         self.epoch = self.runner.epoch + 1
         self.epoch_start = self.count_iterations()
 
     def add_recorded(self, iterations: int) -> None:
-        """Add to the number of iterations that the evidence file has records of."""
+        """Add a log interval's iterations to the number that have been recorded."""
         self.recorded += iterations
 
     def write(self, record: EvidenceLine) -> None:
@@ -154,5 +154,5 @@ class Recording:
     def write_reason(
         self, kind: type[UnknownRecord | SourceOffRecord], source: str, reason: str
     ) -> None:
-        """Record in the evidence file why a value is no longer measured."""
+        """Record in the evidence file why a value is not measured any more."""
         self.write(kind(source=source, reason=reason, iteration=self.recorded))

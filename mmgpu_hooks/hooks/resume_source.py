@@ -1,4 +1,4 @@
-"""Logs the progress of a resumed training while it skips the batches it has seen."""
+"""Logs the progress of a resumed training that loads old batches only to skip them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.words import say
 
 FIRST_S, AGAIN_S = 10.0, 60.0
-"""Seconds until a resume's progress is first logged, and between later log lines."""
+"""Seconds from a resume's begin to the first progress line, and between later ones."""
 
 CURE = phrase("optimize='resume' skips them without loading")
 
 
 class ResumeProgress:
-    """Logs how many batches a resumed training has loaded only to skip them.
+    """Logs how many old batches a resumed training has loaded, only to skip them.
 
     Args:
         logger: The Runner's.
@@ -29,7 +29,7 @@ class ResumeProgress:
         self._due_s = 0.0
 
     def note(self, left: int) -> None:
-        """Note that the next batch to be skipped is about to be loaded.
+        """Note that a batch to be skipped is about to be loaded; log progress if due.
 
         Args:
             left: How many are left, it included.

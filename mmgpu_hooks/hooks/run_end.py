@@ -1,4 +1,4 @@
-"""Describes the exception that ended a training, for its last record."""
+"""Describes the exception that ended a training, for the record of its end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import traceback
 from typing import Any, NamedTuple
 
 _LETTERS, _MOST_LINES = 300, 60
-"""Maximum characters per line of a recorded traceback, and maximum lines."""
+"""Maximum length of a recorded traceback: characters per line, and lines."""
 _FETCH = re.compile(r'torch[/\\]utils[/\\]data[/\\]_utils[/\\]fetch\.py$')
 
 _NO_GRADIENT = re.compile(
@@ -17,7 +17,7 @@ _MOST_PARAMETERS = 32
 
 
 def find_without_gradient(model: Any, error: BaseException | None) -> tuple[str, ...]:
-    """Name the parameters without a gradient, from DistributedDataParallel's exception.
+    """Name the parameters that got no gradient, by DistributedDataParallel's exception.
 
     Its exception counts the parameters that require one, in the order of the model's
     modules, or names them where ``TORCH_DISTRIBUTED_DEBUG`` is set.
@@ -37,18 +37,18 @@ def find_without_gradient(model: Any, error: BaseException | None) -> tuple[str,
 
 
 class RaisedError(NamedTuple):
-    """Exception that ended training, with its traceback, for the last record."""
+    """Class, traceback and dataset sample of the exception that ended training."""
 
     error: str | None = None
     """Class name of the exception that ended training; ``None`` if there was none."""
     traceback: tuple[str, ...] = ()
-    """Lines of the traceback without code, a worker's own traceback included."""
+    """Lines of the traceback without source code; a worker's own traceback is in it."""
     sample: str | None = None
-    """Index of the dataset sample that could not be loaded, if in this process."""
+    """Index of the dataset sample that could not be loaded; ``None`` if unknown."""
 
 
 def describe_raised(error: BaseException) -> RaisedError:
-    """Describe the exception that ended the train loop."""
+    """Describe the exception that ended the train loop, with its traceback."""
     printed = traceback.format_exception(type(error), error, error.__traceback__)
     lines = [
         line[:_LETTERS]
@@ -63,7 +63,7 @@ def describe_raised(error: BaseException) -> RaisedError:
 
 
 def _find_sample(error: BaseException) -> str | None:
-    """Find in the traceback the index of the dataset sample that failed to load."""
+    """Find in a traceback the index of the dataset sample that could not be loaded."""
     is_loading = False
     for frame, _ in traceback.walk_tb(error.__traceback__):
         is_loading |= bool(_FETCH.search(frame.f_code.co_filename))

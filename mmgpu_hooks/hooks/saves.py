@@ -1,4 +1,4 @@
-"""Measures and judges each checkpoint save, and the data waits after the save.
+"""Measures and judges each checkpoint save, and the waits for data after it.
 
 A save of MMEngine is: copies of the model and the optimizer, the hooks of
 ``before_save_checkpoint``, ``torch.save`` into a buffer, and the backend's ``put`` of
@@ -45,11 +45,11 @@ from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.words import say
 
 SAVES_SOURCE = 'checkpoint saves'
-"""Name of the measuring of checkpoint saves, for warnings and the evidence file."""
+"""Name of the measuring of checkpoint saves, in warnings and the evidence file."""
 
 
 class _Save:
-    """Running checkpoint save, timed by replaced methods until :meth:`end`.
+    """Checkpoint save that runs now, timed by replaced methods until :meth:`end`.
 
     Args:
         recording: The run; a stamp that fails is not seen by the save.
@@ -62,7 +62,7 @@ class _Save:
         self.around = Surroundings.read()
         self.path: str | None = None
         self.bytes: int | None = None
-        """Bytes of the checkpoint that the file backend was given to write."""
+        """Size in bytes of the checkpoint that is written; ``None`` until known."""
         self.backend: str | None = None
         self.message_hub_bytes = count_history_bytes(recording.runner.message_hub)
         self.stamps = [PhaseStamp('rest', read_thread_times())]
@@ -79,13 +79,13 @@ class _Save:
         self._patches.set(mmengine_checkpoint, 'get_file_backend', get_file_backend)
 
     def end(self) -> ThreadTimes:
-        """Remove a save's timers, and return the CPU and wait seconds of its thread."""
+        """Restore the save's timed methods; return the thread's clocks at its end."""
         self._thread = -1
         self._patches.close()
         return read_thread_times()
 
     def _note(self, function: Callable[..., None], *args: Any) -> None:
-        """Call a function, if this thread is the one that saves the checkpoint."""
+        """Call a function for this save, if it is the saving thread that calls."""
         if threading.get_ident() == self._thread:
             self._guard.run(SAVES_SOURCE, function, *args)
 
@@ -115,21 +115,21 @@ class _Save:
 
 
 _USUAL_WAITS = 256
-"""Number of latest data waits whose mean counts as the usual wait.
+"""Number of latest data waits over which the usual wait is averaged.
 
 A run may change its rate."""
 
 
 class _Interruption(NamedTuple):
-    """Checkpoint save, validation or the like between two training iterations."""
+    """Checkpoint save, validation or the like, between two training iterations."""
 
     iteration: int
-    """Number of training iterations done before the interruption."""
+    """Number of training iterations done when the interruption came."""
     is_save: bool
 
 
 class WaitsAfterSaves:
-    """Sorts data waits into waits after a checkpoint save and usual waits.
+    """Compares the data waits right after each checkpoint save with usual ones.
 
     Args:
         horizon: Batches that can be made ahead: ``prefetch_factor`` times workers.
@@ -158,7 +158,7 @@ class WaitsAfterSaves:
         self._write = write
 
     def add(self, iteration: int, is_save: bool) -> None:
-        """Note that a checkpoint save or a validation interrupted the iterations.
+        """Note after which iteration a checkpoint save or a validation came.
 
         Args:
             iteration: Iterations done by then.
@@ -169,7 +169,7 @@ class WaitsAfterSaves:
             self._events.append(event)
 
     def add_waits(self, waits: Sequence[float], firsts: Collection[int] = ()) -> None:
-        """Sort the next iterations' data waits into waits after a save and usual ones.
+        """Sort the next iterations' data waits into those after a save, and usual.
 
         Args:
             waits: Seconds, one per iteration.
@@ -210,13 +210,13 @@ class WaitsAfterSaves:
         self._saved_at, self._waits = None, []
 
     def finish(self) -> None:
-        """Write the record of the waits after the last save, as training has ended."""
+        """Write the record of waits after the last save, at training's end."""
         self._heed_events()
         self._close()
 
 
 class SaveSource:
-    """Measures the checkpoint saves that a Runner makes in the training thread.
+    """Measures each checkpoint save that a Runner makes in the training thread.
 
     A save in another thread does not hold the training up: it is left alone. Of saves
     inside a save the outer one counts. What a save raises passes through. A save costs
@@ -244,13 +244,13 @@ class SaveSource:
             ahead, recording.iteration, workers, recording.write
         )
         self.count = 0
-        """Number of checkpoint saves so far in this training."""
+        """Number of checkpoint saves in this training so far."""
         self._earlier: deque[SaveRecord] = deque(maxlen=KEPT_REFERENCES)
         self._warned: set[str] = set()
         self._thread = threading.get_ident()
 
     def open(self) -> None:
-        """Start measuring the time of every checkpoint save."""
+        """Begin to measure saves: replace the Runner's ``save_checkpoint``."""
         recording, original = self._recording, self._runner.save_checkpoint
         ledger, hooks = recording.ledger, recording.timer.hooks
         # of a Runner, the first rank alone saves; a FlexibleRunner's ranks all do
@@ -313,7 +313,7 @@ class SaveSource:
         self._warn_of(save)
 
     def _warn_of(self, save: SaveRecord) -> None:
-        """Warn of a slow checkpoint save when it has ended, once for each cause."""
+        """Log a warning if a checkpoint save was slow, once for each proven cause."""
         host = self._sources.host
         judged = judge_save(save, self._earlier, None, host, self._loader)
         if is_reference(save):

@@ -1,4 +1,4 @@
-"""Publishes scalars to MMEngine's message hub, for LoggerHook and its backends.
+"""Publishes measured scalars to MMEngine's message hub, from where LoggerHook logs.
 
 Each appears once per logging interval on the terminal line, in TensorBoard and in every
 other backend of MMEngine (as ``train/<name>`` in the message hub). All figures are of
@@ -90,7 +90,7 @@ MAIN = (
     'gpu_mem_peak_mib',
     'save_s',
 )
-"""Names of the scalars that are published by default.
+"""Names of the scalars that GPUEfficiencyHook publishes by default.
 
 Eight are as many as a log line can hold."""
 
@@ -117,15 +117,15 @@ _PEAKS = {
 
 
 class _Ratio(NamedTuple):
-    """Numerator and denominator of a scalar, each summed over log intervals."""
+    """Numerator and denominator of a scalar; a log line's mean is the ratio of sums."""
 
     part: float | None
-    """Numerator of the ratio; ``None`` where it is unknown."""
+    """Numerator of the scalar; ``None`` if it is unknown."""
     whole: float
 
 
 def _list_ratios(record: IntervalRecord) -> dict[str, _Ratio]:
-    """Return the scalars of one log interval's record as ratios, by name."""
+    """Return a log interval's scalars as ratios, whose parts can be summed, by name."""
     wait, step, iteration = record.data_wait, record.step, record.iter
     duration_s = record.duration_s
     gpu = record.gpu or GpuWindow()
@@ -152,7 +152,7 @@ def _times(figure: float | None, weight: float) -> float | None:
 
 
 class LineFigures:
-    """Averages scalars over the log intervals that a log line covers.
+    """Averages scalars over the log intervals since the last log line.
 
     Means and shares are over all iterations of the intervals that know them, peaks are
     the largest, and of workers the newest number counts. What is unknown is left out.
@@ -163,10 +163,10 @@ class LineFigures:
         self._wholes: dict[str, float] = {}
         self._peaks: dict[str, float] = {}
         self._newest: dict[str, float] = {}
-        """Values of scalars that show their newest value instead of a mean, by name."""
+        """Newest values of scalars that are not averaged, by name."""
 
     def add(self, record: IntervalRecord) -> None:
-        """Add the scalars of a log interval's record to the averages."""
+        """Add a log interval's record to the averages of the next log line."""
         for name, ratio in _list_ratios(record).items():
             if ratio.part is not None:
                 self._parts[name] = self._parts.get(name, 0.0) + ratio.part
@@ -179,14 +179,14 @@ class LineFigures:
             self.note('num_workers', float(record.workers.count))
 
     def note(self, name: str, value: float | None) -> None:
-        """Set the value of a scalar that shows its newest one; ``None`` removes it."""
+        """Set the value of a scalar that is not averaged; ``None`` removes it."""
         if value is None:
             self._newest.pop(name, None)
         else:
             self._newest[name] = value
 
     def take(self) -> dict[str, float]:
-        """Return and reset the scalars collected since the last call, by name."""
+        """Return the scalars' values since the last call, by name, and reset them."""
         parts, wholes, peaks = self._parts, self._wholes, self._peaks
         newest = self._newest
         self._parts, self._wholes, self._peaks, self._newest = {}, {}, {}, {}
@@ -197,7 +197,7 @@ class LineFigures:
 
 
 class ScalarPublisher(LineFigures):
-    """Publishes scalars in MMEngine's message hub, with at most one value each.
+    """Publishes scalars in MMEngine's message hub, which keeps one value of each.
 
     A key left in the hub is printed again on every later line, and a history that
     grows is copied at each update and saved into each checkpoint. So ours are taken
@@ -218,12 +218,12 @@ class ScalarPublisher(LineFigures):
         To have MMEngine make them again takes as long as all the rest."""
 
     def clear(self) -> None:
-        """Remove GPUEfficiencyHook's scalars from the message hub."""
+        """Remove GPUEfficiencyHook's scalars from MMEngine's message hub."""
         for key in self._keys.values():
             self._hub.log_scalars.pop(key, None)
 
     def publish(self) -> None:
-        """Publish the scalars since the last call, for LoggerHook's next line."""
+        """Publish the scalars since the last log line, for LoggerHook's next one."""
         scalars, buffers = self._hub.log_scalars, self._buffers
         values = self.take()
         for name, key in self._keys.items():

@@ -66,7 +66,7 @@ _LOCAL_WORLD = ('LOCAL_WORLD_SIZE', 'OMPI_COMM_WORLD_LOCAL_SIZE', 'MPI_LOCALNRAN
 
 
 class CardSource(FigureSource):
-    """Samples utilisation, memory and clock of this rank's GPU, through NVML.
+    """Samples utilisation, memory and clock of this rank's GPU through NVML.
 
     Args:
         guard: Switches off single figures that the driver does not give.
@@ -79,7 +79,7 @@ class CardSource(FigureSource):
     def __init__(self, guard: Guard, ours: CudaDevice, period_s: float) -> None:
         self._guard, self._ours, self._period_s = guard, ours, period_s
         self.device: GpuDevice | None = None
-        """Description of the GPU; ``None`` if its driver cannot be asked."""
+        """Name, memory and driver of the GPU; ``None`` if NVML cannot be asked."""
         self._gpu: Gpu | None = None
         self._sampler: GpuSampler | None = None
 
@@ -116,13 +116,13 @@ class CardSource(FigureSource):
 
 
 class IdleSource(FigureSource):
-    """Measures the GPU's idle share between train steps, by CUDA events."""
+    """Measures the percentage of time in which the GPU idles between train steps."""
 
     name = SourceName.GPU_IDLE
 
     def __init__(self) -> None:
         self.events: CudaEvents | None = None
-        """CUDA events around each train step; ``None`` in a process without CUDA."""
+        """CUDA event timer of train steps; ``None`` in a process without CUDA."""
 
     def open(self) -> None:
         self.events = open_cuda_events()
@@ -140,7 +140,7 @@ class AllocatorSource(FigureSource):
 
     def __init__(self) -> None:
         self.memory: CudaMemory | None = None
-        """Reader of the CUDA allocator; ``None`` in a process without CUDA."""
+        """Reader of CUDA allocator statistics; ``None`` in a process without CUDA."""
 
     def open(self) -> None:
         self.memory = open_cuda_memory()
@@ -166,7 +166,7 @@ class AllocatorSource(FigureSource):
 
 
 class GpuSources:
-    """All measurements of the GPU that this rank trains on.
+    """All sources that measure the GPU this rank trains on.
 
     Args:
         guard: Switches off what fails.
@@ -194,12 +194,12 @@ class GpuSources:
 
     @property
     def device(self) -> GpuDevice | None:
-        """Description of the GPU; ``None`` without a GPU or without its driver."""
+        """Name, memory and driver of this rank's GPU; ``None`` if not readable."""
         return None if self._card is None else self._card.device
 
     @property
     def around_steps(self) -> PointCalls:
-        """Functions that record CUDA events around a train step, by hook point."""
+        """Functions that record CUDA events around train steps, by hook point."""
         events = self._idle.events
         if events is None:
             return {}
@@ -212,45 +212,45 @@ class GpuSources:
 
     @property
     def unknown(self) -> dict[str, str]:
-        """Reasons why measured values of the GPU are missing, unsupported ones too."""
+        """Reasons why values of the GPU are missing or unsupported, by name."""
         return self._sources.unknown
 
     def observe_memory(self) -> None:
-        """Sample the CUDA allocator's peaks before other code resets them."""
+        """Read the CUDA allocator's peaks before other code may reset them."""
         memory = self._allocator.memory
         if memory is not None:
             self._run(SourceName.GPU_MEMORY, memory.observe)
 
     def begin_validation(self) -> None:
-        """Attribute the CUDA memory peak to validation from now on."""
+        """Attribute new CUDA memory peaks to validation from now on."""
         memory = self._allocator.memory
         if memory is not None:
             self._run(SourceName.GPU_MEMORY, memory.begin_validation)
 
     def end_validation(self) -> None:
-        """Attribute the CUDA memory peak to training again, after a validation."""
+        """Attribute new CUDA memory peaks to training again, after a validation."""
         memory = self._allocator.memory
         if memory is not None:
             self._run(SourceName.GPU_MEMORY, memory.end_validation)
         self.interrupt()
 
     def interrupt(self) -> None:
-        """Leave the time since the last train step out of the GPU's idle share."""
+        """Exclude the time from the last train step to the next from GPU idle time."""
         events = self._idle.events
         if events is not None:
             self._run(SourceName.GPU_IDLE, events.interrupt)
 
     def read(self, interval: IntervalEnd) -> dict[str, Any]:
-        """Return the GPU's fields for the record of a log interval, by name."""
+        """Return the GPU's values for a log interval's record, by field name."""
         return self._sources.read(interval)
 
     def close(self) -> None:
-        """Stop sampling the GPU, and close the driver (NVML)."""
+        """Stop sampling the GPU, and release its driver (NVML)."""
         self._sources.close()
 
 
 class HostSource(FigureSource):
-    """Measures use and pressure of the host's CPUs, and this process's CPU time."""
+    """Measures CPU use and pressure of the host, and this process's CPU seconds."""
 
     name = SourceName.HOST
 
@@ -271,7 +271,7 @@ class HostSource(FigureSource):
 
 
 class HostMemorySource(FigureSource):
-    """Measures bytes of memory of the host, this process and the loader's workers.
+    """Measures bytes of memory used by this process, the workers and the host.
 
     Args:
         list_workers: Gives the process ids of the workers that live.
@@ -293,7 +293,7 @@ class HostMemorySource(FigureSource):
 
 
 class LoaderSource(FigureSource):
-    """Measures the train loader's workers, from inside and outside.
+    """Measures times of the train loader's batches and its workers' CPU and memory.
 
     Args:
         guard: Switches off what fails.
@@ -334,7 +334,7 @@ class LoaderSource(FigureSource):
 
 
 class BatchSource(FigureSource):
-    """Counts the contents of training batches: images, pixels, boxes, tensors.
+    """Counts images, pixels, boxes and tensors of training batches.
 
     Args:
         runner: The Runner.
@@ -348,7 +348,7 @@ class BatchSource(FigureSource):
         self._runner, self._probe = runner, probe
         self._opened_s = self._due_s = monotonic_s()
         self._watch = BatchWatch(_pad_size_divisor(runner))
-        """Counter of a batch's contents, for batches that no worker counted."""
+        """Counter of batch contents in this process, where workers count none."""
         self._resizers = ''
 
     def open(self) -> None:
@@ -399,7 +399,7 @@ class BatchSource(FigureSource):
 
 
 class OverheadSource(FigureSource):
-    """Counts loss scalars read from the GPU, and times copies of scalar histories.
+    """Counts the loss values copied from the GPU, and times copies of scalar histories.
 
     Args:
         runner: The Runner.
@@ -456,7 +456,7 @@ class Sources:
         self.gpu = gpu
         self.device = 'cuda' if gpu.is_used else device
         self.loader = self._provide_probe(probe, listener)
-        """Probe of the train loader; reads nothing if it could not be opened."""
+        """Probe of the train loader; an empty one if it could not be opened."""
         sources = self._sources = SourceList(guard)
         sources.open(LoaderSource(guard, self.loader))
         sources.open(HostSource())
@@ -469,7 +469,7 @@ class Sources:
     def _provide_probe(
         self, probe: LoaderProbe | None, listener: LoopListener
     ) -> LoaderProbe:
-        """Return the train loader's probe, if possible the one of training's start."""
+        """Return the train loader's probe: that of training's start, or a new one."""
         loader, guard = self._runner.train_dataloader, self._guard
         if probe is not None and probe.loader is loader:
             probe.hand_over(listener)
@@ -481,11 +481,11 @@ class Sources:
         return opened or LoaderProbe(None)
 
     def begin_iterator(self) -> None:
-        """Start booking the time of making the train loader's next iterator."""
+        """Book time on the ledger as worker start, until the loader has an iterator."""
         self._run('ledger', self._timer.ledger.push, WORKER_START)
 
     def end_iterator(self, iterator: Any) -> None:
-        """Start timing the waits for batches of the train loader's newest iterator.
+        """End booking worker start; time waits for the new iterator's batches.
 
         Args:
             iterator: The iterator; ``None`` if it could not be made.
@@ -508,29 +508,29 @@ class Sources:
         self._set_nice()
 
     def list_workers(self) -> Sequence[int]:
-        """Process ids of the train loader's workers that live; from any thread."""
+        """Process ids of the train loader's live workers; from any thread."""
         processes = self.loader.processes
         return () if processes is None else processes.pids
 
     def mark_workers(self) -> WorkersMark | None:
-        """Read CPU seconds of the train loader's workers; ``None`` if not watched."""
+        """Read the train loader's workers' CPU seconds so far; ``None`` if unknown."""
         if SourceName.LOADER_WORKERS in self._guard.off:
             return None
         processes = self.loader.processes
         return {} if processes is None else processes.mark()
 
     def _set_nice(self) -> None:
-        """Set the nice value of the train loader's workers whenever they start."""
+        """Set ``worker_nice`` on the train loader's newly started workers."""
         if self._worker_nice is not None:
             self._run('worker_nice', write_nice, self.list_workers(), self._worker_nice)
 
     @property
     def unknown(self) -> dict[str, str]:
-        """Reasons why measured values are missing, by source or by value."""
+        """Reasons why measured values are missing, by name of the source or value."""
         return {**self._guard.absent, **self.gpu.unknown, **self._sources.unknown}
 
     def complete(self, record: IntervalRecord, interval: IntervalEnd) -> IntervalRecord:
-        """Add the values of all sources to a log interval's record.
+        """Return a log interval's record with the values of all sources added.
 
         Args:
             record: The interval as the ledger saw it.
@@ -546,7 +546,7 @@ class Sources:
 
 
 def count_ranks_on_host(world_size: int, environ: Mapping[str, str]) -> int:
-    """Count the ranks of the training that share this host.
+    """Number of the training's ranks that run on this host.
 
     Args:
         world_size: Ranks in all.
@@ -569,7 +569,7 @@ def count_ranks_on_host(world_size: int, environ: Mapping[str, str]) -> int:
 
 
 def read_device(runner: Any) -> str:
-    """Return the type of the device that a Runner's model is on."""
+    """Return the device type of a Runner's model, such as ``cuda`` or ``cpu``."""
     parameter = next(iter(runner.model.parameters()), None)
     return 'cpu' if parameter is None else str(parameter.device.type)
 
@@ -579,7 +579,7 @@ def _bare(model: Any) -> Any:
 
 
 def _name_resizers(runner: Any) -> str:
-    """Return the names of batch augments that may resize images in the train step."""
+    """Return class names of batch augments that may resize images in the train step."""
     outer = getattr(_bare(runner.model), 'data_preprocessor', None)
     inner = getattr(outer, 'data_preprocessor', None)
     names: list[str] = []
@@ -594,7 +594,7 @@ def _name_resizers(runner: Any) -> str:
 def open_train_probe(
     guard: Guard, runner: Any, loader: Any, listener: LoopListener
 ) -> LoaderProbe | None:
-    """Open a probe that watches the train loader of a Runner.
+    """Open a probe that measures the train loader of a Runner.
 
     Args:
         guard: Switches off what fails.

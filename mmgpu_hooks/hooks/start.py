@@ -1,4 +1,4 @@
-"""Watches a rank's memory and standstills until the rank's train loop begins.
+"""Watches a rank for standstills and low memory until its train loop begins.
 
 Ranks may wait for one another before the first iteration: weights are broadcast, data
 sets are parsed, checkpoints are loaded. What each does, as far as it may last, and is
@@ -43,16 +43,16 @@ from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.writer import EvidenceWriter, open_evidence
 
 START_SOURCE = 'watchdog of the start'
-"""Name of the watch for standstills at the start, for log and evidence file."""
+"""Name of the watch for standstills at the start, in log and evidence file."""
 
 _BUSY_SHARE = 0.02
-"""Smallest share (0 to 1) of a core that a thread uses which works, not polls."""
+"""Smallest share (0 to 1) of a core used by a thread that works and not only polls."""
 _MMENGINE = 'mmengine/runner/'
-"""Part of a source path in the call stack while a Runner is built or starts."""
+"""Part of a source path that is in the stack while a Runner is built or starts."""
 
 
 class StartFile:
-    """Evidence file of a rank for the time before its train loop.
+    """Evidence file of a rank for the time until its train loop begins.
 
     Args:
         runner: The Runner, maybe not whole yet.
@@ -65,13 +65,13 @@ class StartFile:
 
     @property
     def path(self) -> Path | None:
-        """Path of the evidence file on the rank's start; ``None`` without a folder."""
+        """Path of the start's evidence file; ``None`` if the Runner has no folder."""
         if getattr(self._runner, 'log_dir', None) is None:
             return None
         return vis_data_folder(self._runner) / start_name(self._runner.rank)
 
     def write(self, *records: EvidenceLine) -> None:
-        """Add records to the start's evidence file, which the first of them creates.
+        """Append records to the start's evidence file; the first call creates it.
 
         Raises:
             OSError: If there is no room.
@@ -86,7 +86,7 @@ class StartFile:
                 self._writer.write(record)
 
     def _describe(self) -> RunRecord:
-        """Make a record of this rank with all that is known before it trains."""
+        """Make the file's first record: this rank, and facts known before training."""
         runner, identity = self._runner, read_process_identity()
         world = runner.world_size
         ranks = count_ranks_on_host(world, os.environ)
@@ -108,7 +108,7 @@ class StartFile:
         )
 
     def close(self) -> None:
-        """Delete the start's evidence file: training writes its own, or never began."""
+        """Delete the start's evidence file, which training does not need."""
         with self._lock:
             self._is_over = True
             writer, self._writer = self._writer, None
@@ -143,7 +143,7 @@ class StartWatch:
         self._run = partial(run, START_SOURCE)
         self._waits: RankWaits | None = None
         self._noted: StuckRecord | None = None
-        """Record of a running wait for other ranks; ``None`` if there is none."""
+        """Record of this rank's wait for other ranks; ``None`` without a wait."""
         self._stack: tuple[str, ...] = ()
         self._use: ThreadUse | None = None
         self._thread_id = threading.get_native_id()
@@ -262,7 +262,7 @@ class StartWatch:
         )
 
     def close(self) -> None:
-        """Stop watching for standstills of the training's start."""
+        """Stop watching the training's start for standstills."""
         self._watchdog.stop()
         if self._waits is not None:
             self._waits.end()
@@ -287,7 +287,7 @@ class Start:
     ) -> None:
         self._account = account
         self.file = StartFile(runner)
-        """Evidence file of the training's start."""
+        """Evidence file for the time until the train loop begins."""
         self._trainer = threading.get_ident()
         self.memory = StartMemory(run, self.file.write, self._tick)
         self._watch: StartWatch | None = None
@@ -302,7 +302,7 @@ class Start:
         self._end_if_left()
 
     def _end_if_left(self) -> None:
-        """Stop watching the start if building the Runner raised an exception."""
+        """Stop watching if the Runner is no longer being built: building it failed."""
         stack = format_stack(sys._current_frames().get(self._trainer))
         if not any(_MMENGINE in call for call in stack):
             self.close()
@@ -319,7 +319,7 @@ class Start:
 
 
 class StartListener(LoopListener):
-    """Notes when the train loader makes an iterator while training starts.
+    """Times the making of the train loader's iterator while training starts.
 
     Args:
         run: Calls a function for a source, and keeps from training what it raises.
@@ -355,7 +355,7 @@ class StartListener(LoopListener):
 
 
 def watch_building(runner: Any, stuck_after_s: float) -> Start:
-    """Watch a Runner for standstills while it is built, until the watch is closed.
+    """Return a watch for standstills while a Runner is built; the caller closes it.
 
     Args:
         runner: The Runner, of which nothing is there yet.

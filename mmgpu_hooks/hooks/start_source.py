@@ -1,4 +1,4 @@
-"""Times a training's start by part, from the process's start to the first step.
+"""Times a training's start by part, from the process's start to the first iteration.
 
 What passes before the hook is built is known afterwards. From then on the Runner's own
 methods are timed, as long as it starts, and each data set of MMEngine by itself; from
@@ -39,7 +39,7 @@ from mmgpu_hooks.show.text import visible
 from mmgpu_hooks.show.words import say
 
 ACCOUNT_SOURCE = 'account of the start'
-"""Name of the timing of training's start, for warnings and the evidence file."""
+"""Name of the timing of training's start, in warnings and the evidence file."""
 
 METHODS: Mapping[str, str] = {
     'build_optim_wrapper': 'optimizer',
@@ -48,7 +48,7 @@ METHODS: Mapping[str, str] = {
     'load_or_resume': 'load',
     '_maybe_compile': 'compile',
 }
-"""Methods of a Runner that are timed, each with its part of the start."""
+"""Names of timed Runner methods, each with its part of training's start."""
 
 _OF_LEDGER = {
     FIRST_WAIT: 'first_batch',
@@ -58,27 +58,27 @@ _OF_LEDGER = {
     'hooks': 'hooks',
     'resume': 'resume',
 }
-"""Part of training's start for parts of the time ledger; others are ``other``."""
+"""Part of training's start by label of the time ledger; other labels: ``other``."""
 
 SAID_BYTES = 20 * 2**20
-"""Size in bytes from which an annotation file is logged before it is read."""
+"""Smallest size in bytes of an annotation file that is logged before it is read."""
 SAID_S = 5.0
-"""Seconds from which the log mentions a part of the start."""
+"""Smallest duration in seconds of a part of the start that the log mentions."""
 SUMMED_S = 10.0
-"""Seconds from which the log lists the parts of a start."""
+"""Smallest duration in seconds of a start whose parts the log lists."""
 STILL_S = 60.0
-"""Seconds after which the log says again which part of the start still runs."""
+"""Seconds from one log line on the part of the start that runs to the next."""
 _LISTS = '.txt', '.lst', ''
-"""Suffixes of annotation files that may list images, one in a line."""
+"""Suffixes of annotation files that may list one image per line."""
 
 _seen: set[int] = set()
-"""Ids of the processes in which a hook was already built.
+"""Ids of processes in which a GPUEfficiencyHook was already created.
 
 Only the first hook of a process takes the process's age."""
 
 
 class StartSource:
-    """Times one start of a training by part, from a hook's construction on.
+    """Times a training's start by part, from hook creation to the first iteration.
 
     Args:
         run: Calls a function with arguments, and keeps from training what it raises.
@@ -95,7 +95,7 @@ class StartSource:
         self.watch = DatasetWatch(
             run, self._begin_data_set, self._note, self._note_file
         )
-        """Watch over the data sets that are built."""
+        """Watch that times the initialisation of data sets."""
         self._patches = Patches()
         self._data_sets: list[DatasetStart] = []
         self._logger: Any = None
@@ -106,13 +106,13 @@ class StartSource:
         self._said_s = monotonic_s()
         self._doing: str | None = None
         self._loading: Initialisation | None = None
-        """Data set that is being initialised."""
+        """Data set that is being initialised now; ``None`` without one."""
         self._is_announced = False
-        """True if the log has named the data set that is being initialised."""
+        """True if the data set being initialised was named in the log."""
 
     @property
     def doing(self) -> str | None:
-        """Clause for the log on what the start does now; from any thread."""
+        """Words for the log on what the start does now; from any thread."""
         found = self._loading
         if found is None:
             return self._doing
@@ -122,7 +122,7 @@ class StartSource:
         return phrase('loading {file} ({kind})', found, file=named)
 
     def begin_loop(self, runner: Any, write: Callable[[StartPartRecord], Any]) -> None:
-        """Start timing the methods by which a Runner builds and starts its train loop.
+        """Begin to time the methods by which a Runner builds and starts its loop.
 
         Args:
             runner: The Runner.
@@ -141,7 +141,7 @@ class StartSource:
         self.watch.open(BaseDataset)
 
     def _time(self, owner: Any, name: str, part: str, runner: Any) -> None:
-        """Time a method as a part of training's start, hooks called in it included."""
+        """Replace a method by one whose seconds count as a part of training's start."""
         original = getattr(owner, name)
 
         @functools.wraps(original)
@@ -176,7 +176,7 @@ class StartSource:
         self._write(part, None, named, size)
 
     def _count_line(self, record: Any) -> bool:
-        """Count log lines on ``paramwise_options``; a log filter that drops no line."""
+        """Count a log line on ``paramwise_options``; a log filter that drops none."""
         self._lines += str(record.msg).startswith('paramwise_options')
         return True
 
@@ -280,7 +280,7 @@ class StartSource:
             self._logger.info(visible(say(said)))
 
     def tick(self) -> None:
-        """Log once a minute which part of the start still runs; from any thread."""
+        """Log each minute which part of the start still runs; from any thread."""
         doing, now_s = self.doing, monotonic_s()
         if doing is not None and now_s - self._said_s >= STILL_S:
             since_s = now_s - self._account.began_s
@@ -293,20 +293,20 @@ class StartSource:
             )
 
     def end_loader(self) -> None:
-        """Note that the train loop's DataLoader has been built."""
+        """Log the time of building the train loader; stop watching lazy data sets."""
         self._run(self._say_end, 'train_data')
         self._run(self.watch.leave_lazy)
 
     def begin_workers(self) -> None:
-        """Start timing how long the train loader takes to make an iterator."""
+        """Begin to time the making of a train loader's iterator and its workers."""
         self._run(self._account.push, 'workers')
 
     def end_workers(self) -> None:
-        """Stop timing how long the train loader takes to make an iterator."""
+        """Stop timing the making of a train loader's iterator and its workers."""
         self._run(self._account.pop, 'workers')
 
     def leave(self) -> None:
-        """Restore the Runner's timed methods, as the train loop has its own ledger."""
+        """Restore the Runner's timed methods, as the ledger times the train loop."""
         self._patches.close()
         self.watch.close()
         self._account.follow('other')
@@ -316,7 +316,7 @@ class StartSource:
         before_s: Mapping[str, float] | None,
         ledger_s: Mapping[str, float],
     ) -> StartRecord:
-        """Make the record of a training's start, at the end of the first iteration.
+        """Return the record of a training's start, once its first iteration ended.
 
         Args:
             before_s: Seconds of the process before the hook by part, where known.
@@ -349,7 +349,7 @@ class StartSource:
         return record
 
     def _list_before(self, before_s: Mapping[str, float] | None) -> dict[str, float]:
-        """Return the seconds from process start to the hook's construction, by part."""
+        """Return seconds from process start to the hook's creation, by part."""
         if self._age_s is None:
             return {}
         if not before_s:
@@ -361,7 +361,7 @@ class StartSource:
 
 
 def _count_lines(name: str) -> int:
-    """Count the lines of a short file that lists images; 0 for any other.
+    """Number of images in a short file that lists one per line; 0 for any other file.
 
     It takes no more than what reads the same file next.
     """

@@ -1,4 +1,4 @@
-"""Logs and records in which part a training stands still."""
+"""Detects that a training stands still; logs and records the part that hangs."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.words import say
 
 WATCHDOG_SOURCE = 'watchdog'
-"""Name of the watchdog, for warnings and the evidence file."""
+"""Name of the watchdog of the train loop, in warnings and the evidence file."""
 
 _PARTS = {FIRST_WAIT: 'data_wait', WORKER_START: 'startup'}
-"""Name of a train loop's part in the evidence file, by the time ledger's label."""
+"""Part's name in standstill records, by its label in the time ledger."""
 
 
 class StuckSource:
-    """Watches the train loop of one training for standstills.
+    """Watches a train loop for standstills, and logs and records them.
 
     Args:
         recording: The run.
@@ -61,7 +61,7 @@ class StuckSource:
         self._evidence = None if writer is None else writer.path
         self._waits: RankWaits | None = None
         self._noted: StuckRecord | None = None
-        """Record of a wait for other ranks that is no alarm; ``None`` without one."""
+        """Record of this rank's wait for others, no alarm; ``None`` without one."""
         self._world_size = recording.runner.world_size
         if self._evidence is not None and self._world_size > 1:
             run = partial(self._run, WATCHDOG_SOURCE)
@@ -74,7 +74,7 @@ class StuckSource:
             lambda: self._evidence,
         )
         self._usual_s: dict[str, float] = {}
-        """Usual seconds of each part of the train loop that has ended at least once."""
+        """Usual seconds of each part of the train loop, once it has ended."""
         self._beat = 0.0
         self._watchdog = Watchdog(
             recording.hook.stuck_after_s,
@@ -92,7 +92,7 @@ class StuckSource:
         self._watchdog.start()
 
     def note(self, record: IntervalRecord) -> None:
-        """Learn from a log interval's record how long parts of the train loop take."""
+        """Update the usual seconds of train loop parts by a log interval's record."""
         usual_s, iter_s = self._usual_s, record.iter.p50_s
         usual_s.update(data_wait=record.data_wait.p50_s, step=record.step.p50_s)
         usual_s.update(hooks=iter_s, loop=iter_s)
@@ -146,14 +146,14 @@ class StuckSource:
         self._recording.write(structs.replace(noted, is_over=True, stack=()))
 
     def _find_owed(self, running: Running) -> OwedBatch:
-        """Find the worker that must deliver the batch that the loop waits for."""
+        """Find the worker that must deliver the batch for which the loop waits."""
         if running.inside == DATA_WAIT:
             return self._validation.find_owed()
         is_wait = running.part in ('data_wait', 'resume')
         return self._sources.loader.find_owed() if is_wait else OwedBatch()
 
     def _is_proven(self, running: Running) -> bool:
-        """True if the worker's state proves that its batch will never come."""
+        """True if the worker's process state proves that its batch will never come."""
         owed = self._find_owed(running)
         record = add_owed(self._record(running, self._watchdog.stuck_after_s), owed, ())
         slow = find_slow_batch(record)
@@ -247,11 +247,11 @@ class StuckSource:
 
 
 PIN_THREAD = '_pin_memory_loop'
-"""Name of PyTorch's function for pinning batches, which its thread runs."""
+"""Name of the function that PyTorch's thread for pinning batches runs."""
 
 
 def read_thread_stack(function: str) -> tuple[str, ...]:
-    """Return the calls of the thread that runs a given function, innermost first."""
+    """Return the stack of the thread that runs a given function, innermost first."""
     for frame in sys._current_frames().values():
         calls = format_stack(frame)
         if any(call.endswith(f' in {function}') for call in calls):
@@ -262,7 +262,7 @@ def read_thread_stack(function: str) -> tuple[str, ...]:
 def add_owed(
     record: StuckRecord, owed: OwedBatch, own_stack: tuple[str, ...]
 ) -> StuckRecord:
-    """Add to a standstill's record the worker and sample that the loop waits for.
+    """Return a standstill's record with the worker and sample that the loop waits for.
 
     Args:
         record: The standstill.

@@ -1,4 +1,4 @@
-"""Writes verdict, shares of the time and recommendation into W&B and MLflow.
+"""Writes verdict, time shares and recommendation of a run into W&B and MLflow.
 
 Where the visualizer of a run has MMEngine's ``WandbVisBackend`` or
 ``MLflowVisBackend``, and while their run is open: LoggerHook closes both after the
@@ -23,10 +23,10 @@ from mmgpu_hooks.schema.recorded import VerdictRecord
 from mmgpu_hooks.show.summary_fields import list_summary_fields
 
 TRACKERS_SOURCE = 'summary fields'
-"""Name of what is written into experiment trackers, in warnings."""
+"""Name of the writing into W&B and MLflow, in warnings."""
 
 LIMIT_S = 10.0
-"""Longest wait for all experiment trackers of a run, s."""
+"""Longest wait for all experiment trackers of a run together, in seconds."""
 
 _THREAD = 'mmgpu-trackers'
 
@@ -36,7 +36,7 @@ _Fields = Mapping[str, Union[str, float]]
 def write_summary_fields(
     visualizer: Any, verdict: VerdictRecord, limit_s: float = LIMIT_S
 ) -> None:
-    """Write a verdict into the experiment trackers of a run, if it has any.
+    """Write a verdict's fields into the run's open experiment trackers (W&B, MLflow).
 
     Args:
         visualizer: MMEngine's, of the run.
@@ -74,7 +74,7 @@ def write_summary_fields(
 
 
 def _list_writes(visualizer: Any, fields: _Fields) -> Iterator[Callable[[], None]]:
-    """Calls that write the fields, one for each tracker whose run is open."""
+    """Return functions that write the fields, one for each tracker with an open run."""
     # its public methods give a backend by name, which a config may choose
     backends = getattr(visualizer, '_vis_backends', {})
     for backend in backends.values():
@@ -112,4 +112,4 @@ _OPENING: Mapping[str, Callable[[Any, _Fields], Callable[[], None] | None]] = {
     'WandbVisBackend': _open_wandb,
     'MLflowVisBackend': _open_mlflow,
 }
-"""Functions that find the open run of a tracker, by MMEngine's backend for it."""
+"""Functions that find a tracker's open run, by the class of MMEngine's backend."""

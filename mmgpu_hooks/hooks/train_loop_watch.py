@@ -1,4 +1,4 @@
-"""Tells hooks when their Runner builds its train loop, before workers start.
+"""Calls hooks back when their Runner builds its train loop, before workers start.
 
 Iteration-based loops of MMEngine start workers in their constructor, before any hook
 point. A hook is constructed earlier. So while hooks wait for their train loop, a
@@ -27,25 +27,25 @@ from mmgpu_hooks.measure.patches import Patches
 
 
 class TrainLoopWatcher(Protocol):
-    """Protocol of a hook that is told of its Runner's train loop; must not raise."""
+    """Protocol of a hook called back while its Runner builds the train loop."""
 
     def begin_loop(self, runner: Any) -> None:
-        """Called when the Runner is about to build its train loop and DataLoader."""
+        """Called right before the Runner builds its train loop and DataLoader."""
 
     def see_loop(self, loop: Any) -> None:
-        """Called when the train loop has its DataLoader, and no worker yet."""
+        """Called when the train loop has its DataLoader, but no worker yet."""
 
     def end_start(self) -> None:
-        """Called when the train loop could not be built."""
+        """Called when building the train loop has failed."""
 
 
 _patches = Patches()
 _waiting: dict[int, weakref.ref[TrainLoopWatcher]] = {}
-"""Hooks whose train loop is not built yet, by ``id()`` of the hook."""
+"""Hooks whose train loop is still to be built, by ``id()`` of the hook."""
 
 
 def expect_train_loop(hook: TrainLoopWatcher) -> None:
-    """Have a hook's methods called, once, when its Runner builds the train loop."""
+    """Have a hook called back, once, when its Runner builds the train loop."""
     if not _waiting:
         _watch_building()
     key = id(hook)
@@ -53,7 +53,7 @@ def expect_train_loop(hook: TrainLoopWatcher) -> None:
 
 
 def expect_no_train_loop(hook: TrainLoopWatcher) -> None:
-    """Stop waiting for the train loop of a hook; a second call does nothing."""
+    """Cancel a hook's callback on the train loop; a second call does nothing."""
     _forget(id(hook))
 
 
@@ -87,7 +87,7 @@ def _watch_building() -> None:
 
 
 def _find_hooks(runner: Any, loader: Any) -> list[TrainLoopWatcher]:
-    """Find the hooks that wait for the train loop to which a loader belongs."""
+    """Find the hooks that wait for the train loop of a given loader."""
     # loops of validation get another one
     if loader is not getattr(runner, '_train_dataloader', None):
         return []

@@ -1,4 +1,4 @@
-"""Lets ranks agree on a change of loader settings, through torch's default store.
+"""Has all ranks agree on a change of loader settings, through torch's store.
 
 Rank 0 offers a change, each rank answers whether it can, and rank 0 says at which
 iteration all make it, or that none does. Nobody waits: a store is written to and asked
@@ -16,16 +16,16 @@ from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.schema.tuning import TuneOffer
 
 NEVER = -1
-"""Value in place of an iteration, if no rank changes its loader settings."""
+"""Value instead of an iteration number: the ranks do not change loader settings."""
 
 _trainings = itertools.count()
-"""Counter of this process's trainings, which gives each its own keys in the store.
+"""Number of trainings in this process so far, a part of their keys in the store.
 
 All ranks train as often."""
 
 
 class RankAgreement:
-    """Side of one rank in the ranks' agreement on a change of loader settings.
+    """One rank's part in the agreement of all ranks on a change of loader settings.
 
     Args:
         rank: This one.
@@ -37,15 +37,15 @@ class RankAgreement:
         self.rank, self._ranks, self._store = rank, world_size, store
         self._prefix = f'mmgpu_hooks/tune/{next(_trainings)}'
         self._number = 0
-        """Number of the newest offered change that this rank has read."""
+        """Number of offers made or read so far, the newest one's number."""
 
     def offer(self, offer: TuneOffer) -> None:
-        """Offer as rank 0 a change of loader settings, or a verdict on the last."""
+        """Offer, as rank 0, a change of loader settings, or a verdict on the last."""
         self._number += 1
         self._set('offer', msgspec.json.encode(offer))
 
     def look(self) -> TuneOffer | None:
-        """Read the next change that rank 0 offers; ``None`` while there is none."""
+        """Return the next offer of rank 0, once; ``None`` while there is none."""
         found = self._get('offer', self._number + 1)
         if found is None:
             return None
@@ -53,11 +53,11 @@ class RankAgreement:
         return msgspec.json.decode(found, type=TuneOffer)
 
     def answer(self, *, can_change: bool) -> None:
-        """Answer if this rank can make the offered change of loader settings."""
+        """Write for rank 0 if this rank can make the offered change of settings."""
         self._set(f'answer/{self.rank}', b'yes' if can_change else b'no')
 
     def read_answers(self) -> bool | None:
-        """True if all ranks can change settings, False if one cannot; else ``None``."""
+        """True if all ranks can make the change, False if one cannot; else ``None``."""
         answers = [
             self._get(f'answer/{rank}', self._number) for rank in range(self._ranks)
         ]
@@ -66,11 +66,11 @@ class RankAgreement:
         return None if None in answers else True
 
     def decide(self, iteration: int) -> None:
-        """Set as rank 0 at which iteration all ranks change settings, or `NEVER`."""
+        """Write, as rank 0, the iteration at which all ranks change, or `NEVER`."""
         self._set('at', str(iteration).encode())
 
     def read_decision(self) -> int | None:
-        """Read the iteration at which ranks change settings; ``None`` until decided."""
+        """Read the iteration at which all ranks change; ``None`` until decided."""
         found = self._get('at', self._number)
         return None if found is None else int(found)
 
@@ -84,7 +84,7 @@ class RankAgreement:
 
 
 def find_store() -> Any:
-    """Return the key-value store of torch's process group.
+    """Return the default key-value store of torch's process group.
 
     Raises:
         SourceError: If there is none.

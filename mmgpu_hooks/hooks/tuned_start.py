@@ -1,4 +1,4 @@
-"""Begins a resumed training with the loader settings that the last run found."""
+"""Starts a resumed training with the loader settings that its last run was tuned to."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from mmgpu_hooks.schema.run import RunEvidence, read_evidence
 from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME, EvidenceError
 
 _MOST_BYTES = 64 * 2**20
-"""Size in bytes of the largest evidence file that a training waits for to be read."""
+"""Size in bytes of the largest evidence file of a last run that is read."""
 
 
 class TunedStart(NamedTuple):
-    """DataLoader with settings that the last run found, and with no iterator yet."""
+    """Change of a DataLoader without iterators to the last run's tuned settings."""
 
     switch: LoaderSwitch
     config: TunedSettings
-    """Loader settings from the config, which the found settings replaced."""
+    """Loader settings by the config, before the tuned ones replaced them."""
 
 
 def begin_tuned(
     runner: Any, loader: Any, book_teardown: BookTeardown
 ) -> TunedStart | None:
-    """Give a resumed training's loader the settings that the last run found.
+    """Set the loader settings of a resumed training to those tuned in its last run.
 
     Only where that run began with the same settings, on as many cores.
 
@@ -61,7 +61,7 @@ def begin_tuned(
 
 
 def _loader_part(settings: TunedSettings) -> list[object]:
-    """List the settings of the DataLoader itself, not those set inside workers."""
+    """Return the settings of the DataLoader, without those applied inside workers."""
     workers = settings.num_workers
     return [
         workers,
@@ -71,7 +71,7 @@ def _loader_part(settings: TunedSettings) -> list[object]:
 
 
 def _read_before(work_dir: Path, own: Path) -> RunEvidence | None:
-    """Read the evidence of the newest other run in a work_dir."""
+    """Read the evidence of the newest earlier run in a work_dir."""
     paths = sorted(work_dir.glob(f'*/vis_data/{EVIDENCE_NAME}'))
     others = [path for path in paths if path.parents[1].name != own.name]
     for path in reversed(others):

@@ -1,4 +1,4 @@
-"""Tunes the train loader during training, and measures the gain of each change.
+"""Changes loader settings during training, and measures each change's gain.
 
 A child process decides and judges, from the evidence. Here the loader is switched, at
 the end of an interval or before an epoch. Of several ranks the first one asks, and all
@@ -35,36 +35,36 @@ from mmgpu_hooks.show.tuning import phrase_settings, phrase_tuned
 from mmgpu_hooks.show.words import say
 
 TUNER_SOURCE = 'tune'
-"""Name of the loader's tuner, for warnings and the evidence file."""
+"""Name of the tuner of loader settings, in warnings and the evidence file."""
 
 MOST_CHANGES = 2
-"""Maximum number of changes of loader settings per training, undone ones excepted."""
+"""Maximum number of loader changes in one training, undone ones not counted."""
 
 MOST_WATCHED = 2000
-"""Number of iterations after the last change at which the tuner stops.
+"""Number of iterations without a change after which the tuner stops.
 
 A loader that could be faster has shown it by then, and what other programs do later is
 not chased."""
 
 SHORT_ITERATIONS, SHORT_S = 10, 0.5
-"""Longest log interval while the loader is tuned: in iterations, in seconds.
+"""Length of log intervals while the loader is tuned: in iterations, in seconds.
 
 The longer of both counts. A run in intervals of 50 iterations would be judged late."""
 
 ASK_AGAIN = 1.3
-"""Factor by which watched iterations must grow before the tuner asks again."""
+"""Factor by which the iterations since the last change must grow per new question."""
 
 SPARE_BYTES = 2**30
-"""Bytes of memory that must stay free beside old and new loader workers.
+"""Bytes of memory that must stay free while old and new loader workers both live.
 
 Where less is free, the old workers end first."""
 
 _PACKAGES = ('mmengine', 'mmdet', 'mmpretrain', 'mmseg', 'mmyolo', 'mmgpu_hooks')
-"""Packages whose hooks restart loader workers when they change the data set."""
+"""Names of packages whose hooks restart workers when they change the data set."""
 
 
 class Tuner:
-    """Tunes the DataLoader of one training while it runs.
+    """Changes a training's DataLoader settings while it runs, and judges each change.
 
     Args:
         recording: The run; its evidence is open.
@@ -91,21 +91,21 @@ class Tuner:
         self._loop = self._runner.train_loop
         self._adviser: TuningAdviser | None = None
         self._pending: TunedRecord | None = None
-        """Change of settings to make before the next epoch; ``None`` without one."""
+        """Change of settings to be made between epochs; ``None`` without one."""
         self._open: TunedRecord | None = None
-        """Last change of loader settings, while it is not judged yet."""
+        """Newest change of loader settings, until its gain is judged."""
         self._changes = 0
         self._has_switched = False
-        """True once the settings of the loader were changed before an epoch."""
+        """True once loader settings were changed between two epochs."""
         self._since = self._ask_at = recording.recorded
-        """Iteration number of the last change of settings, and of the next question."""
+        """Iteration of the last settings change; `_ask_at` is of the next question."""
         self._is_over = False
         self._ranks: RankAgreement | None = None
-        """Object by which the ranks agree on a change; ``None`` with only one rank."""
+        """This rank's side of the ranks' agreement; ``None`` with only one rank."""
         self._offered: TuneOffer | None = None
-        """Change that the ranks are about to agree on; ``None`` while there is none."""
+        """Offered change on which ranks still have to agree; ``None`` without one."""
         self._due_at: int | None = None
-        """Iteration at which the ranks agreed to change; ``None`` until they have."""
+        """Iteration of the change that ranks agreed on; ``None`` until agreed."""
         self._length = SHORT_ITERATIONS
 
     def begin(self, found: TunedSettings | None = None) -> None:
@@ -180,7 +180,7 @@ class Tuner:
         self._runner.logger.info(say(said))
 
     def _end(self, clause: Text | None = None) -> None:
-        """Stop tuning; training goes on with the loader's present settings."""
+        """Stop tuning; the loader keeps its present settings."""
         self._is_over = True
         self._pending = None
         self._shorten(None)
@@ -190,7 +190,7 @@ class Tuner:
             self._say(clause)
 
     def follow(self, iter_s: float) -> None:
-        """Read the tuning process's answer, or ask it, at the end of a log interval.
+        """Ask the tuning process or apply its answer, at the end of a log interval.
 
         Args:
             iter_s: Mean iteration of that interval.
@@ -267,7 +267,7 @@ class Tuner:
         self._say(phrase_tuned(record))
 
     def _change(self, record: TunedRecord, cost_s: float) -> None:
-        """Change loader settings now, before the next epoch or not at all.
+        """Make a loader change, now or between epochs, or offer it to other ranks.
 
         Args:
             record: The change.
@@ -302,7 +302,7 @@ class Tuner:
             )
 
     def _can_change(self, record: TunedRecord) -> bool:
-        """True if this rank can change its loader's settings in this iteration."""
+        """True if this rank could change its loader's settings in this iteration."""
         new = record.new
         obstacle = self._switch.find_obstacle_to(new)
         return not (
@@ -310,7 +310,7 @@ class Tuner:
         )
 
     def _follow_ranks(self, ranks: RankAgreement, done: int) -> None:
-        """Take this rank's next step in agreeing on a change of loader settings."""
+        """Read and answer rank 0's offer; make the change if all ranks agreed."""
         if self._offered is None:
             if ranks.rank:
                 self._take_offer(ranks)
@@ -339,7 +339,7 @@ class Tuner:
             ranks.answer(can_change=self._can_change(offer.record))
 
     def _decide(self, ranks: RankAgreement, offer: TuneOffer, done: int) -> None:
-        """Decide as rank 0 when all ranks change settings, once all have answered."""
+        """Set, as rank 0, at which iteration all ranks change, once all answered."""
         can_all = ranks.read_answers()
         if can_all is None:
             return
@@ -352,7 +352,7 @@ class Tuner:
         ranks.decide(self._due_at)
 
     def _gain_in_epoch(self, record: TunedRecord) -> float:
-        """Return the least seconds that a change of settings saves in this epoch."""
+        """Return the least seconds that a change saves in the rest of the epoch."""
         recording = self._recording
         batches = read_length(self._runner.train_dataloader) or 0
         left = batches - (recording.iteration - recording.epoch_start)
@@ -389,7 +389,7 @@ class Tuner:
         self._begin_stage(structs.replace(record, switch_s=took_s, is_within=True))
 
     def _has_room(self, new: TunedSettings) -> bool:
-        """True if memory can hold the new loader workers beside the old ones."""
+        """True if free memory is enough for new loader workers next to the old ones."""
         free, old = read_free_bytes(), self._switch.settings.num_workers
         own = self._worker_bytes
         if free is None or not old or not own:
@@ -402,7 +402,7 @@ class Tuner:
         return None if processes is None else processes.read_pss_bytes().pss_bytes
 
     def _begin_stage(self, record: TunedRecord) -> None:
-        """Note that the loader has new settings from now on."""
+        """Record a change of loader settings that was made, and watch its effect."""
         self._note(record)
         done = self._recording.iteration
         self._since = self._ask_at = done
@@ -424,7 +424,7 @@ class Tuner:
         )
 
     def _note_failure(self, error: Exception) -> None:
-        """Record that new loader workers could not start, so that old settings stay."""
+        """Record that new workers could not start and the old settings stay."""
         last, self._open = self._open, None
         if last is not None:
             back = structs.replace(last, action='roll_back', reason='failed')
@@ -436,7 +436,7 @@ class Tuner:
         )
 
     def begin_epoch(self) -> None:
-        """Make the change of loader settings that waits for the next epoch."""
+        """Make the change of loader settings that waited for the epoch's begin."""
         record, self._pending = self._pending, None
         if record is None or self._is_over:
             return
@@ -455,7 +455,7 @@ class Tuner:
         self._begin_stage(structs.replace(record, switch_s=took_s))
 
     def take_back(self, error: Exception) -> bool:
-        """Undo a change of settings with which no loader iterator could be made.
+        """Undo a change of settings with which the loader could make no iterator.
 
         Args:
             error: What making it raised.
@@ -473,14 +473,14 @@ class Tuner:
         return True
 
     def close(self) -> None:
-        """End the tuning process at the end of training."""
+        """End the child process that proposes loader settings."""
         adviser, self._adviser = self._adviser, None
         if adviser is not None:
             adviser.end()
 
 
 def _choose_length(iter_s: float, watched: int) -> int | None:
-    """Choose the longest next log interval, in iterations; ``None`` is no limit."""
+    """Choose the maximum length of the next log interval; ``None`` is no limit."""
     if watched > 10 * SHORT_ITERATIONS:
         return None
     return max(SHORT_ITERATIONS, math.ceil(SHORT_S / max(iter_s, 1e-3)))

@@ -1,4 +1,4 @@
-"""Measures each validation: its data waits, its steps, and its own DataLoader."""
+"""Measures each validation in training: data waits, steps, parts and its workers."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from mmgpu_hooks.measure.validation_parts import (
 from mmgpu_hooks.schema.recorded import ValidationRecord
 
 VALIDATION_SOURCE = 'validation'
-"""Name of the measuring of validations, for warnings and the evidence file."""
+"""Name of the measuring of validations, in warnings and the evidence file."""
 
 _MEMORY_AT = 20
-"""Number of validation batches after which the workers' memory is sampled.
+"""Number of validation batches after which the workers' memory is read once.
 
 It takes up to 20 ms, in a long loop only."""
 
 
 class _StepBegin(NamedTuple):
-    """Clock and CPU time of this process at the start of a validation step, s."""
+    """Clock time and this process's CPU seconds at a validation step's start."""
 
     clock_s: float
     cpu_s: float
@@ -54,7 +54,7 @@ class _StepBegin(NamedTuple):
 
 @dataclass
 class _Validation:
-    """Measurements of a running validation: at its start, and per batch.
+    """Values measured in a running validation: at its start, and for each batch.
 
     A step is all between a batch in hand and the next one asked for, however the loop
     names its iterations. What follows the last batch, the metric above all, is in
@@ -69,28 +69,28 @@ class _Validation:
     around: Surroundings = field(default_factory=Surroundings.read)
     waits_s: list[float] = field(default_factory=list)
     steps_s: list[float] = field(default_factory=list)
-    """Seconds of each validation step.
+    """Seconds of each validation step, from its batch to the next request of one.
 
     One fewer than waits while a step runs, or after an error."""
     firsts_s: list[float] = field(default_factory=list)
     wait_cpu_s: float = 0.0
     step_cpu_s: float = 0.0
     step: _StepBegin | None = None
-    """Start of the running validation step; ``None`` between two steps."""
+    """Clocks at the start of the running validation step; ``None`` between steps."""
     batch: TensorCount | None = None
-    """Tensor counts of the first validation batch; ``None`` before that batch."""
+    """Number and bytes of tensors in the first batch; ``None`` before it came."""
     results: Objects | None = None
-    """Size of the results that metrics keep at the last batch; ``None`` before it."""
+    """Bytes of results that metrics keep after the last batch; ``None`` before."""
 
     def end_step(self) -> None:
-        """Note the end of a validation step, when the loop asks for the next batch."""
+        """End timing a validation step, when the loop asks for the next batch."""
         step, self.step = self.step, None
         if step is not None:
             self.steps_s.append(monotonic_s() - step.clock_s)
             self.step_cpu_s += process_cpu_s() - step.cpu_s
 
     def add_wait(self, wait_s: float, cpu_s: float | None) -> None:
-        """Note the seconds of a wait for a validation batch.
+        """Add the wall clock and CPU seconds of one wait for a validation batch.
 
         Args:
             wait_s: Its seconds.
@@ -104,20 +104,20 @@ class _Validation:
         self.waits_s.append(wait_s)
 
     def end_pass(self) -> None:
-        """Measure the size of the results that metrics keep, after the last batch."""
+        """Estimate the bytes of results that metrics keep, after the last batch."""
         kept = weigh_results(self.metrics)
         if kept is not None:
             self.results = kept
 
     def begin_step(self, batch: Any) -> None:
-        """Note the start of a validation step, when a batch has come."""
+        """Begin to time a validation step, when its batch has come."""
         if self.batch is None:
             self.batch = count_tensors(batch)
         # what we did ourselves is in no part
         self.step = _StepBegin(monotonic_s(), process_cpu_s())
 
     def add_batches(self, record: ValidationRecord) -> ValidationRecord:
-        """Add to a validation's record its times, and sizes of batch and results."""
+        """Return a validation's record with its times, batch and result sizes added."""
         record = structs.replace(
             record,
             parts_s=self.parts.sum_up(record.wall_s),
@@ -154,7 +154,7 @@ class _Validation:
 
 
 class ValidationSource(LoopListener):
-    """Measures a training's validations over their DataLoader; its methods never raise.
+    """Measures the validations inside a training; none of its methods raises.
 
     It hears of the iterators that this loader makes.
 
@@ -176,21 +176,21 @@ class ValidationSource(LoopListener):
         self._loader = getattr(self._loop, 'dataloader', None)
         self._load_cpu = loading_cpu_clock(self._loader)
         self._batches = 0
-        """Number of batches of all validations so far."""
+        """Number of batches in this training's validations so far."""
         self._started_s = 0.0
-        """Seconds of making a validation's iterator, a part of its first wait."""
+        """Seconds of making the validation's iterator, part of its first wait."""
         self._now: _Validation | None = None
         self._progress: ValidationProgress | None = None
         self._longest_s: dict[PartCall, float] = {}
-        """Longest seconds of each timed call, over all validations so far."""
+        """Longest duration in seconds of each timed call in validations so far."""
         self._has_ended = False
-        """True once a validation has ended."""
+        """True once this training has finished a validation."""
         self._evaluator = getattr(self._loop, 'evaluator', None)
         self._timers = PartTimers(
             recording.runner, self._evaluator, recording.runner.world_size
         )
         self._creating: int | None = None
-        """Handle of the timing of making an iterator; ``None`` while none is made."""
+        """Depth of the timed making of an iterator; ``None`` while none is made."""
         guarded = partial(self._run, VALIDATION_SOURCE)
         probe = guarded(LoaderProbe, self._loader, guarded, listener=self)
         self._probe = probe or LoaderProbe(None)
@@ -202,17 +202,17 @@ class ValidationSource(LoopListener):
 
     @property
     def metrics(self) -> tuple[Any, ...] | None:
-        """Metric objects of the running validation; ``None`` while none runs."""
+        """Metric objects of the validation that runs; ``None`` while none runs."""
         now = self._now
         return None if now is None else now.metrics
 
     def read_standing(self) -> Standing | None:
-        """Read which part of a validation runs, and for how long; from any thread."""
+        """Return a running validation's call and seconds so far; from any thread."""
         now = self._now
         return None if now is None else now.parts.read()
 
     def usual_s(self, call: PartCall) -> float | None:
-        """Return the longest seconds that a validation's call took so far, or ``None``.
+        """Return the longest duration so far of a timed call, in seconds, or ``None``.
 
         The call must have ended once.
         Between two calls it may be any hook that runs: then until a validation ended.
@@ -222,22 +222,22 @@ class ValidationSource(LoopListener):
         return self._longest_s.get(call)
 
     def find_owed(self) -> OwedBatch:
-        """Find the worker that must deliver the next validation batch, if known."""
+        """Find the worker that must deliver the next validation batch."""
         return self._probe.find_owed()
 
     def list_workers(self) -> Sequence[int]:
-        """Return process ids of validation's live workers; callable from any thread."""
+        """Process ids of the validation loader's live workers; from any thread."""
         processes = self._probe.processes
         return () if processes is None else processes.pids
 
     def begin(self) -> None:
-        """Start measuring a validation's waits, steps and loader."""
+        """Begin to measure a validation: waits, steps, parts and loader."""
         # a logged validation resets the allocator's peak, and has one of its own
         self._sources.gpu.begin_validation()
         self._run(VALIDATION_SOURCE, self._begin)
 
     def end(self) -> None:
-        """Stop measuring a validation, and write its record."""
+        """Stop measuring the validation that ended, and write its record."""
         self._run(VALIDATION_SOURCE, self._end)
         self._sources.gpu.end_validation()
 
@@ -266,7 +266,7 @@ class ValidationSource(LoopListener):
             )
 
     def _stop(self) -> None:
-        """Stop timing the running validation, and writing notes on its progress."""
+        """Stop timing the running validation, and recording its progress."""
         self._now = None
         self._timers.close()
         if self._progress is not None:
@@ -285,7 +285,7 @@ class ValidationSource(LoopListener):
             self._run(VALIDATION_SOURCE, self._follow, iterator)
 
     def _follow(self, iterator: Any) -> None:
-        """Start timing the waits for batches of a validation's iterator."""
+        """Begin to time the waits for batches of a validation's iterator."""
         next_data, find_iterator = type(iterator)._next_data, weakref.ref(iterator)
         run = self._run
 
@@ -352,7 +352,7 @@ class ValidationSource(LoopListener):
         self._listener.on_validation_record(record)
 
     def close(self) -> None:
-        """Restore the methods of validation's loader; a second call does nothing."""
+        """Restore the validation loader's replaced methods; may be called twice."""
         self._stop()
         progress, self._progress = self._progress, None
         if progress is not None:

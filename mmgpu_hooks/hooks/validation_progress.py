@@ -1,4 +1,4 @@
-"""Records the progress of a running validation, in case the process is killed."""
+"""Records a running validation's progress in the evidence, in case it is killed."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ PROGRESS_THREAD = 'mmgpu-validation'
 
 _LOOK_S = 1.0
 _CALL_S = 3.0
-"""Seconds after which a validation's call is first recorded, then at each doubling."""
+"""Duration in seconds at which a validation's call is recorded, then at each double."""
 _PAUSE_S, _PAUSE_SHARE = 30.0, 0.05
-"""Least pause between two progress records: seconds, and share of the time so far."""
+"""Least time between two progress records: seconds, share of the validation so far."""
 
 
 class ProgressPace:
-    """Decides when a validation's progress is worth a record in the evidence. Pure."""
+    """Decides when to write a validation's progress into the evidence file. Pure."""
 
     def __init__(self) -> None:
         self._noted_s = 0.0
-        """Seconds that the validation had lasted at the last progress record."""
+        """Seconds from the validation's start to its last progress record."""
         self._call: PartCall | None = None
         self._since_s, self._due_s = -1.0, _CALL_S
 
     def is_due(self, standing: Standing, now_s: float) -> bool:
-        """True if the validation's progress is to be recorded now.
+        """True if a record of the validation's progress is to be written now.
 
         Args:
             standing: Where the validation stands.
@@ -50,7 +50,7 @@ class ProgressPace:
 
 
 class ValidationProgress:
-    """Records in the evidence file which part of a validation runs.
+    """Thread that records in the evidence file which part of a validation runs.
 
     Args:
         recording: The run.
@@ -96,9 +96,9 @@ class ValidationProgress:
         return _LOOK_S
 
     def end(self) -> None:
-        """Ask the thread that records progress to end, without waiting for its end."""
+        """Ask the thread that records progress to end, without waiting for it."""
         self._thread.ask_to_end()
 
     def close(self) -> None:
-        """End the thread that records a validation's progress, and wait for its end."""
+        """End the thread that records progress, and wait until it has ended."""
         self._thread.stop()

@@ -1,4 +1,4 @@
-"""Judges a running training about once an hour, for the case that it is killed.
+"""Has a running training judged each hour, so that a killed one has a verdict.
 
 Judging takes a second of CPU and the libraries of analysis, so a child starts by
 ``exec``, at nice 19, reads the evidence so far and prints one record. The kernel ends
@@ -21,14 +21,14 @@ from mmgpu_hooks.measure.clock import Clock, monotonic_s
 from mmgpu_hooks.schema.recorded import VerdictRecord
 
 VERDICT_SOURCE = 'hourly verdict'
-"""Name of the hourly verdict, for warnings and the evidence file."""
+"""Name of the hourly judging of a training, in warnings and the evidence file."""
 
 VERDICT_PERIOD_S = 3600.0
-"""Seconds until the first verdict on a training, and from one to the next."""
+"""Seconds from training's start to the first verdict, and from one to the next."""
 
 
 class VerdictSource:
-    """Has a training judged each hour, and writes the verdicts to its evidence file.
+    """Judges a training each hour in a child process; records verdicts in the evidence.
 
     A child process judges. It is never waited for: its answer is picked up when an
     interval ends.
@@ -50,7 +50,7 @@ class VerdictSource:
         self._adviser: HourlyAdviser | None = None
 
     def follow(self) -> None:
-        """Start a process that judges the run if one is due, or write its verdict.
+        """Start a child process that judges the run, if due, or write its verdict.
 
         Raises:
             SourceError: If a child gave no answer: the next one would not, either.
@@ -71,6 +71,6 @@ class VerdictSource:
             )
 
     def close(self) -> None:
-        """End the process that judges, at the end of training."""
+        """End the child process that judges the run, at training's end."""
         if self._adviser is not None:
             self._adviser.end()

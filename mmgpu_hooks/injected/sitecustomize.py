@@ -1,4 +1,4 @@
-"""Adds GPUEfficiencyHook to the Runners of processes that ``mmgpu run`` starts.
+"""Adds GPUEfficiencyHook to MMEngine trainings in processes that ``mmgpu run`` starts.
 
 Python imports this module whenever a process starts that has this folder on its
 ``PYTHONPATH``. It imports nothing of ours before MMEngine's Runner is there, and needs
@@ -17,7 +17,7 @@ _RUNNERS = ('mmengine.runner.runner', 'mmengine.runner._flexible_runner')
 
 
 class _AtRunner:
-    """Import finder that makes MMEngine's Runner modules add GPUEfficiencyHook.
+    """Import finder that patches MMEngine's Runner modules to add GPUEfficiencyHook.
 
     A finder of modules without its base class, whose import is slow.
     """
@@ -40,7 +40,7 @@ class _AtRunner:
         return None
 
     def _follow(self, loader: 'Any') -> None:
-        """Have a Runner's module add GPUEfficiencyHook once the module is executed."""
+        """Have a Runner module's loader patch that module after executing it."""
 
         def exec_module(module: 'Any') -> None:
             del loader.exec_module
@@ -80,7 +80,7 @@ class _AtRunner:
 
 
 def _import_next() -> None:
-    """Import the ``sitecustomize`` module that this one hides on Python's path.
+    """Import the other ``sitecustomize`` module that this one hides on Python's path.
 
     Python treats what it raises as ever. This folder leaves the path: nothing else is
     in it.

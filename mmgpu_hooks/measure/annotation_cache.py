@@ -51,7 +51,7 @@ FOLDER_VARIABLE = 'MMGPU_CACHE'
 """Environment variable that names the folder of the annotation cache."""
 
 MOST_BYTES = 20 * 10**9
-"""Maximum bytes of the annotation cache; the least recently used files go first."""
+"""Size limit of the whole annotation cache, in bytes; least recently used files go."""
 SPARE_TIMES = 2
 """Free space needed to write a cache file, as a multiple of the file's size."""
 
@@ -63,9 +63,9 @@ _PAGE = 4096
 _MOST_DIGITS = 64
 """Spare bytes in a cache file's header for the digits of its sections' offsets."""
 _CHUNK = 2**20
-"""Bytes that are read at once to be checked; they stay in a core's own cache."""
+"""Number of bytes of a cache file read at a time to compute its CRC-32."""
 _SILENT_S = 600.0
-"""Seconds without a byte more after which a part counts as left, if nothing locks it.
+"""Age in seconds, since its last write, at which an unfinished file is abandoned.
 
 Who writes still finds its part gone, and keeps nothing."""
 _OPEN = getattr(os, 'O_NOFOLLOW', 0) | getattr(os, 'O_CLOEXEC', 0)
@@ -86,7 +86,7 @@ class CacheError(Exception):
 
 
 class DamagedError(CacheError):
-    """Raised when a cache file is not what was written; it is safe to write it anew."""
+    """Raised when a cache file is damaged; it is then safe to write the file anew."""
 
 
 class FileStamp(NamedTuple):
@@ -114,7 +114,7 @@ def read_stamp(path: str) -> FileStamp:
 
 
 class _Section(msgspec.Struct, array_like=True, frozen=True):
-    """Section of an annotation cache file: offset, size and CRC-32 of its bytes."""
+    """Section of an annotation cache file: its offset, size and CRC-32."""
 
     begin: int
     size: int
@@ -122,7 +122,7 @@ class _Section(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Header(msgspec.Struct, frozen=True):
-    """Header of an annotation cache file: key, files parsed, place of each section."""
+    """Header of an annotation cache file: key, parsed files, place of each section."""
 
     key: str
     files: list[tuple[str, int, int, int, int]]
@@ -140,9 +140,9 @@ class ParsedAnnotations:
     data: npt.NDArray[np.uint8]
     """Serialised samples of the data set: its ``data_bytes``."""
     addresses: npt.NDArray[np.int64]
-    """End of each sample in ``data_bytes``: the data set's ``data_address``."""
+    """End offset in bytes of each sample in ``data_bytes`` (the ``data_address``)."""
     is_shared: bool
-    """True if the annotation arrays are mapped, so that a host holds them once."""
+    """True if the arrays are memory-mapped: all processes share one copy of them."""
 
 
 def locate_folder(environ: Mapping[str, str]) -> Path:
@@ -250,7 +250,7 @@ class CacheFolder:
         data: npt.NDArray[np.uint8],
         addresses: npt.NDArray[np.int64],
     ) -> bool:
-        """Write parsed annotations to the cache; a failure leaves no file behind.
+        """Write parsed annotations to the cache folder; if that fails, no file remains.
 
         Args:
             key: As :meth:`read` is given.
@@ -286,7 +286,7 @@ class CacheFolder:
         return self._write(name, parts)
 
     def _write(self, name: str, parts: Sequence[memoryview]) -> bool:
-        """Write a file whole; False if another process took its part for one left.
+        """Write a cache file by rename; False if its unfinished file is gone by then.
 
         That one writes the same, or has written it.
         """
@@ -336,7 +336,7 @@ class CacheFolder:
         return True
 
     def _is_abandoned(self, part: _KeptFile) -> bool:
-        """True if no process writes a part any more: a writer holds its lock."""
+        """True if no process still writes an unfinished file, as its lock is free."""
         is_free = None
         with contextlib.suppress(OSError):
             # NFS locks only what is open for writing
@@ -353,7 +353,7 @@ class CacheFolder:
 
 
 def _lock(descriptor: int) -> bool | None:
-    """Lock an open file until it is closed.
+    """Lock an open file until it is closed; True if that succeeded.
 
     Returns:
         False if another process holds the lock; ``None`` where its file system has
@@ -373,7 +373,7 @@ def _name_host() -> str:
 
 
 def _is_writer_gone(part: _KeptFile) -> bool:
-    """True if a part that nothing locks was left: by its process, or by its age."""
+    """True if the writer of an unfinished file has ended or is silent for too long."""
     host, pid = [*part.name.split('.')[-4:-2], '', ''][:2]
     if host == _name_host() and pid.isdecimal():
         try:
@@ -494,7 +494,7 @@ def _check_writable(info: os.stat_result, path: Path) -> None:
 
 
 def _are_current(files: Sequence[tuple[str, int, int, int, int]]) -> bool:
-    """True if no file that annotations were parsed from has changed since."""
+    """True if the files from which annotations were parsed are unchanged since then."""
     try:
         return all(read_stamp(path) == (path, *state) for path, *state in files)
     except (OSError, ValueError):
@@ -502,11 +502,11 @@ def _are_current(files: Sequence[tuple[str, int, int, int, int]]) -> bool:
 
 
 class _TornError(Exception):
-    """Raised when a cache file is not whole; the text says what is wrong."""
+    """Raised when a cache file is cut off or damaged; the text says in which way."""
 
 
 def _read_header(descriptor: int, size: int) -> _Header | None:
-    """Read the header of a whole cache file; ``None`` for one of another layout.
+    """Read a cache file's header; ``None`` if the file has another format version.
 
     Raises:
         _TornError: If the file is not whole.
@@ -528,7 +528,7 @@ def _read_header(descriptor: int, size: int) -> _Header | None:
 
 
 def _sum_up(descriptor: int, buffer: bytes | None, section: _Section) -> int:
-    """Compute the CRC-32 of a section: of the file, or of its bytes in memory."""
+    """Compute the CRC-32 of a cache file's section, from the file or a buffer of it."""
     end = section.begin + section.size
     if buffer is not None:
         return zlib.crc32(memoryview(buffer)[section.begin : end])
@@ -549,7 +549,7 @@ def _lay_out(
     data: npt.NDArray[np.uint8],
     addresses: npt.NDArray[np.int64],
 ) -> list[memoryview]:
-    """Lay out an annotation cache file: header and sections in order, with padding."""
+    """Return the parts of an annotation cache file: header, sections and padding."""
     plain = np.ascontiguousarray(addresses, np.int64)
     samples = np.ascontiguousarray(data)
     sizes = len(state), plain.nbytes, samples.nbytes
@@ -630,7 +630,7 @@ def _is_spawning() -> bool:
 
 
 def _map_again(handle: Any, begin: int, size: int, kind: str) -> MappedArray:
-    """Map the file of an array again, in a process that was spawned."""
+    """Unpickle a :class:`MappedArray`: map its file again in another process."""
     return _map_array(_OpenFile(handle.detach()), begin, size, kind)
 
 

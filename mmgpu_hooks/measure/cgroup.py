@@ -1,4 +1,4 @@
-"""Reads this process's control groups: limits, and time for which it was throttled.
+"""Reads this process's control groups: CPU and memory limits, and throttled seconds.
 
 Version 1, version 2 and both at once, where systemd and containers mount them; the
 limit that counts is the smallest over the process's own group and all its ancestors.
@@ -145,7 +145,7 @@ def _read(path: Path) -> str:
 
 
 def read_throttled_s(folder: Path) -> float:
-    """Seconds for which a control group's CPU quota held tasks back, over all CPUs.
+    """Seconds so far in which a control group's CPU quota held tasks, over all CPUs.
 
     ``cpu.stat`` counts them since the group was made::
 

@@ -7,23 +7,23 @@ from datetime import datetime
 from typing import Callable
 
 Clock = Callable[[], float]
-"""Type of a clock: a function that returns seconds; only differences have a meaning."""
+"""Type of a function that returns a time in seconds; only differences have meaning."""
 
 monotonic_s: Clock = time.perf_counter
-"""Seconds of a clock for durations: never set back, runs on in ``sleep``."""
+"""Time in seconds by a monotonic clock: never set back, and it runs on in ``sleep``."""
 
 thread_cpu_s: Clock = time.thread_time
-"""CPU seconds of the calling thread."""
+"""CPU seconds that the calling thread has used so far."""
 
 process_cpu_s: Clock = time.process_time
-"""CPU seconds of this process, all threads, children excluded."""
+"""CPU seconds that all threads of this process have used so far, children excluded."""
 
 wall_unix_s: Clock = time.time
 """Seconds since 1970 by the wall clock; used as a label, never for durations."""
 
 
 def local_time(ahead_s: float = 0.0) -> datetime:
-    """Date and time by this host's clock in ``ahead_s`` seconds."""
+    """Local date and time, by this host's clock, ``ahead_s`` seconds from now."""
     return datetime.fromtimestamp(wall_unix_s() + ahead_s)
 
 
@@ -33,7 +33,7 @@ def seconds_until(unix_s: float) -> float:
 
 
 def read_age_s(unix_ns: int) -> float:
-    """Seconds since a file's time, which is of a clock on a wall; negative if ahead.
+    """Seconds from a file's timestamp until now, by the wall clock; may be negative.
 
     Args:
         unix_ns: Time of the file, as ``os.stat`` gives it.
@@ -42,5 +42,5 @@ def read_age_s(unix_ns: int) -> float:
 
 
 def grown(before: float | None, now: float | None) -> float | None:
-    """Growth from one counter reading to the next, 0 at least; ``None`` if unknown."""
+    """Difference of two counter readings, 0 at least; ``None`` if one is unknown."""
     return None if before is None or now is None else max(now - before, 0.0)

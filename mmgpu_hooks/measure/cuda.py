@@ -77,7 +77,7 @@ def read_cudnn_benchmark() -> bool:
 
 
 def find_lacking(backend: str | None, settings: str) -> dict[str, str]:
-    """Find the statistics that a CUDA allocator never counts, with the reasons.
+    """Find which statistics a CUDA allocator does not count, and why, by name.
 
     Args:
         backend: As ``torch.cuda.get_allocator_backend()`` says; ``None`` where it
@@ -113,16 +113,16 @@ Some allocators keep fewer.
 
 
 class CudaMemoryFigures(TypedDict):
-    """Statistics of the CUDA allocator between two reads; ``None`` is unknown."""
+    """CUDA allocator statistics of the time between two reads; unknown is ``None``."""
 
     peak_bytes: int | None
-    """Peak of allocated CUDA bytes; unknown if a validation's higher peak hides it."""
+    """Peak bytes of live CUDA tensors; ``None`` if a validation's peak hides it."""
     reserved_bytes: int | None
-    """Largest number of bytes that the CUDA allocator was seen to reserve."""
+    """Peak of the bytes that the CUDA allocator reserved, since torch last reset it."""
     allocated_bytes: int | None
     """Bytes of live CUDA tensors when the allocator was last read."""
     inactive_bytes: int | None
-    """Bytes in split blocks of the CUDA allocator that no tensor uses.
+    """Unused bytes in CUDA allocator blocks of which tensors use another part.
 
     As of the end of the window.
     """
@@ -131,7 +131,7 @@ class CudaMemoryFigures(TypedDict):
 
 
 class CudaMemory:
-    """Reads CUDA allocator statistics of successive periods; never resets the peaks.
+    """Reads CUDA allocator statistics per log interval; never resets torch's peaks.
 
     MMEngine's ``LoggerHook`` resets the allocator's peaks whenever it logs, in
     validation too, so call :meth:`observe` before each of its logs. Where nothing
@@ -165,11 +165,11 @@ class CudaMemory:
         self._in_validation = False
         self._before_validation: int | None = None
         self._left: int | None = None
-        """CUDA memory peak, in bytes, set before training or in a validation."""
+        """CUDA memory peak, in bytes, that was reached outside of training steps."""
         self._hidden = 0
-        """Highest old peak, in bytes, below which training's own peak is invisible."""
+        """Largest peak (bytes) from outside training, which may hide training's."""
         self._retries: int | None = None
-        """Number of retried CUDA allocations at the last :meth:`drain`."""
+        """Allocator's count of retried allocations at the last :meth:`drain`."""
         self._stats: Mapping[str, Any] = {}
 
     def begin(self) -> None:
@@ -199,7 +199,7 @@ class CudaMemory:
             self._peak = max(self._peak or 0, peak)
 
     def _read_peak(self) -> int | None:
-        """Read the CUDA allocator's statistics; return peak bytes since its reset."""
+        """Read the CUDA allocator's statistics; return its peak of allocated bytes."""
         self._stats = self._read_stats()
         peak = self._find('peak_bytes')
         reserved = self._find('reserved_bytes')
@@ -221,7 +221,7 @@ class CudaMemory:
         return int(found)
 
     def begin_validation(self) -> None:
-        """Note training's CUDA memory peak before a validation raises it.
+        """Store training's CUDA memory peak before a validation can raise it.
 
         Raises:
             SourceError: If the allocator does not keep these statistics.
@@ -232,7 +232,7 @@ class CudaMemory:
             self._in_validation = True
 
     def end_validation(self) -> None:
-        """Attribute the CUDA memory peak to training again, after a validation.
+        """Attribute new CUDA memory peaks to training again, after a validation.
 
         Raises:
             SourceError: If the allocator does not keep these statistics.
@@ -275,7 +275,7 @@ class CudaMemory:
 
 
 def open_cuda_memory() -> CudaMemory:
-    """Open the CUDA allocator's statistics of this process's current device.
+    """Return a begun `CudaMemory` for this process's current CUDA device.
 
     Returns:
         The source, begun.
@@ -337,7 +337,7 @@ def nest_statistics(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _torch_with_cuda() -> Any:
-    """Return the torch module, in a process that uses CUDA.
+    """Return the torch module; raises if this process has not initialised CUDA.
 
     Raises:
         AbsentError: If this process uses no CUDA.
@@ -370,23 +370,23 @@ class _Step:
 
 
 class IdleShare(NamedTuple):
-    """Per cent of iteration time in which the GPU was idle between two train steps."""
+    """Percent of time between starts of train steps in which the GPU had no work."""
 
     pct: float | None
-    """Idle share of the GPU in percent; ``None`` where no iteration was timed."""
+    """Idle GPU time in percent of iteration time; ``None`` if nothing was timed."""
     iterations: int
-    """Number of iterations that CUDA events timed."""
+    """Number of iterations over which CUDA events measured the idle share."""
 
 
 class _StepSpan(NamedTuple):
-    """Milliseconds on the GPU from a train step's start to the next: idle, and all."""
+    """Milliseconds from a train step's start to the next: GPU idle, and in total."""
 
     idle_ms: float
     whole_ms: float
 
 
 class CudaEvents:
-    """Times the GPU's idle share between train steps by CUDA events, without waiting.
+    """Measures by CUDA events how long the GPU idles between train steps, without sync.
 
     An event notes the time when the GPU gets to it. One stands before a step's work,
     one behind that of the hooks after it: until the next step begins the GPU has
@@ -416,9 +416,9 @@ class CudaEvents:
         self._most = most
         self._free: list[_Step] = []
         self._steps: deque[_Step | None] = deque()
-        """CUDA events of train steps in order; ``None`` for a save or validation."""
+        """Queue of train steps' CUDA events; ``None`` marks a save or validation."""
         self._step: _Step | None = None
-        """CUDA events of the train step that began last."""
+        """Pair of CUDA events (begin, end) of the train step that began last."""
 
     def begin_step(self) -> None:
         """Record a CUDA event for the start of a train step, right before its work.
@@ -443,7 +443,7 @@ class CudaEvents:
             step.is_ended = True
 
     def interrupt(self) -> None:
-        """Leave the time since the last train step out of the GPU's idle share.
+        """Exclude the time from the last train step to the next from the idle share.
 
         A validation or a save ran.
         """
@@ -452,7 +452,7 @@ class CudaEvents:
         self._step = None
 
     def drain(self) -> IdleShare:
-        """Return the GPU's idle share since the last call, and restart its count.
+        """Return the GPU's idle share since the last call, and start a new count.
 
         What the GPU has not passed yet belongs to the next drain.
         """
@@ -462,7 +462,7 @@ class CudaEvents:
         return IdleShare(100.0 * idle / total if total > 0.0 else None, len(spans))
 
     def _read_passed(self) -> Iterator[_StepSpan]:
-        """Yield the spans between starts of train steps that the GPU has passed."""
+        """Yield idle and total time of each train step that the GPU has finished."""
         while len(self._steps) > 1:
             before, after = self._steps[0], self._steps[1]
             if before is not None:
@@ -481,7 +481,7 @@ class CudaEvents:
 
 
 def open_cuda_events() -> CudaEvents:
-    """Open CUDA events on the current stream of this process's current device.
+    """Return `CudaEvents` for the current stream of this process's CUDA device.
 
     Raises:
         AbsentError: If this process uses no CUDA.

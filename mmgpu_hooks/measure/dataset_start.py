@@ -23,7 +23,7 @@ PHASES: Mapping[str, str] = {
     'filter_data': 'filter_s',
     '_serialize_data': 'serialise_s',
 }
-"""Methods of MMEngine's data sets that are timed, and the record field for each."""
+"""Timed methods of MMEngine's data sets, each with its field of `Initialisation`."""
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Initialisation:
     """Record of one data set's initialisation: class, seconds, files and samples."""
 
     kind: str
-    """Name of the data set's class."""
+    """Class name of the data set."""
     file: str | None
     """Annotation file, as the data set names it, or else the folder of its images."""
     file_bytes: int | None
@@ -45,16 +45,16 @@ class Initialisation:
     filter_s: float = 0.0
     serialise_s: float = 0.0
     files: int = 0
-    """Number of files that the data set opened for reading so far, each once."""
+    """Number of distinct files that the data set has opened for reading so far."""
     samples: int | None = None
     bytes: int | None = None
-    """Bytes of the data set's serialised samples; ``None`` for Python objects."""
+    """Bytes of the data set's serialised samples; ``None`` if it serialises none."""
     is_cached: bool = False
-    """True if the annotations came from the cache, and nothing was parsed."""
+    """True if the annotations were read from the cache instead of being parsed."""
     is_kept: bool = False
-    """True if the parsed annotations are in the cache, or another rank writes them."""
+    """True if the parsed annotations were saved in the cache, by any of the ranks."""
     refused: str | None = None
-    """Reason why the parsed annotations are not in the cache, where they should be."""
+    """Reason why the parsed annotations could not be saved in the cache."""
 
 
 _STARTS = (
@@ -62,11 +62,11 @@ _STARTS = (
     (multiprocessing.process.BaseProcess, 'start'),
     (subprocess.Popen, '__init__'),
 )
-"""Methods by which Python starts threads or processes, whose files go unseen."""
+"""Class and name of the methods by which Python starts threads and processes."""
 
 
 class OpenedFiles:
-    """Notes the files that this thread opens for reading, from open to close.
+    """Notes which files this thread opens for reading, between `open` and `close`.
 
     What C code opens without Python is not seen.
 
@@ -84,11 +84,11 @@ class OpenedFiles:
         self.stamps: dict[str, FileStamp] = {}
         """Size, times and inode of each file when first opened, by absolute path."""
         self.lists_folders = False
-        """True if a folder was listed; always False if no stamps are taken."""
+        """True if this thread listed a folder; only noted with ``with_state``."""
         self.misses_files = False
-        """True if a missing file was opened; always False without stamps."""
+        """True if a file to be opened was missing; only with ``with_state``."""
         self.starts_others = False
-        """True if a thread or process was started; False unless states are wanted."""
+        """True if a thread or process was started; only with ``with_state``."""
         self._with_state, self._on_open = with_state, on_open
         self._thread = threading.get_ident()
         self._patches = Patches()
@@ -156,7 +156,7 @@ class OpenedFiles:
 
 
 Parse = Callable[[], OpenedFiles]
-"""Function by which a data set initialises itself; returns the files it opened."""
+"""Type of a function that initialises a data set and returns the files it opened."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class _Pending:
 
 
 Provide = Callable[[Any, Initialisation, Parse], None]
-"""Function that initialises a data set in place of ``full_init``.
+"""Type of a function that initialises a data set in place of its ``full_init``.
 
 It may call that method.
 """
@@ -222,7 +222,7 @@ class DatasetWatch:
         self._patches.set(kind, '__init__', __init__)
 
     def initialise_by(self, provide: Provide | None) -> None:
-        """Have data sets initialised by another function from now on.
+        """Set the function that initialises data sets in place of ``full_init``.
 
         Args:
             provide: The way; ``None`` is their own method again.
@@ -240,7 +240,7 @@ class DatasetWatch:
         self.leave_lazy()
 
     def _expect(self, dataset: Any) -> None:
-        """Replace the ``full_init`` of a data set by a timed one."""
+        """Replace a new data set's ``full_init`` by one that is timed."""
         patches = Patches()
         patches.set(dataset, 'full_init', functools.partial(self._begin, dataset))
         self._pending[id(dataset)] = _Pending(dataset, patches)
@@ -251,7 +251,7 @@ class DatasetWatch:
             pending.patches.close()
 
     def _begin(self, dataset: Any) -> None:
-        """Initialise a data set and time that, in place of its ``full_init``."""
+        """Initialise a data set in place of its ``full_init``, and time that."""
         self._release(dataset)
         if getattr(dataset, '_fully_initialized', False):
             type(dataset).full_init(dataset)
@@ -299,7 +299,7 @@ class DatasetWatch:
 def _time(
     dataset: Any, name: str, found: Initialisation, field: str
 ) -> Callable[..., Any]:
-    """Wrap a data set's method so that its seconds are added to an `Initialisation`."""
+    """Wrap a data set's method to add its calls' seconds to an `Initialisation`."""
     method = functools.partial(getattr(type(dataset), name), dataset)
 
     def timed(*args: Any, **kwargs: Any) -> Any:
@@ -326,7 +326,7 @@ def _describe(dataset: Any) -> Initialisation:
 
 
 def _list_sources(dataset: Any) -> Iterator[str]:
-    """Annotation file of a data set, then folders of its images, as it names them."""
+    """List a data set's annotation file, then its image folders, as paths it gives."""
     prefixes = getattr(dataset, 'data_prefix', None)
     folders = list(prefixes.values()) if isinstance(prefixes, dict) else []
     root = getattr(dataset, 'data_root', None)

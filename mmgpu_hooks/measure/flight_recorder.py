@@ -33,7 +33,7 @@ _DIFFERENT = (
     'SIZE_OR_SYNTAX_MISMATCH',
     'COLLECTIVE_DTYPE_MISMATCH',
 )
-"""States that torch gives a collective whose ranks disagree."""
+"""Names of torch's states for a collective that ranks call with unlike arguments."""
 
 
 def list_dump_prefixes(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ def list_dump_prefixes(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def read_flight_record(runs: Sequence[RunRecord]) -> FlightRecord | None:
-    """Read and compare the NCCL flight recorder dumps of a training run's ranks.
+    """Compare the ranks' NCCL flight recorder dumps: find the collective that hangs.
 
     Args:
         runs: Run records of its ranks.
@@ -95,7 +95,7 @@ def read_flight_record(runs: Sequence[RunRecord]) -> FlightRecord | None:
 
 
 def _find_dumps(runs: Sequence[RunRecord]) -> dict[int, Path]:
-    """Find the flight recorder dumps of all ranks, even of ranks without evidence."""
+    """Find the flight recorder's dump file of each rank, with or without evidence."""
     found: dict[int, Path] = {}
     prefixes = dict.fromkeys(prefix for run in runs for prefix in run.flight_recorder)
     began_s = min((run.started_unix_s for run in runs), default=0.0)
@@ -146,7 +146,7 @@ def _read_dump(path: Path) -> dict[str, Any]:
 
 
 def _compare(dumps: Mapping[int, dict[str, Any]]) -> Sequence[Any]:
-    """Have torch match the collectives of all ranks, in their order."""
+    """Match the ranks' collectives in order of their calls, by torch's own function."""
     logger = logging.getLogger('Flight Recorder')
     # it would print its own findings, and miss a package for its tables
     logger.disabled = True
@@ -178,7 +178,7 @@ def _compare(dumps: Mapping[int, dict[str, Any]]) -> Sequence[Any]:
 def _describe(
     collective: Any, dumps: Mapping[int, dict[str, Any]]
 ) -> FlightRecord | None:
-    """Describe the ranks that are behind in a collective; ``None`` if none is."""
+    """Describe a collective in which ranks are behind or differ, if any are."""
     expected = set(collective.expected_ranks)
     behind = set(collective.missing_ranks or ()) & set(dumps)
     others = {

@@ -1,4 +1,4 @@
-"""Samples one GPU through NVML in the background, and identifies the GPU.
+"""Samples a GPU's utilisation, memory and clock through NVML, and identifies the GPU.
 
 The one importer of pynvml. A card is found by what names it for certain, and never
 guessed: NVML ignores ``CUDA_VISIBLE_DEVICES`` and numbers cards in its own order. What
@@ -36,7 +36,7 @@ _NOT_NOW = (10, 11, 19, 20, 21, 23, 27)
 _LOST = (1, 9, 15, 16, 18)
 
 _PATIENCE = 3
-"""Number of bad answers in a row after which NVML is not asked for a value."""
+"""Number of failed reads in a row after which a GPU value is not asked for any more."""
 
 _ESSENTIAL = {
     'name',
@@ -46,20 +46,20 @@ _ESSENTIAL = {
     'util_pct',
     'mem_used_bytes',
 }
-"""Facts and values that every GPU has, so that a missing one is reported."""
+"""Names of GPU facts and values that every GPU has; a missing one is reported."""
 
 _SM = 'sm_active_pct'
 _HELD_BY = 'throttled_pct'
 
 _CPU_WORDS = 64
-"""Number of 64-bit words of the CPU mask that NVML is asked for: 4096 CPUs."""
+"""Number of 64-bit words in the CPU affinity mask asked of NVML: room for 4096 CPUs."""
 
 _SLOW_S = 1.0
-"""Seconds between two samples of GPU values that change slowly or cost more."""
+"""Seconds between two samples of the GPU's clock, temperature and throttling."""
 
 
 class CardFacts(TypedDict, total=False):
-    """Name, UUID, memory size and driver of a GPU; unknown ones are left out."""
+    """Name, UUID, memory size and driver of a GPU; an unknown value has no key."""
 
     name: str
     uuid: str
@@ -68,20 +68,20 @@ class CardFacts(TypedDict, total=False):
 
 
 class CardPlace(TypedDict, total=False):
-    """PCI address of a GPU and the CPUs near it; unknown facts are left out."""
+    """PCI address of a GPU and the CPUs near it; an unknown value has no key."""
 
     pci_bus_id: str
     cpus: tuple[int, ...]
-    """CPUs near the GPU, by NVML's affinity mask."""
+    """Numbers of the CPUs near the GPU, by NVML's affinity mask."""
 
 
 class Sample(TypedDict, total=False):
-    """Measured values of one GPU sample, named as in the evidence file."""
+    """Values of a GPU at one time, such as utilisation, keyed as in the evidence."""
 
     util_pct: float
     """Percent of the driver's last period (1/6 to 1 s) in which a kernel ran."""
     mem_used_bytes: int
-    """GPU memory in use by any process, the driver's own reserve included, in bytes."""
+    """Bytes of GPU memory in use by all processes, with the driver's own reserve."""
     sm_clock_mhz: float
     """Clock of the GPU's multiprocessors in MHz.
 
@@ -94,7 +94,7 @@ class Sample(TypedDict, total=False):
 
 
 class TimedSample(NamedTuple):
-    """A GPU sample, and the seconds that it stands for."""
+    """A GPU sample, and the seconds since the sample before it, as its weight."""
 
     seconds: float
     """Seconds since the GPU sample before this one."""
@@ -102,7 +102,7 @@ class TimedSample(NamedTuple):
 
 
 class SampleSummary(TypedDict, total=False):
-    """Summary of a window of GPU samples; unknown values are left out.
+    """Means and extremes of a GPU's samples; an unknown value has no key.
 
     The keys are the names of the evidence record.
     """
@@ -128,7 +128,7 @@ def describe(error: Exception) -> str:
 
 
 def _within(value: float, most: float, what: str) -> float:
-    """Return the NVIDIA driver's answer as a float; ``None`` if it is implausible.
+    """Return the driver's answer as a float; raises if it is below 0 or above a limit.
 
     Raises:
         ValueError: If the driver cannot mean it: some answer with all bits set.
@@ -139,7 +139,7 @@ def _within(value: float, most: float, what: str) -> float:
 
 
 class Gpu:
-    """GPU with an open NVML handle, to be sampled; made by :func:`open_gpu`.
+    """Reads utilisation, memory and clock of one GPU through its NVML handle.
 
     One thread reads, and closes. A figure that is refused ends alone; only a lost card
     or driver ends them all.
@@ -155,9 +155,9 @@ class Gpu:
         self._handle = handle
         self._clock = clock
         self._missing: dict[str, str] = {}
-        """Reason why the newest sample of the GPU lacks a value, by the value."""
+        """Reasons why the newest GPU sample lacks values, by the value's name."""
         self._refused: set[str] = set()
-        """Names of the measured values that NVML is no longer asked for."""
+        """Names of the GPU values that NVML is not asked for any more."""
         self._odd: Counter[str] = Counter()
         self.is_sliced = is_slice = False
         """True if the GPU is a whole card that is cut into MIG slices."""
@@ -184,12 +184,12 @@ class Gpu:
         }
         self._slow_due_s = clock()
         self._gpm: list[Any] = []
-        """Two readings of NVML's GPM counters, the newer last."""
+        """Buffers for two readings of NVML's GPM counters, the newer one last."""
         self._is_gpm_read = False
 
     @property
     def unsupported(self) -> dict[str, str]:
-        """Reasons why values that every GPU should have were given up, by name."""
+        """Reasons why GPU values that should exist are not read any more, by name."""
         return {figure: self._missing[figure] for figure in self._refused & _ESSENTIAL}
 
     def reasons(self) -> dict[str, str]:
@@ -210,7 +210,7 @@ class Gpu:
         return {name: value for name, value in answers.items() if value is not None}
 
     def _ask(self, figure: str, query: Callable[[], Any]) -> Any:
-        """Ask NVML for one value; ``None`` if there is none, with the reason noted.
+        """Ask NVML for one GPU value; ``None`` if that fails, with the reason noted.
 
         Raises:
             SourceError: If the card or the driver was lost.
@@ -301,7 +301,7 @@ class Gpu:
         return int(_within(int(memory.used), int(memory.total) or -1, 'bytes in use'))
 
     def _read_gpm(self) -> float | None:
-        """Percent of multiprocessors in use since the GPM counters were last read."""
+        """Mean percent of busy multiprocessors since the GPM counters' last reading."""
         nvml = self._nvml
         if not self._gpm:
             if not nvml.nvmlGpmQueryDeviceSupport(self._handle).isSupportedDevice:
@@ -347,7 +347,7 @@ _HARMLESS = 0x003
 
 
 def parse_reasons(bits: int) -> frozenset[str]:
-    """Names of the throttle reasons in NVML's bit mask; empty if nothing throttles.
+    """Names of the throttle reasons in NVML's bit mask; empty if not throttled.
 
     Raises:
         ValueError: If it cannot be such a mask: some drivers answer with all ones.
@@ -398,7 +398,7 @@ class Driver(NamedTuple):
     """GPU count and versions of NVIDIA's driver and its CUDA; ``None`` is unknown."""
 
     cards: int
-    """Number of GPUs that the driver lists."""
+    """Number of GPUs of this host that the driver lists."""
     version: str | None
     cuda: str | None
     """Newest CUDA version that the driver runs, such as ``12.4``."""
@@ -465,7 +465,7 @@ def open_gpu(
 def _find_handle(
     nvml: Any, uuid: str | None, pci_bus_id: str | None, index: int | None
 ) -> Any:
-    """Find NVML's handle of a GPU by UUID, PCI address or index."""
+    """Find NVML's handle of a GPU by UUID, else PCI address, else index."""
     # CUDA drops the prefix that separates a card from a MIG slice
     prefixes = [''] if (uuid or '')[:4] in ('GPU-', 'MIG-') else ['GPU-', 'MIG-']
     names: list[tuple[str, Any]] = []
@@ -500,7 +500,7 @@ _REDUCE: Mapping[str, Callable[[list[Any]], float]] = {
 
 
 def summarize_samples(samples: Sequence[TimedSample]) -> SampleSummary:
-    """Summarise a window of GPU samples: utilisation, memory, clock and throttling.
+    """Summarise GPU samples of a period: utilisation, memory, clock and throttling.
 
     Args:
         samples: In order. A utilisation stands for the time before it: so does the
@@ -538,7 +538,7 @@ SAMPLER_THREAD = 'mmgpu-gpu-sampler'
 
 
 class GpuSampler:
-    """Samples a GPU's utilisation, memory and clock every period in a thread.
+    """Thread that samples a GPU's utilisation, memory and clock once per period.
 
     Loader workers are forked while the thread lives, so the thread and its owner share
     no lock of ours: samples pass through a deque, whose ends are atomic.
@@ -575,11 +575,11 @@ class GpuSampler:
         self._pending: deque[TimedSample] = deque(maxlen=36_000)
 
     def start(self) -> None:
-        """Start sampling the GPU, once."""
+        """Start the thread that samples the GPU; a second call does nothing."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 0.5) -> None:
-        """Stop sampling the GPU; may be called twice. Samples stay to be drained.
+        """Stop sampling the GPU; may be called twice. Samples stay for `drain`.
 
         A thread that is stuck in the driver stays behind as a daemon, adds nothing
         more and does not keep the process.
@@ -591,7 +591,7 @@ class GpuSampler:
         self._thread.join(timeout_s)
 
     def drain(self) -> SampleSummary:
-        """Summarise the GPU samples since the last call, and forget them.
+        """Return a summary of the GPU samples since the last call, and drop them.
 
         Time between the last sample and now belongs to the next window.
         """

@@ -1,4 +1,4 @@
-"""Times copying MMEngine's scalar histories, whenever their length has doubled."""
+"""Times how long copying MMEngine's scalar histories takes, which grows as they do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Shorter ones cost below 0.5 ms an iteration.
 
 
 class CopiedHistories(NamedTuple):
-    """Length and number of growing scalar histories, and seconds to copy them all."""
+    """Length and number of the scalar histories, and CPU seconds to copy each once."""
 
     values: int
     """Number of values in the longest scalar history."""
@@ -26,7 +26,7 @@ class CopiedHistories(NamedTuple):
 
 
 class HistoryMeter:
-    """Times now and then the copying that MMEngine's ``HistoryBuffer.update`` does.
+    """Times the copy that MMEngine's ``HistoryBuffer.update`` makes of each history.
 
     Args:
         histories: The message hub's, by name: anything with ``data``, two arrays.
@@ -38,7 +38,7 @@ class HistoryMeter:
         self._due = LEAST_VALUES
 
     def read(self, iterations: int) -> CopiedHistories | None:
-        """Time copying the scalar histories, if they doubled since the last timing.
+        """Time copying all scalar histories; ``None`` until their length has doubled.
 
         Args:
             iterations: Of the whole training: no history is longer.

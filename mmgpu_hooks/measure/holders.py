@@ -1,4 +1,4 @@
-"""Measures how much of the host's memory processes (PSS) and shared memory hold."""
+"""Measures the memory that is left on the host, and the bytes that processes hold."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _MOST_BYTES = 2**14
 
 
 class MemoryRoom(NamedTuple):
-    """Size and use in bytes of the memory limit reached first: host, control group."""
+    """Total and used bytes of the memory limit (host, control group) met first."""
 
     bound: MemoryBound
     total_bytes: int
     used_bytes: int
-    """Bytes of memory in use by any process; reclaimable page cache counts as free."""
+    """Bytes of used memory under the limit; reclaimable page cache counts as free."""
     shm_bytes: int | None
-    """Bytes of the files in shared memory that count against the memory limit."""
+    """Bytes of files in shared memory (``/dev/shm``), which count as used memory."""
 
     @property
     def free_bytes(self) -> int:
-        """Bytes of memory that are left below the limit."""
+        """Bytes of memory below the limit that are not in use."""
         return max(self.total_bytes - self.used_bytes, 0)
 
 
@@ -66,7 +66,7 @@ class HoldersMeter:
         self._groups = find_memory_groups(proc, sys)
 
     def read_room(self) -> MemoryRoom | None:
-        """Read bytes of the memory limit (host, control group) with least free: 60 us.
+        """Read size and use of the memory limit that has least free: takes 60 us.
 
         Returns:
             ``None`` where neither host nor control group says so.
@@ -118,7 +118,7 @@ class HoldersMeter:
         return HeldBytes(own, False) if own else None
 
     def read_own_bytes(self, pid: int | str = 'self') -> int | None:
-        """Resident bytes of a process without file and shared pages; takes 10 us."""
+        """Read a process's resident bytes without file and shared pages: 10 us."""
         return read_resident(self._proc, pid).own_bytes
 
 

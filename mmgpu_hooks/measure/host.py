@@ -1,4 +1,4 @@
-"""Reads the host's limits, its CPU use and its free memory.
+"""Reads the host's CPU and memory limits, CPU use, and free memory.
 
 The host is read every five seconds at most, the CPU of the training process in each
 interval.
@@ -37,7 +37,7 @@ VARIABLES = ('OMP_PROC_BIND', 'OMP_PLACES', 'GOMP_CPU_AFFINITY', 'KMP_AFFINITY')
 
 
 def list_binding_variables(environ: Mapping[str, str]) -> list[str]:
-    """Names of the environment variables that ask an OpenMP library to bind threads."""
+    """Names of the set environment variables that make OpenMP bind threads to cores."""
     asked = {name: environ.get(name, '').lower() for name in VARIABLES}
     if asked['OMP_PROC_BIND'] == 'false':  # libgomp heeds none of the others then
         return []
@@ -50,14 +50,14 @@ def list_binding_variables(environ: Mapping[str, str]) -> list[str]:
 
 @dataclass(frozen=True)
 class CpuBinding:
-    """Number of CPUs before a process was bound to fewer, and what bound it."""
+    """Number of CPUs a process had before it was bound to fewer, and what bound it."""
 
     unbound_cpus: int | None = None
     """Number of CPUs before the process was bound; ``None`` where nothing bound it."""
     bound_by: str | None = None
     """Environment variables that asked to bind the process's threads."""
     wider_thread_cpus: int | None = None
-    """Number of CPUs of the process's thread that may use most CPUs."""
+    """Number of CPUs of the thread, in the process, that may use the most CPUs."""
 
 
 def find_binding(
@@ -102,7 +102,7 @@ def find_binding(
 def read_binding(
     own: int, environ: Mapping[str, str], proc: Path = Path('/proc')
 ) -> CpuBinding:
-    """Find out if this process was bound to fewer CPUs after it started; takes 1 ms.
+    """Detect if this process was bound to fewer CPUs after it started; takes 1 ms.
 
     Args:
         own: CPUs that the calling thread may run on.
@@ -156,7 +156,7 @@ print(before, len(os.sched_getaffinity(0)))
 
 
 class ProbedBinding(NamedTuple):
-    """Number of CPUs of the main thread before and after loading an OpenMP library."""
+    """Number of CPUs the main thread may use before and after it loads OpenMP."""
 
     before_cpus: int
     after_cpus: int
@@ -245,7 +245,7 @@ def read_host_limits(
 
 
 def _add_mended(found: HostLimits, task: SlurmTask) -> HostLimits:
-    """Add the CPU limits of a start in which srun does not narrow this task."""
+    """Add the CPU limits of this task as if srun had bound it to all CPUs given."""
     if not task.is_narrow(found.unbound_cpus or found.affinity_cpus):
         return found
     given = task.given_cpus
@@ -259,7 +259,7 @@ def _add_mended(found: HostLimits, task: SlurmTask) -> HostLimits:
 
 
 def compute_usable_cores(found: HostLimits, task: SlurmTask) -> float | None:
-    """Number of cores that a rank may use: the smallest limit, shared among ranks.
+    """Number of cores that one rank may use: smallest limit, divided among ranks.
 
     Limits of the whole host are divided by the ranks on it. SLURM's figures are per
     task and are divided only when one task holds all ranks (``torchrun`` under
@@ -292,7 +292,7 @@ def compute_usable_cores(found: HostLimits, task: SlurmTask) -> float | None:
 
 
 class FileSystem(NamedTuple):
-    """Total and free bytes of a file system; ``None`` where they are unknown."""
+    """Total and free bytes of a file system; ``None`` if it cannot be read."""
 
     total_bytes: int | None = None
     free_bytes: int | None = None
@@ -337,7 +337,7 @@ def read_busy_s() -> float:
 
 
 def read_run_delay_s(proc: Path = Path('/proc')) -> float | None:
-    """Seconds that this process's main thread has waited for a core, or ``None``.
+    """Seconds the main thread has waited for a core since it began; ``None`` if hidden.
 
     Args:
         proc: Root of the proc file system.
@@ -347,7 +347,7 @@ def read_run_delay_s(proc: Path = Path('/proc')) -> float | None:
 
 
 def read_pressure_s(path: Path) -> float:
-    """Read from a file of ``/proc/pressure`` the seconds in which tasks waited.
+    """Seconds since boot in which some task waited, from a ``/proc/pressure`` file.
 
     Linux has it from 4.20 on.
 
@@ -375,24 +375,24 @@ def read_pressure_s(path: Path) -> float:
 
 
 SELDOM_S = 5.0
-"""Longest time, in seconds, that :func:`pause_s` leaves between two readings.
+"""Longest time in seconds between two readings of the host's CPU use and free memory.
 
 Intervals between them lack its figures.
 """
 
 
 def pause_s(elapsed_s: float) -> float:
-    """Seconds until the host is read again; shorter at the start of training."""
+    """Seconds from one reading of CPU and memory use to the next; short at first."""
     return min(SELDOM_S, elapsed_s / 2)
 
 
 class HostFigures(NamedTuple):
-    """CPU and memory use of this process and of the host since the last reading."""
+    """CPU and memory use of process and host from one reading to the next."""
 
     process_cpu_s: float
     process_run_delay_s: float | None
     system_cpu_pct: float | None = None
-    """Busy share of all CPUs of the host, in per cent.
+    """Busy time of the host's CPUs, in percent of the time of all of them.
 
     ``None``, as ``host``, where the window is too new.
     """
@@ -400,7 +400,7 @@ class HostFigures(NamedTuple):
 
 
 class HostMeter:
-    """Reads CPU and memory use of process and host over periods that adjoin.
+    """Reads CPU and memory use of process and host, each time since the last reading.
 
     Windows of the host span 5 seconds, less at first (`pause_s`). Its CPU is the host's
     even inside a container, as ``/proc/stat`` is. A figure whose file is missing,
@@ -423,7 +423,7 @@ class HostMeter:
         clock: Clock = monotonic_s,
     ) -> None:
         self.unknown: dict[str, str] = {}
-        """Reason why a measured value of the host is missing, by its name."""
+        """Reasons why values of the host are missing, by the value's name."""
         self._proc, self._shm, self._clock = proc, shm, clock
         self._quotas = [group.folder for group in find_cpu_groups(proc, sys)]
         if not self._quotas and not read_cgroup_folders('cpu', proc, sys):
@@ -435,7 +435,7 @@ class HostMeter:
         self._throttled_s = self._read_throttled_s()
 
     def _read_throttled_s(self) -> float | None:
-        """Seconds that CPU quotas have held tasks back; ``None`` without a quota."""
+        """Seconds so far in which CPU quotas held tasks back; ``None`` without one."""
         if not self._quotas or self.unknown:
             return None
         try:

@@ -12,7 +12,7 @@ from typing import Any
 
 
 def read_versions(names: Iterable[str]) -> dict[str, str]:
-    """Versions of the named distributions, those that are not installed left out."""
+    """Installed versions of the named distributions, by name; missing ones left out."""
     found = {}
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -32,7 +32,7 @@ def find_package(name: str) -> Path | None:
 
 
 def read_constants(path: Path) -> Mapping[str, Any]:
-    """Read the literals that a Python file assigns to names, without running it.
+    """Read the literals that a Python file assigns to given names, without running it.
 
     Returns:
         The last value of each; empty for a file that is missing or no Python.
@@ -65,7 +65,7 @@ def has_text(path: Path, text: str) -> bool | None:
 
 
 def find_openmp(torch: Path) -> Path | None:
-    """Find GNU's OpenMP library (libgomp) as a wheel of torch brings it.
+    """Find the file of GNU's OpenMP library (libgomp) inside the installed torch wheel.
 
     Args:
         torch: Folder of the package.

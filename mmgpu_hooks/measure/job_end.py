@@ -1,4 +1,4 @@
-"""Reads when SLURM ends a job: from its environment, else from ``squeue``."""
+"""Reads the time at which SLURM ends a job, from the environment or ``squeue``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mmgpu_hooks.measure.clock import seconds_until
 _LIMIT_S = 5.0
 """Longest wait for an answer of SLURM's controller, in seconds."""
 _FARTHEST_S = 300 * 86400.0
-"""Largest number of seconds until a job's end that is taken as a real time limit."""
+"""Largest number of seconds from now to a job's end that counts as a time limit."""
 
 
 def parse_end_unix_s(text: str) -> float | None:
-    """Parse the end of a SLURM job, in seconds since 1970.
+    """Parse SLURM's text of a job's end, to seconds since 1970.
 
     Returns:
         ``None`` without a limit.
@@ -28,7 +28,7 @@ def parse_end_unix_s(text: str) -> float | None:
 
 
 def ask_end_unix_s(job: int) -> float | None:
-    """Ask SLURM's controller for the Unix time at which a job ends; 10 ms to 5 s.
+    """Ask SLURM's controller for a job's end, in seconds since 1970; takes up to 5 s.
 
     Returns:
         ``None`` without a limit, and where SLURM is not there or does not answer.
@@ -50,5 +50,5 @@ def ask_end_unix_s(job: int) -> float | None:
 
 
 def read_end_unix_s(environ: Mapping[str, str]) -> float | None:
-    """Read the Unix time at which SLURM ends this job, from the environment."""
+    """Read this job's end, in seconds since 1970, from SLURM's environment."""
     return parse_end_unix_s(environ.get('SLURM_JOB_END_TIME', ''))

@@ -26,13 +26,13 @@ import numpy.typing as npt
 from mmgpu_hooks.schema.recorded import PARTS, DurationStats
 
 FIRST_WAIT = 'first_wait'
-"""Label of an epoch's first wait for data; time above the median is `startup`."""
+"""Ledger label: an epoch's first wait for data; beyond the median it is `startup`."""
 
 WORKER_START = 'worker_start'
-"""Label of the creation of a DataLoader's iterator, which counts as `startup`."""
+"""Ledger label: creation of a DataLoader's iterator, which counts as `startup`."""
 
 LAP = 'lap'
-"""Label of the end of an iteration in the time ledger.
+"""Ledger label that ends an iteration; the time before it belongs to the last hook.
 
 What ran until then is ``lap_of`` of the ledger.
 """
@@ -42,7 +42,7 @@ _FIRST_HOOK = len(_LABELS)
 _RESUME = _LABELS[_LABELS.index('resume')]
 _LAP, _STEP, _HOOKS = (_LABELS.index(name) for name in (LAP, 'step', 'hooks'))
 _WAIT, _FIRST, _OWN_STEP, _INSIDE, _OUTSIDE = range(5)
-"""Column indices of an iteration's times: data wait, first wait, step, rest, other."""
+"""Columns of an iteration's seconds: data wait, first wait, step, hooks, outside it."""
 _LAP_WIDTH = 5
 _COLUMNS = {
     'data_wait': _WAIT,
@@ -52,7 +52,7 @@ _COLUMNS = {
     'loop': _INSIDE,
     LAP: _INSIDE,
 }
-"""Column index of an iteration's times for each part of the training.
+"""Column of an iteration's seconds to which each part of the training adds.
 
 Every other part is outside.
 """
@@ -61,7 +61,7 @@ Seconds = npt.NDArray[np.float64]
 
 
 def is_part(running: Any) -> bool:
-    """True if ``running`` is a part of the time ledger, and not a hook."""
+    """True if ``running`` is a part's label in the time ledger, False for a hook."""
     # by identity: a hook may be equal to anything
     return any(running is label for label in _LABELS)
 
@@ -72,28 +72,28 @@ def _no_seconds() -> Seconds:
 
 @dataclass
 class LedgerWindow:
-    """Seconds of the time ledger from one :meth:`TimeLedger.take` to the next."""
+    """Seconds booked on the ledger between two calls of :meth:`TimeLedger.take`."""
 
     parts_s: dict[str, float] = field(default_factory=dict)
-    """Seconds by part of the training; they add up to the wall clock."""
+    """Seconds by part of the training; their sum is the wall clock time."""
     hooks_s: dict[str, float] = field(default_factory=dict)
-    """Seconds of MMEngine's hooks, by class of hook."""
+    """Seconds inside MMEngine's hooks, by the hook's class name."""
     waits_s: Seconds = field(default_factory=_no_seconds)
     """Seconds that each iteration waited for data, an epoch's first wait included."""
     steps_s: Seconds = field(default_factory=_no_seconds)
     iters_s: Seconds = field(default_factory=_no_seconds)
     """Seconds of each iteration: data wait, train step, hooks and loop."""
     firsts: list[int] = field(default_factory=list)
-    """Positions of iterations that began with the first wait of an epoch."""
+    """Indices of iterations whose data wait was the first of an epoch."""
     wait_cpu_s: float = 0.0
-    """CPU seconds inside waits for data, first waits of epochs left out.
+    """CPU seconds of all waits for data except first waits, estimated by sampling.
 
     See :meth:`TimeLedger.add_wait_cpu`.
     """
 
 
 class TimeLedger:
-    """Wall clock seconds of a training by part, by hook and by iteration.
+    """Books wall clock seconds of a training by part, by hook and by iteration.
 
     Args:
         clock: Monotonic seconds.
@@ -111,29 +111,29 @@ class TimeLedger:
     ) -> None:
         self.clock = clock
         self.stamps: list[Any] = []
-        """Timestamps, each followed by the part or the hook that ended at that time.
+        """Alternating clock times, s, and the part or hook that ended at that time.
 
         A hook itself may stand there, or another name of hooks. Both come in one call,
         lest Ctrl-C parts them.
         """
         self.running: list[Any] = [part]
-        """Stack of the parts and hooks that run, the innermost last."""
+        """Stack of the parts and hooks that run now, the innermost last."""
         self._lap_of = lap_of
         self.totals = LedgerWindow()
-        """Seconds by part and by hook, summed over all windows taken."""
+        """Seconds by part and by hook, from training's start to the last `take`."""
         self.elapsed_s = 0.0
-        """Seconds from the time ledger's start to the last stamp summed up so far."""
+        """Seconds from the ledger's creation to the last stamp summed up."""
         self._until = clock()
         self._step_hooks = step_hooks
         self._codes: dict[int, int] = {
             id(label): code for code, label in enumerate(_LABELS)
         }
-        """Integer code of each part or hook, by ``id()``.
+        """Integer code of each part or hook, by the ``id()`` of that part or hook.
 
         Hooks need not be hashable, and may be of one class.
         """
         self._labels: list[Any] = [*_LABELS]
-        """Parts and hooks by integer code, kept alive so that ``id()`` stays unique."""
+        """List of parts and hooks, each at the index of its integer code."""
         self._columns = [_COLUMNS.get(name, _OUTSIDE) for name in _LABELS]
         self._step_codes: list[int] = []
         self._sums = np.zeros(_FIRST_HOOK)
@@ -147,26 +147,26 @@ class TimeLedger:
 
     @property
     def part(self) -> str:
-        """The part of the training that is running."""
+        """Name of the part of the training that runs now; ``hooks`` inside a hook."""
         innermost = self.running[-1]
         return innermost if is_part(innermost) else 'hooks'
 
     @property
     def stamped_s(self) -> float:
-        """Clock time, s, of the time ledger's last stamp; readable from any thread."""
+        """Clock time in seconds of the ledger's last stamp; from any thread."""
         newest = self.stamps[-2:]
         return newest[0] if newest else self._until
 
     @property
     def mean_lap_s(self) -> float | None:
-        """Mean seconds of an iteration since the last sum; readable from any thread."""
+        """Mean seconds of an iteration since the last `sum_up`; from any thread."""
         stamps = self.stamps[:]
         laps = sum(ended is LAP for ended in stamps[1::2])
         return (stamps[-2] - stamps[0]) / laps if laps else None
 
     @property
     def mean_resume_s(self) -> float | None:
-        """Mean seconds of waiting for a batch that a resume skips; from any thread.
+        """Mean seconds per batch that a resume loads to skip; from any thread.
 
         It covers the waits since the last :meth:`sum_up`.
         """
@@ -179,7 +179,7 @@ class TimeLedger:
         return float(stamps[2 * ends[-1]] - begun_s) / len(ends)
 
     def note(self, what: Any) -> None:
-        """Stamp the end of a part of the training, or of a hook's call."""
+        """Stamp the time at which a part of the training, or a hook's call, ends."""
         self.stamps.extend((self.clock(), what))
 
     def push(self, part: Any) -> None:
@@ -198,7 +198,7 @@ class TimeLedger:
                 pass
 
     def add_wait_cpu(self, cpu_s: float) -> None:
-        """Note the CPU seconds of one measured wait for data, as a sample of all waits.
+        """Add the CPU seconds of one wait for data, to estimate those of all waits.
 
         It takes as much to take a batch that had to be waited for as one that stood
         ready.
@@ -207,7 +207,7 @@ class TimeLedger:
 
     @property
     def iterations(self) -> int:
-        """Number of iterations summed up since the window was last taken."""
+        """Number of iterations summed up since the last :meth:`take`."""
         return sum(map(len, self._laps))
 
     @property
@@ -219,7 +219,7 @@ class TimeLedger:
         return self.iterations + sum(ended is LAP for ended in self.stamps[1::2])
 
     def sum_up(self) -> None:
-        """Sum up the stamps to seconds by part, by hook and by iteration.
+        """Turn the stamps since the last call into seconds by part, hook and iteration.
 
         There are some 15 an iteration.
         """
@@ -271,14 +271,14 @@ class TimeLedger:
         codes[np.isin(codes, self._step_codes) & (codes[last] == _STEP)] = _STEP
 
     def read_parts(self) -> dict[str, float]:
-        """Seconds by part of the training since :meth:`take`, as last summed up."""
+        """Seconds by part from the last :meth:`take` to the last :meth:`sum_up`."""
         sums = self._sums.tolist()
         parts = dict(zip(_LABELS, sums))
         parts['hooks'] += parts.pop(LAP) + sum(sums[_FIRST_HOOK:])
         return parts
 
     def take(self) -> LedgerWindow:
-        """Return the seconds of the time ledger since the last call, and start anew."""
+        """Return the seconds booked since the last call, and start a new window."""
         self.sum_up()
         sums, self._sums = self._sums.tolist(), np.zeros(len(self._sums))
         laps, self._laps = np.concatenate([np.zeros((0, _LAP_WIDTH)), *self._laps]), []
@@ -317,7 +317,7 @@ class TimeLedger:
         return window
 
     def _startup_in(self, window: LedgerWindow) -> float:
-        """Seconds by which the first waits of epochs exceed the median wait for data.
+        """Seconds by which epochs' first waits for data exceed the median wait.
 
         All of a run's very first wait is start-up.
         """
@@ -334,7 +334,7 @@ class TimeLedger:
 
 
 def summarize_durations(seconds: Sequence[float] | Seconds) -> DurationStats:
-    """Summarise seconds: count, sum, mean, median and 95th percentile.
+    """Summarise durations: count, sum, mean, median, 95th percentile, in seconds.
 
     Args:
         seconds: At least one duration, in any order.
@@ -352,7 +352,7 @@ def summarize_durations(seconds: Sequence[float] | Seconds) -> DurationStats:
 def summarize_some(
     seconds: Sequence[float] | Seconds, count: int, total_s: float
 ) -> DurationStats:
-    """Summarise seconds of known count and sum, of which some are known singly.
+    """Summarise durations whose count and sum are known, but only some single values.
 
     Args:
         seconds: Those that are known, at least one, in any order.
@@ -370,7 +370,7 @@ def summarize_some(
 
 
 def _read_between(ordered: Sequence[float], share: float) -> float:
-    """Interpolate a percentile linearly between sorted values.
+    """Return a percentile of sorted values, linearly interpolated between two of them.
 
     For 50 values it takes a quarter of np.interp's time.
     """

@@ -1,4 +1,4 @@
-"""Protocol by which a training loop and its DataLoader report events as they run.
+"""Base class for callbacks on events of a training loop, its DataLoader and its saves.
 
 A class that wants to hear something inherits :class:`LoopListener`, overrides the
 methods that it needs, and is given to the constructors of those that tell it. The
@@ -23,23 +23,23 @@ from mmgpu_hooks.schema.recorded import SaveRecord, ValidationRecord
 
 
 class LoopListener:
-    """Base class of listeners to a training loop; its methods do nothing.
+    """Base class with a callback per event of a training loop; all of them do nothing.
 
     No method may raise, but for the two that say so.
     """
 
     def on_iterator_begin(self) -> None:
-        """Called before a loader makes an iterator and starts its workers."""
+        """Called before a DataLoader makes an iterator, which starts workers."""
 
     def on_iterator_end(self, iterator: Any) -> None:
-        """Called when a loader has made an iterator, or failed to.
+        """Called after a DataLoader made an iterator, or failed to make one.
 
         Args:
             iterator: The iterator; ``None`` if it could not be made.
         """
 
     def on_iterator_failure(self, error: Exception) -> bool:
-        """Called when a loader failed to make an iterator.
+        """Called after a DataLoader failed to make an iterator; True: try again.
 
         Args:
             error: What it raised.
@@ -81,7 +81,7 @@ class LoopListener:
         """Called after a validation inside the training."""
 
     def on_validation_record(self, record: ValidationRecord) -> None:
-        """Called when a validation was measured.
+        """Called after a validation, when the record of its times is complete.
 
         Args:
             record: What was measured.
@@ -91,7 +91,7 @@ class LoopListener:
         """
 
     def on_save_record(self, record: SaveRecord) -> None:
-        """Called when the save of a checkpoint was measured.
+        """Called after a checkpoint save, when the record of its times is complete.
 
         Args:
             record: What was measured.

@@ -1,4 +1,4 @@
-"""Names what limits a process: Kubernetes, Docker, Podman, SLURM or systemd."""
+"""Names the system that limits a process's CPUs and memory: Docker, SLURM, systemd."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BY_GROUP = {
     'podman': re.compile(r'libpod'),
     'systemd': re.compile(r'\.(?:slice|scope|service)\b'),
 }
-"""Regex for names of control groups, by the manager that makes them (Docker, SLURM)."""
+"""Regex for a control group's name, for each system that makes control groups."""
 _BY_FILE = {'docker': '.dockerenv', 'podman': 'run/.containerenv'}
 
 

@@ -1,4 +1,4 @@
-"""Measures memory: training process, workers, control group, data set objects."""
+"""Measures memory of training process, workers and control group; sizes data sets."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _PROC = Path('/proc')
 
 
 PERIOD_S = 1.0
-"""Smallest number of seconds between two readings of the training's memory.
+"""Shortest time in seconds between two readings of the training processes' memory.
 
 Intervals between them lack it.
 """
 
 COUNT_EVERY = 5
-"""Number of memory readings per count of threads and open files.
+"""Number of memory readings from one count of threads and open files to the next.
 
 A count takes as long as a reading.
 """
 
 MOST_SHARE = 0.005
-"""Largest share (0 to 1) of the training's time that reading its memory may take."""
+"""Largest share (0 to 1) of training time to spend on reading processes' memory."""
 
 
 class MemoryFigures(NamedTuple):
@@ -45,7 +45,7 @@ class MemoryFigures(NamedTuple):
     group_free_bytes: int | None
     worker_own_bytes: int | None
     worker_threads: int | None = None
-    """Largest number of threads of a single worker; ``None`` if not counted.
+    """Largest number of threads of any one worker; ``None`` if not counted.
 
     ``open_files`` is ``None`` then, too.
     """
@@ -53,7 +53,7 @@ class MemoryFigures(NamedTuple):
 
 
 class ResidentMemory(NamedTuple):
-    """Resident bytes of a process; ``None`` where it is gone, or hidden."""
+    """Resident bytes of a process; ``None`` if it has ended, or is hidden."""
 
     all_bytes: int | None = None
     own_bytes: int | None = None
@@ -97,7 +97,7 @@ class MemoryMeter:
         self._due_s = clock()
 
     def read(self, workers: Sequence[int]) -> MemoryFigures | None:
-        """Read the memory bytes of the training process and of its loader workers.
+        """Read the memory bytes of training process, loader workers and control group.
 
         Args:
             workers: Process ids of the loader's workers.
@@ -141,12 +141,12 @@ class GroupUsage(NamedTuple):
     """Bytes of memory that a control group uses, groups below it included."""
 
     used_bytes: int
-    """Bytes that the control group uses, page cache included."""
+    """Bytes of memory that the control group uses, page cache included."""
     parts: Mapping[str, int]
-    """Bytes of the control group by kind of memory, as named in ``memory.stat``."""
+    """Bytes of memory by kind (anonymous, file, ...), keys as in ``memory.stat``."""
 
     def part(self, name: str) -> int | None:
-        """Bytes of one kind of the control group's memory, by its ``memory.stat`` name.
+        """Bytes of one kind of the control group's memory, named as in ``memory.stat``.
 
         Version 1 has those of the whole under a name of their own::
 
@@ -160,7 +160,7 @@ class GroupUsage(NamedTuple):
 
 
 def read_group_usage(folder: Path) -> GroupUsage | None:
-    """Read the memory bytes that a control group uses; ``None`` if not reported.
+    """Read the bytes of memory that a control group uses; ``None`` if not reported.
 
     Args:
         folder: Of the group, of either version.
@@ -178,7 +178,7 @@ def read_group_usage(folder: Path) -> GroupUsage | None:
 
 
 def read_group_bytes(folder: Path) -> int | None:
-    """Bytes that a control group cannot free at once: its use without page cache.
+    """Bytes that a control group uses without its page cache, which can be freed.
 
     Args:
         folder: Of the group, of either version.
@@ -193,7 +193,7 @@ def read_group_bytes(folder: Path) -> int | None:
 
 
 def read_groups_free_bytes(groups: Iterable[MemoryGroup]) -> int | None:
-    """Bytes of memory left in the fullest of some control groups.
+    """Smallest number of free bytes below the memory limits of some control groups.
 
     Args:
         groups: Of :func:`~mmgpu_hooks.measure.cgroup.find_memory_groups`.
@@ -210,7 +210,7 @@ def read_groups_free_bytes(groups: Iterable[MemoryGroup]) -> int | None:
 
 
 def read_free_bytes(proc: Path = _PROC, sys: Path = Path('/sys')) -> int | None:
-    """Bytes of memory that a new process on this host could use.
+    """Bytes of free memory for new processes, by host and control groups.
 
     It is the least of the host's and that of every control group.
 
@@ -231,21 +231,21 @@ def read_free_bytes(proc: Path = _PROC, sys: Path = Path('/sys')) -> int | None:
 
 
 class Objects(NamedTuple):
-    """Number and bytes of the Python objects that a dataset, or a metric, keeps."""
+    """Estimated bytes of a dataset's or metric's Python objects, and largest part."""
 
     bytes: int
-    """Bytes of the Python objects, estimated from a sample of them."""
+    """Total bytes of the Python objects, estimated from a sample of them."""
     entries: int
-    """Number of entries of the attribute that has the most bytes."""
+    """Number of entries of the largest attribute (by bytes)."""
     name: str
-    """Name of the attribute that has the most bytes: ``CocoDataset.data_list``."""
+    """Class and name of the largest attribute: ``CocoDataset.data_list``."""
 
 
 _MOST_VISITS = 20_000
 _SAMPLE = 64
 _DEEPEST = 8
 _DEEPEST_INSTANCE = 2
-"""Number of nested instance levels that count in a dataset's estimated size.
+"""Depth of nested instances up to which attributes count in an estimated size.
 
 A dataset may hold a reader of annotations; further on is everything there is.
 """
@@ -286,7 +286,7 @@ def weigh_objects(dataset: Any) -> Objects | None:
 
 
 def weigh_results(metrics: Iterable[Any]) -> Objects | None:
-    """Estimate the bytes of MMEngine's metrics in ``results``; takes up to 20 ms.
+    """Estimate the bytes of results that MMEngine's metrics keep; takes up to 20 ms.
 
     Arrays and tensors count here, in the memory of the host.
 
@@ -345,7 +345,7 @@ def _is_one_of(kind: type, kinds: tuple[type, ...]) -> bool:
 
 
 class _Scale:
-    """Estimates the bytes of Python objects, each once, within a limit of visits."""
+    """Estimates bytes of Python objects by sampling, each once, in limited time."""
 
     def __init__(self, *, has_arrays: bool = False) -> None:
         self._left = _MOST_VISITS

@@ -1,4 +1,4 @@
-"""Finds the file system that holds a path, and if its files are on another host."""
+"""Finds the mounted file system that holds a path, and if it is a network one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NETWORK = re.compile(
     r'wekafs|glusterfs|fuse\.(?!fuse-overlayfs|overlayfs|lxcfs|portal|'
     r'gvfsd-fuse|ntfs|exfat|mergerfs|unionfs).+'
 )
-"""Regex for the types of file system whose files are on another host.
+"""Regex for types of network file systems, such as NFS.
 
 Of those in user space (FUSE) only a few are known to be local."""
 
@@ -25,7 +25,7 @@ class Mount(NamedTuple):
 
     @property
     def is_network(self) -> bool:
-        """True if the file system is on another host."""
+        """True if the file system's type is a network one, such as NFS."""
         return NETWORK.fullmatch(self.kind) is not None
 
 

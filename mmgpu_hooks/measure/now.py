@@ -25,7 +25,7 @@ _MOST_LINES, _RECORD_BYTES, _MOST_BYTES = 64, 8192, 2**18
 
 
 def read_host(evidence: RunEvidence) -> HostNow:
-    """Read if a run's process is alive or was killed for memory, and its last stack.
+    """Read if a run's process on this host is alive or was killed, and its last stack.
 
     Of a run on another host only the stack is read.
     """
@@ -42,7 +42,7 @@ def read_host(evidence: RunEvidence) -> HostNow:
 
 
 def read_oom_kills(folder: str | None, root: Path = _CGROUPS) -> int | None:
-    """Number of processes killed for memory in a control group and those below it.
+    """Number of kills for lack of memory so far, in a control group and below it.
 
     Args:
         folder: Of the group. Evidence names it, which others may have written: outside
@@ -63,16 +63,16 @@ def read_oom_kills(folder: str | None, root: Path = _CGROUPS) -> int | None:
 
 
 class ProcessIdentity(NamedTuple):
-    """Host, id, start and memory control group that identify a process later."""
+    """Host, process id, start and memory control group, to find the process later."""
 
     hostname: str
     pid: int
     start_ticks: int | None
-    """Start of the process in clock ticks after boot; ``None`` where it is hidden."""
+    """Start of the process in clock ticks after boot; ``None`` if hidden."""
     memory_cgroup: str | None
     """Folder of the process's memory control group; ``None`` if it is not visible."""
     oom_kills: int | None
-    """Number of processes killed for memory in the control group, if counted."""
+    """Number of kills for lack of memory so far in the control group, if known."""
 
 
 def read_process_identity() -> ProcessIdentity:
@@ -98,7 +98,7 @@ def read_start(pid: int) -> ProcessStart | None:
 
 
 def read_own_stack(stack_file: Path) -> tuple[str, ...]:
-    """Read the stack file of a training thread that C code blocked for long."""
+    """Read a hanging training thread's stack, innermost first, from its stack file."""
     with contextlib.suppress(OSError):
         text = read_end(stack_file, _MOST_BYTES).decode('utf-8', 'replace')
         # it is the last one
@@ -107,7 +107,7 @@ def read_own_stack(stack_file: Path) -> tuple[str, ...]:
 
 
 def read_kernel_log(since_ticks: int, kmsg: Path = _KMSG) -> tuple[str, ...]:
-    """Read the kernel's lines about kills for memory and lost GPUs, if allowed.
+    """Read kernel log lines about kills for lack of memory and lost GPUs, if allowed.
 
     A record has the time in microseconds after boot::
 

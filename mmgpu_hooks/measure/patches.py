@@ -1,4 +1,4 @@
-"""Replaces attributes of other libraries' objects, listed in one table with reasons.
+"""Replaces and restores attributes of other libraries' objects, all listed in a table.
 
 Replaced attributes are set and taken back here alone. Inside worker processes PyTorch's
 ``fetch`` is replaced, too, for as long as they live. ``injected/sitecustomize.py`` must
@@ -82,16 +82,16 @@ REPLACED: Mapping[str, str] = {
     'update_parameters': "an averaged model's, where asked: averages by lists",
     'update_scalar': "the message hub's, where asked: its histories grow by doubling",
 }
-"""Owner and purpose of each replaced attribute, by its name."""
+"""Owner of each attribute that may be replaced, and the purpose, by attribute name."""
 
 _ABSENT = object()
 
 
 class _Patch(NamedTuple):
-    """An attribute that was replaced, with its owner and its value before."""
+    """Record of one replaced attribute: its owner, its name and the value before."""
 
     find_owner: Callable[[], Any]
-    """Function that returns the patched object; ``None`` once the object is gone."""
+    """Weak reference to the patched object; returns ``None`` once that is freed."""
     name: str
     ours: Any
     before: Any
@@ -99,7 +99,7 @@ class _Patch(NamedTuple):
 
 
 class Patches:
-    """Attributes of live objects, modules or classes, replaced for a while.
+    """Replaces attributes of objects, modules or classes, and restores them on `close`.
 
     What somebody else put in the place of ours is left alone when ours are taken back.
     """
@@ -108,7 +108,7 @@ class Patches:
         self._set: list[_Patch] = []
 
     def set(self, owner: Any, name: str, ours: Any) -> None:
-        """Replace the attribute ``owner.name`` by ``ours``, until :meth:`close`.
+        """Replace the attribute ``name`` of ``owner`` by ``ours``, until :meth:`close`.
 
         Args:
             owner: An object with attributes of its own; it is not kept alive.

@@ -17,7 +17,7 @@ _FLAGS = os.O_RDONLY | getattr(os, 'O_CLOEXEC', 0)
 
 
 def read_begin(path: str, most_bytes: int) -> bytes:
-    """Read the first bytes of a file, in one call.
+    """Read the first bytes of a file by one system call.
 
     A third of what Python's own file object takes.
 
@@ -32,11 +32,11 @@ def read_begin(path: str, most_bytes: int) -> bytes:
 
 
 class SchedStat(NamedTuple):
-    """CPU seconds and run delay of a task since it began, by the scheduler."""
+    """Seconds that a task ran, and waited for a core, since it began."""
 
     on_core_s: float
     run_delay_s: float
-    """Seconds in which the task was ready to run but waited for a core."""
+    """Seconds in which the task waited for a core, though it was ready to run."""
 
 
 def read_schedstat_s(path: str) -> SchedStat | None:
@@ -59,7 +59,7 @@ def read_schedstat_s(path: str) -> SchedStat | None:
 
 
 def read_process_cpu_s(pid: int) -> float | None:
-    """Read the CPU seconds of another process by its clock, without opening a file.
+    """Read another process's CPU seconds so far, by its CPU clock; opens no file.
 
     The clock counts all threads, those that ended included, in nanoseconds. It
     costs 0.3 us, measured on a 2-core VM.
@@ -80,7 +80,7 @@ def read_process_cpu_s(pid: int) -> float | None:
 
 
 def read_thread_cpu_s(thread: threading.Thread | None) -> float | None:
-    """Read the CPU seconds of one thread of this process.
+    """Read the CPU seconds so far of a thread of this process.
 
     It costs 0.3 us. A thread that has not started, or has ended, took none.
 
@@ -99,11 +99,11 @@ def read_thread_cpu_s(thread: threading.Thread | None) -> float | None:
 
 
 class ThreadUse(NamedTuple):
-    """CPU seconds and bytes of I/O of a thread since it began."""
+    """CPU seconds, and bytes read and written, of a thread since it began."""
 
     cpu_s: float
     io_bytes: int
-    """Bytes that the thread read and wrote, by files, pipes and sockets alike."""
+    """Bytes that the thread has read and written: files, pipes and sockets."""
 
 
 _IO = re.compile(rb'^[rw]char: (\d+)$', re.MULTILINE)
@@ -155,7 +155,7 @@ def read_affinity(pid: int = 0) -> frozenset[int] | None:
 
 
 def read_major_faults() -> int | None:
-    """Count page faults of this process that waited for storage or swap; takes 1 us.
+    """Number of this process's page faults so far that read from storage or swap.
 
     Returns:
         How many since it started, or ``None`` where the platform does not count them.

@@ -1,4 +1,4 @@
-"""Reads a process's state and start, which identify it when its id is reused."""
+"""Reads a process's state and start time, as ids alone may be reused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def parse_process_start(text: str) -> ProcessStart:
 
 
 def read_process_age_s(proc: Path = Path('/proc')) -> float | None:
-    """Seconds since this process started, to 10 ms; ``None`` if unknown.
+    """Seconds from this process's start until now, to 10 ms; ``None`` if unknown.
 
     Time in which the host slept counts.
     """

@@ -1,4 +1,4 @@
-"""Reads clocks and counters of thread and host around a checkpoint save.
+"""Reads CPU time, run delay and host load before and after a checkpoint save.
 
 A save's CPU is the thread's clock, its run delay the scheduler's: ``schedstat`` adds
 running time only at the next tick, and has waits that are over exactly. Blocked is what
@@ -23,12 +23,12 @@ _PROC = Path('/proc')
 
 
 class ThreadTimes(NamedTuple):
-    """Wall clock, CPU time and run delay of a thread, read together, in seconds."""
+    """Readings of a thread's wall clock, CPU time and run delay, all in seconds."""
 
     wall_s: float
     cpu_s: float
     run_delay_s: float | None
-    """Seconds that the thread waited for a core; ``None`` if the kernel counts none."""
+    """Seconds so far that the thread waited for a core; ``None`` if not counted."""
 
 
 def read_thread_times(proc: Path = _PROC) -> ThreadTimes:
@@ -48,7 +48,7 @@ def read_thread_times(proc: Path = _PROC) -> ThreadTimes:
 
 
 def count_history_bytes(hub: Any) -> int | None:
-    """Bytes of the histories that MMEngine's message hub puts into a checkpoint.
+    """Bytes of the scalar histories that MMEngine's message hub adds to a checkpoint.
 
     Args:
         hub: The live hub; nothing is copied.
@@ -69,7 +69,7 @@ def count_history_bytes(hub: Any) -> int | None:
 
 
 class PhaseStamp(NamedTuple):
-    """Start of a phase of a checkpoint save, with the thread's clocks."""
+    """Start of one phase of a checkpoint save: its name, and the thread's times."""
 
     phase: str
     """Name of the phase of a checkpoint save, out of :data:`SAVE_PHASES`."""
@@ -77,15 +77,15 @@ class PhaseStamp(NamedTuple):
 
 
 class SaveSplit(NamedTuple):
-    """Seconds of a checkpoint save, as a whole and by phase."""
+    """Seconds of a checkpoint save (wall, CPU, run delay, blocked), also by phase."""
 
     whole: SavePhase
     phases: dict[str, SavePhase]
-    """Seconds of each phase of the save, ordered as in :data:`SAVE_PHASES`."""
+    """Seconds of each phase of the save, in the order of :data:`SAVE_PHASES`."""
 
 
 def split_phases(stamps: Sequence[PhaseStamp], end: ThreadTimes) -> SaveSplit:
-    """Split the seconds of a checkpoint save by its phases.
+    """Split the seconds of a checkpoint save by phase, from stamps at phase starts.
 
     ``blocked = wall - cpu - run_delay``: what was neither spent on a core nor in
     waiting for one. The three clocks are read one after the other, so it may come out
@@ -113,7 +113,7 @@ def split_phases(stamps: Sequence[PhaseStamp], end: ThreadTimes) -> SaveSplit:
 
 
 def _add(parts: Sequence[SavePhase]) -> SavePhase:
-    """Sum up the seconds of a save's phases; the sum is unknown if one of them is."""
+    """Sum up seconds (wall, CPU, ...) of save phases; ``None`` if one is unknown."""
     sums: dict[str, Any] = {}
     for name in SavePhase.__struct_fields__:
         seconds = [getattr(part, name) for part in parts]
@@ -122,25 +122,25 @@ def _add(parts: Sequence[SavePhase]) -> SavePhase:
 
 
 class Meanwhile(NamedTuple):
-    """Load and memory pressure of the host between two readings; ``None``: unknown."""
+    """Others' CPU use and memory pressure between two readings; unknown is ``None``."""
 
     memory_pressure_pct: float | None
-    """Percent of the time in which some task of the host waited for memory."""
+    """Percent of the time between the readings in which some task waited for memory."""
     major_faults: int | None
-    """Number of page faults of this process, from storage or swap."""
+    """Number of this process's page faults that read from storage or swap."""
     other_cpu_s: float | None
-    """CPU seconds of all processes but this one and the loader's workers."""
+    """CPU seconds of all processes except this one and the loader's workers."""
 
 
 class Surroundings(NamedTuple):
-    """Readings of CPU and memory counters of this process and of the host."""
+    """Readings at one time of CPU and memory counters of this process and its host."""
 
     clock_s: float
     own_cpu_s: float
-    """CPU seconds of this process."""
+    """CPU seconds of this process so far."""
     memory_waited_s: float | None
     busy_s: float | None
-    """Busy seconds of the host, summed over its CPUs."""
+    """Busy seconds of the host's CPUs since boot, summed over the CPUs."""
     major_faults: int | None
 
     @classmethod
@@ -155,7 +155,7 @@ class Surroundings(NamedTuple):
         return cls(monotonic_s(), process_cpu_s(), waited_s, busy_s, faults)
 
     def since(self, before: Surroundings, workers_cpu_s: float | None) -> Meanwhile:
-        """Return the host's load and memory pressure since an earlier reading.
+        """Return other processes' CPU and memory pressure since an earlier reading.
 
         Args:
             before: An earlier reading.

@@ -1,4 +1,4 @@
-"""Parses SLURM's variables: CPUs given to a task, and CPUs in srun's mask. Pure.
+"""Parses SLURM's environment: CPUs given to a task, and CPUs in srun's mask. Pure.
 
 ``SLURM_CPUS_PER_TASK`` is a request, no limit: what a process may use is its affinity.
 ``srun`` sets that from a mask, and the mask can be smaller than the request. Whether it
@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class SlurmTask:
-    """SLURM's data on one process that it started; ``None`` is not stated."""
+    """CPUs, tasks and memory by SLURM's environment; ``None`` if not stated."""
 
     requested_cpus: int | None = None
     """Number of CPUs requested for the task: ``SLURM_CPUS_PER_TASK``."""
@@ -32,16 +32,16 @@ class SlurmTask:
     node_tasks: int = 1
     """Number of tasks of the SLURM step on this node."""
     memory_bytes: int | None = None
-    """Bytes of memory of the SLURM job on a node; ``None`` is all of it.
+    """Bytes of memory of the SLURM job on this node; ``None`` if it is not limited.
 
     From ``--mem`` or ``--mem-per-cpu``.
     """
     is_rank: bool = True
-    """True if a SLURM task is one rank; a launcher (torchrun) starts several in it."""
+    """True if each SLURM task is one rank; False if a launcher starts several in it."""
 
     @property
     def given_cpus(self) -> int | None:
-        """Number of CPUs requested for the SLURM task, else its part of the step's."""
+        """Number of CPUs requested for the SLURM task, else its share of the step."""
         if self.requested_cpus is not None or self.tasks is None:
             return self.requested_cpus
         return self.node_cpus and max(self.node_cpus // self.node_tasks, 1)
@@ -81,14 +81,14 @@ class SlurmTask:
         return 1 if self.is_rank else max(ranks // self.node_tasks, 1)
 
     def mend(self) -> SlurmTask:
-        """Return the SLURM task as if srun had bound it to all CPUs it was given."""
+        """Return a copy as if srun had bound the task to all CPUs it was given."""
         given = self.given_cpus or 0
         node_cpus = max(self.node_cpus or 0, given * self.node_tasks)
         return replace(self, bound_cpus=given, node_cpus=node_cpus)
 
 
 def parse_slurm_task(environ: Mapping[str, str]) -> SlurmTask:
-    """Parse SLURM's environment variables for this process."""
+    """Parse this process's SLURM environment variables to a `SlurmTask`."""
     return SlurmTask(
         requested_cpus=_parse_count(environ, 'SLURM_CPUS_PER_TASK'),
         bound_cpus=parse_bound_cpus(environ),
@@ -101,13 +101,13 @@ def parse_slurm_task(environ: Mapping[str, str]) -> SlurmTask:
 
 
 def parse_job_id(environ: Mapping[str, str]) -> int | None:
-    """Id of the SLURM job that this process runs in; of an array, that of this task."""
+    """Id of this process's SLURM job; in a job array, the id of the array task."""
     text = environ.get('SLURM_JOB_ID', '')
     return int(text) if re.fullmatch(r'\d{1,10}', text, re.ASCII) else None
 
 
 def _parse_memory_bytes(environ: Mapping[str, str]) -> int | None:
-    """Bytes of memory of the SLURM job on this node, from variables in MiB."""
+    """Bytes of memory of the SLURM job on this node; SLURM's variables state MiB."""
     mib = _parse_count(environ, 'SLURM_MEM_PER_NODE')
     each = _parse_count(environ, 'SLURM_MEM_PER_CPU')
     cpus = _parse_count(environ, 'SLURM_CPUS_ON_NODE')

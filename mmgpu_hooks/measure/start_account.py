@@ -1,4 +1,4 @@
-"""Books each second of a training's start to exactly one of its parts.
+"""Books each second of a training's start (imports, building, ...) to one part of it.
 
 A hook is built after the model, so what came before is one number, of the process's
 age. The time ledger has all from the train loop on, and the record is written once,
@@ -13,7 +13,7 @@ from mmgpu_hooks.measure.clock import Clock
 
 
 class StartAccount:
-    """Seconds of a training's start by part; time in a nested part counts there only.
+    """Seconds of a training's start by part; a nested part's are its own only.
 
     Args:
         clock: Monotonic seconds.
@@ -28,16 +28,16 @@ class StartAccount:
 
     @property
     def part(self) -> str:
-        """Part of a training's start that is running; readable from any thread."""
+        """Name of the part of training's start that runs now; from any thread."""
         return self._running[-1]
 
     @property
     def is_nested(self) -> bool:
-        """True if the running part of a training's start is nested in another."""
+        """True if the part of training's start that runs now is inside another."""
         return len(self._running) > 1
 
     def push(self, part: str) -> None:
-        """Begin a part of a training's start inside the running part."""
+        """Begin a part of a training's start, nested in the one that runs."""
         self._book()
         self._running.append(part)
 
@@ -54,7 +54,7 @@ class StartAccount:
         return self._parts_s.get(part, 0.0)
 
     def follow(self, part: str) -> None:
-        """End the outermost part of a training's start, and begin the next."""
+        """Replace the outermost running part of a training's start by the next one."""
         self._book()
         self._running[0] = part
 
@@ -66,13 +66,13 @@ class StartAccount:
         self._until_s = now_s
 
     def read(self) -> dict[str, float]:
-        """Seconds of the training's start by part, until now."""
+        """Seconds of a training's start so far, by part."""
         self._book()
         return dict(self._parts_s)
 
 
 def join_parts(*accounts: Mapping[str, float]) -> dict[str, float]:
-    """Add up several accounts of a training's start, in seconds by part."""
+    """Add up several mappings of start parts to seconds, part by part."""
     joined: dict[str, float] = {}
     for account in accounts:
         for part, seconds in account.items():

@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 
 class DevicePlace(NamedTuple):
-    """Place of a PCI device in the host; ``None`` where the kernel does not say."""
+    """NUMA node of a PCI device and the CPUs of that node; ``None`` if not stated."""
 
     numa_node: int | None = None
     cpus: tuple[int, ...] | None = None
-    """CPUs of the PCI device's NUMA node."""
+    """Numbers of the CPUs of the PCI device's NUMA node."""
 
 
 def read_device_place(pci_bus_id: str, sys: Path = Path('/sys')) -> DevicePlace:
-    """Read the NUMA node of a PCI device, and the CPUs of that node.
+    """Read the NUMA node of a PCI device and the numbers of that node's CPUs.
 
     Args:
         pci_bus_id: As NVML writes it, such as ``00000000:3B:00.0``.
@@ -42,7 +42,7 @@ def read_device_place(pci_bus_id: str, sys: Path = Path('/sys')) -> DevicePlace:
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
-    """Parse the kernel's list of CPUs, such as ``0-2,8``.
+    """Parse a list of CPU numbers as the kernel writes it, such as ``0-2,8``.
 
     Raises:
         ValueError: If it is none.

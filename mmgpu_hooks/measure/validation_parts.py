@@ -1,4 +1,4 @@
-"""Times the parts of a running validation, by a stack of nested calls.
+"""Times the parts of a running validation, such as forward and metric, as nested calls.
 
 It knows no trainer. What runs is the innermost call; the seconds until the next call
 begins or ends belong to it, so the parts add up to the wall clock by construction.
@@ -18,12 +18,12 @@ from mmgpu_hooks.measure.clock import Clock, monotonic_s
 
 
 class PartCall(NamedTuple):
-    """A timed call in a validation: its part, and the metric that it belongs to."""
+    """Key of a timed call in a validation: its part, and the metric that it calls."""
 
     part: str
     """Part of a validation, out of ``VALIDATION_PARTS`` of `schema.recorded`."""
     metric: str | None = None
-    """Metric that the timed call belongs to; ``None`` without one."""
+    """Name of the metric that the timed call belongs to; ``None`` without one."""
 
 
 DATA_WAIT, FORWARD = PartCall('data_wait'), PartCall('forward')
@@ -31,20 +31,20 @@ RANK_WAIT, SAVE_CALL, REST = PartCall('rank_wait'), PartCall('save'), PartCall('
 
 
 class Standing(NamedTuple):
-    """Progress of a validation at one time: its running call, and seconds so far."""
+    """Progress of a running validation: innermost call, and seconds so far by part."""
 
     call: PartCall
-    """Timed call that is running in the validation."""
+    """Timed call that now runs in the validation, the innermost one."""
     since_s: float
-    """Clock time, in seconds, at which a call of the validation last began or ended."""
+    """Clock time (s) at which the validation last began or ended a timed call."""
     elapsed_s: float
-    """Seconds since the validation began."""
+    """Seconds from the validation's start to this reading."""
     parts_s: Mapping[str, float]
     """Seconds of a validation so far by part, the running call included."""
 
 
 class ValidationParts:
-    """Seconds of one validation by part, each booked to the innermost running call.
+    """Times one validation by part; each second goes to the innermost running call.
 
     Only the thread that makes it is timed. A call costs half a microsecond.
 
@@ -76,7 +76,7 @@ class ValidationParts:
         return len(self._running) - 1
 
     def end(self, depth: int | None) -> None:
-        """End a validation's timed call with all nested ones; ``None`` ends nothing."""
+        """End a timed call, known by its depth, and all calls nested in it."""
         if depth is not None:
             self._stamp()
             # an error may have left something open inside of it
@@ -91,14 +91,14 @@ class ValidationParts:
         self._since_s = now_s
 
     def read(self) -> Standing:
-        """Read the running call and the seconds of the validation; from any thread."""
+        """Return the running call, and seconds by part so far; from any thread."""
         now_s, since_s, call = self._clock(), self._since_s, self._running[-1]
         seconds = dict(self._seconds)
         seconds[call] = seconds.get(call, 0.0) + max(now_s - since_s, 0.0)
         return Standing(call, since_s, now_s - self._began_s, _sum_parts(seconds))
 
     def sum_up(self, wall_s: float) -> dict[str, float]:
-        """Seconds of a validation by part, once it is over.
+        """Return an ended validation's seconds by part; the sum is its duration.
 
         Args:
             wall_s: Of all of it: what is in no call is ``rest``.
@@ -109,7 +109,7 @@ class ValidationParts:
         return parts_s
 
     def sum_metrics(self, part: str) -> dict[str, float]:
-        """Seconds of one part of a validation, by metric.
+        """Seconds of one part of a validation, by name of the metric.
 
         Calls that are of no metric are left out.
         """
@@ -132,7 +132,7 @@ def _keep(function: Any) -> Any:
 
 
 class TimedCall:
-    """Replaces a method or function during a validation, and times its calls.
+    """Replacement for a method or function in a validation that times its calls.
 
     A copy or a pickle has what it stands for in its place: a metric may send itself to
     processes of its own.

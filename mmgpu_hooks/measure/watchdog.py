@@ -1,4 +1,4 @@
-"""Notices that a training stands still for long; never ends the training.
+"""Notices that a training makes no progress for long, and calls back; ends nothing.
 
 A thread checks now and then what is running and when that last went on. Time in which
 the thread itself did not run (the process was stopped, the host asleep) does not count,
@@ -27,17 +27,17 @@ from mmgpu_hooks.measure.validation_parts import PartCall
 WATCHDOG_THREAD = 'mmgpu-watchdog'
 
 USUAL_TIMES = 20
-"""Smallest multiple of its usual duration at which a part of training is late."""
+"""Number of its usual durations that a part of training may take before an alarm."""
 UNKNOWN_TIMES = 10
-"""Patience, in units of ``stuck_after_s``, with a part that has never ended before."""
+"""Number of ``stuck_after_s`` to wait for a part whose usual duration is unknown."""
 AGAIN_S = (0.0, 600.0, 3600.0, math.inf)
-"""Seconds from the first alarm of a stuck training to a second one.
+"""Seconds from a standstill's first alarm to each of its alarms, the first included.
 
 After these there is none.
 """
 
 _MOST_GAP = 3.0
-"""Longest gap between checks, in periods, that counts as time standing still."""
+"""Longest gap between two checks, in periods, that still counts as a standstill."""
 _DEBUGGERS = re.compile(r'(?:pdb|bdb|pydevd)\.py:')
 
 
@@ -47,7 +47,7 @@ _armed: list[Any] = []
 
 
 def _disarm() -> None:
-    """Cancel ``faulthandler``'s timer, which stays off until `_arming` is released."""
+    """Cancel ``faulthandler``'s timer before a fork, and keep it off with `_arming`."""
     _arming.acquire()
     if _armed:
         faulthandler.cancel_dump_traceback_later()
@@ -65,21 +65,21 @@ def _watch_forks() -> None:
 
 
 class Running(NamedTuple):
-    """Part of training, or hook, that runs now, with its usual duration."""
+    """Part of training, or hook, that now runs, with its usual duration in seconds."""
 
     part: str
-    """Part of the time ledger, or class of the hook, that is running."""
+    """Name of the part of the time ledger, or class of the hook, that now runs."""
     beat: float
-    """Counter or time that changes whenever training makes progress."""
+    """Number that changes whenever the training makes progress: count or time."""
     usual_s: float | None
-    """Usual seconds of the running part; ``None`` until it has ended once."""
+    """Usual seconds of the part that runs; ``None`` until it has ended once."""
     inside: PartCall | None = None
-    """Call that is running in a validation; ``None`` outside of one."""
+    """Call that runs inside a validation; ``None`` outside of a validation."""
 
 
 @dataclass
 class Watchdog:
-    """Calls back when the training has made no progress for too long.
+    """Thread that calls back when the training has made no progress for too long.
 
     It watches the thread that makes it.
 
@@ -117,9 +117,9 @@ class Watchdog:
         self._running: Running | None = None
         self._stands_s, self._alarms = 0.0, 0
         self._proof: bool | None = None
-        """Result of ``is_proven`` for a stuck training; ``None`` until called."""
+        """Result of calling ``is_proven`` in this standstill; ``None`` before."""
         self._alarmed_s = 0.0
-        """Seconds that the training had stood still at the first alarm."""
+        """Seconds without progress after which the first alarm was raised."""
         self._checked_s = self.clock()
 
     def start(self) -> None:
@@ -142,7 +142,7 @@ class Watchdog:
                 return
 
     def check(self) -> None:
-        """Check once if training goes on; the watchdog's thread does so each period."""
+        """Check once, as each period, for progress; raise an alarm if one is due."""
         now_s = self.clock()
         passed_s, self._checked_s = now_s - self._checked_s, now_s
         if self._stack_file is not None:
@@ -173,7 +173,7 @@ class Watchdog:
             self.on_stuck(running, self._stands_s)
 
     def _patience_s(self, running: Running) -> float:
-        """Seconds without progress that the running part may take before an alarm."""
+        """Seconds without progress after which the running part raises an alarm."""
         is_late = None
         if self._stands_s >= self.stuck_after_s:
             is_late = self.ask_others(running, self._stands_s)
@@ -186,11 +186,11 @@ class Watchdog:
         return self.stuck_after_s * (1 if self._proof else UNKNOWN_TIMES)
 
     def read_stack(self) -> tuple[str, ...]:
-        """Read the calls of the thread that trains, the innermost first."""
+        """Read the stack of the thread that trains, the innermost call first."""
         return format_stack(sys._current_frames().get(self._trainer))
 
     def stop(self) -> None:
-        """End the watchdog's thread; a second call does nothing."""
+        """Stop the watchdog's thread; a second call does nothing."""
         self._ended.set()
         thread, self._thread = self._thread, None
         if thread is None or os.getpid() != self._pid:
@@ -206,7 +206,7 @@ class Watchdog:
 
 
 def format_stack(frame: FrameType | None) -> tuple[str, ...]:
-    """Format a thread's calls as ``file:line in function``, the innermost first."""
+    """Format a thread's stack as ``file:line in function``, innermost first."""
     return (
         tuple(
             f'{call.f_code.co_filename}:{line} in {call.f_code.co_name}'

@@ -1,1 +1,1 @@
-"""Estimates the memory that training a config takes, on the CPU."""
+"""Estimates the GPU memory of training a config by running its model on the CPU."""

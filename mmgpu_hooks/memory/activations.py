@@ -1,4 +1,4 @@
-"""Counts the bytes that a real train step on the CPU saves for its backward pass.
+"""Counts the activation bytes that a train step on the CPU saves for backward.
 
 torch calls a hook for each tensor that it saves for the backward pass, and another when
 it wants it back. What is saved is put into a holder; the holders that are alive
@@ -31,46 +31,46 @@ from mmgpu_hooks.schema.memory import ActivationPoint, ImageSize
 
 _PROBE_HEIGHTS = (256, 384, 512)
 _STRIDE = 128
-"""Stride in pixels of a detector's coarsest features; image sides are multiples."""
+"""Stride in pixels of a detector's coarsest features; probed sides are multiples."""
 _MOST_PROBE_PIXELS = 640 * 640
-"""Maximum pixels per image when a model is run on the CPU to count its bytes."""
+"""Maximum pixels of one image with which a model is run on the CPU."""
 
 
 class Gradient(NamedTuple):
-    """Size of one parameter's gradient: how many numbers, of how many bytes each."""
+    """Size of a parameter's gradient: count of its numbers, and bytes of each."""
 
     numbers: int
     number_bytes: int
-    """Bytes that one number of the gradient takes."""
+    """Bytes of one number in the gradient, such as 4 for float32."""
 
     @classmethod
     def of(cls, tensor: Any) -> Gradient:
-        """Makes a gradient's size from a tensor: the parameter, or its gradient."""
+        """Returns the size of a gradient, by its tensor or that of the parameter."""
         return cls(int(tensor.nelement()), int(tensor.element_size()))
 
 
 class ModelProbe(NamedTuple):
-    """Measured activation bytes of a model for small images, and gradient sizes."""
+    """Activation bytes of a model at several image sizes, and its gradients' sizes."""
 
     points: list[ActivationPoint]
     gradients: list[Gradient]
-    """Sizes (numbers, and bytes of each) of the trained parameters' gradients."""
+    """Count of numbers, and bytes of each, for each trained parameter's gradient."""
 
 
 class StepCount(NamedTuple):
-    """Bytes saved for the backward pass, and gradients, of one train step."""
+    """Activation bytes saved for backward in one train step, and gradients' sizes."""
 
     saved_bytes: int
-    """Bytes saved for the backward pass, without parameters and buffers.
+    """Bytes of activations saved for backward, without parameters and buffers.
 
     Shared storage counts once.
     """
     gradients: list[Gradient]
-    """Sizes (numbers, and bytes of each) of the gradients that the step dropped."""
+    """Count of numbers, and bytes of each, for each gradient that the step made."""
 
 
 class _Plan(NamedTuple):
-    """Small image sizes and batch sizes at which to run a model on the CPU."""
+    """Image sizes, and one batch size, with which to run a model on the CPU."""
 
     sizes: list[ImageSize]
     batch: int
@@ -79,7 +79,7 @@ class _Plan(NamedTuple):
 def probe_model(
     built: ConfigModel, mixed: bool, target: ImageSize | None
 ) -> ModelProbe:
-    """Counts a model's activation bytes at several small image sizes.
+    """Runs a model at several small image sizes, and counts its activation bytes.
 
     It runs one backward pass.
 
@@ -128,7 +128,7 @@ def _run_plan(built: ConfigModel, mixed: bool, plan: _Plan) -> ModelProbe:
 
 
 class _Holder:
-    """Object in the autograd graph that holds a tensor saved for backward."""
+    """Object that holds, in the autograd graph, one tensor saved for backward."""
 
     __slots__ = ('__weakref__', 'tensor')
 
@@ -139,7 +139,7 @@ class _Holder:
 def run_step(
     model: Any, batch: Mapping[str, Any], *, mixed: bool, is_backward: bool
 ) -> StepCount:
-    """Runs the forward pass with losses, and counts the bytes saved for backward.
+    """Runs a train step on a batch, and counts the activation bytes saved for backward.
 
     Args:
         model: MMEngine's ``BaseModel``, on the CPU, in training mode.
@@ -195,7 +195,7 @@ def _place(tensor: Any) -> int:
 def count_state(
     optimizer: Mapping[str, Any], gradients: Sequence[Gradient]
 ) -> int | None:
-    """Counts the bytes of an optimizer's state after one step, on meta tensors.
+    """Counts the bytes of an optimizer's state after one step, without real memory.
 
     Args:
         optimizer: Its class and arguments, as in a config.
@@ -233,7 +233,7 @@ def count_state(
 
 @contextlib.contextmanager
 def as_on_cuda() -> Iterator[None]:
-    """Context in which stand-ins for CUDA kernels count as one operation."""
+    """Context in which Python code that replaces a CUDA kernel counts as one op."""
     with contextlib.ExitStack() as exits:
         for stand_in in _STAND_INS:
             module = sys.modules.get(stand_in.module)
@@ -291,12 +291,12 @@ def _run_as_one(function: Callable[..., Any], *tensors: Any) -> Any:
 
 
 class _StandIn(NamedTuple):
-    """A chain of PyTorch operations that stands in for a CUDA kernel on the CPU."""
+    """Python function that replaces a CUDA kernel on the CPU, by module and name."""
 
     module: str
     function: str
     replace: Callable[[Any, Callable[..., Any]], Any]
-    """Function that makes the stand-in operation from its module and function."""
+    """Function that returns a version of the function that counts as one op."""
 
 
 _STAND_INS = (
@@ -312,7 +312,7 @@ _STAND_INS = (
 
 
 def choose_probe_sizes(target: ImageSize | None) -> list[ImageSize]:
-    """Chooses small image sizes of the target's shape at which to run the model.
+    """Returns small image sizes, shaped like the target, at which to run the model.
 
     Examples:
         >>> choose_probe_sizes(ImageSize(320, 320))

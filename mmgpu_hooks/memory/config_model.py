@@ -1,4 +1,4 @@
-"""Builds the model of a config as training does, without pretrained weights."""
+"""Builds a config's model on the CPU as training would, without pretrained weights."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from mmgpu_hooks.schema.text import phrase
 
 @dataclass(frozen=True)
 class ConfigModel:
-    """The model of a config, built on the CPU."""
+    """Model built from a config on the CPU, in training mode, with that config."""
 
     config: Any
-    """Whole training config as MMEngine loaded it, adapted to the CPU."""
+    """Complete training config as MMEngine loaded it, adapted to the CPU."""
     model: Any
-    """Model on the CPU, in training mode."""
+    """Built model, on the CPU and in training mode."""
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Context in which to run the model: as in the last epoch, and without output.
+        """Context for running the model: as in the last epoch, without output.
 
         It sets the registry's scope and the message hub's values of that epoch.
         """
@@ -41,7 +41,7 @@ class ConfigModel:
             yield
 
     def make_batch(self, images: int, height: int, width: int) -> dict[str, list[Any]]:
-        """Makes an artificial batch as the data loader would, inside `running`.
+        """Makes an artificial batch like the data loader's; call it inside `running`.
 
         Args:
             images: In the batch.
@@ -147,7 +147,7 @@ def read_config_model(path: Path) -> ConfigModel:
 
 @contextlib.contextmanager
 def _scope(config: Any) -> Iterator[None]:
-    """Context in which registry class names resolve in the config's own project."""
+    """Context in which class names resolve in the config's ``default_scope``."""
     from mmengine.registry import DefaultScope
 
     with DefaultScope.overwrite_default_scope(config.get('default_scope')):
@@ -155,7 +155,7 @@ def _scope(config: Any) -> Iterator[None]:
 
 
 def _leave_out(part: Any) -> None:
-    """Removes pretrained weights and the resizing of whole batches from a config."""
+    """Removes from a config pretrained weights, and resizing of whole batches."""
     if isinstance(part, dict):
         init = part.get('init_cfg')
         if isinstance(init, dict) and type_name(init).startswith('Pretrained'):
@@ -169,13 +169,13 @@ def _leave_out(part: Any) -> None:
 
 
 def shorten_error(error: BaseException) -> str:
-    """Formats an exception as ``Type: message``, cut to fit into a sentence."""
+    """Returns an exception as ``Type: message``, cut to fit into a sentence."""
     text = textwrap.shorten(str(error), 200, placeholder=' ...')
     return f'{type(error).__name__}: {text}' if text else type(error).__name__
 
 
 def find_progress(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns epoch and iteration counts, as ``RuntimeInfoHook`` sets them at the end.
+    """Returns the message hub's epoch and iteration values at the end of training.
 
     What a config leaves open is as in a training of one epoch, of one iteration.
 
@@ -195,15 +195,15 @@ def find_progress(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 BOXES = 7
-"""Boxes per artificial image; COCO has 7.3 on average."""
+"""Number of boxes in each artificial image; COCO has 7.3 on average."""
 
 
 class CannotRunError(Exception):
-    """Raised when a model cannot run on the CPU; the message says why."""
+    """Raised when a config's model cannot be run on the CPU; the message says why."""
 
 
 def _raw(number: int, height: int, width: int) -> dict[str, Any]:
-    """Makes an artificial sample in the state just after its image was loaded."""
+    """Makes an artificial sample as transforms get it right after loading its image."""
     import numpy as np
 
     pixels = np.random.default_rng(number).integers(0, 256, (height, width, 3))
@@ -223,7 +223,7 @@ def _raw(number: int, height: int, width: int) -> dict[str, Any]:
 
 
 def _instance(number: int, height: int, width: int) -> dict[str, Any]:
-    """Makes an artificial object: a box of 8 to 40 % of the image, with its mask.
+    """Makes an artificial object: box (sides 8 to 40 % of the image's) and mask.
 
     The mask is the outline of the box.
     """

@@ -1,4 +1,4 @@
-"""Estimates the memory of training a config by running its model on the CPU."""
+"""Estimates a config's training memory from runs of its model on the CPU."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ PEAK_FACTORS = {
     False: PeakFactors(least=1.01, most=1.5),
     True: PeakFactors(least=1.06, most=6.7),
 }
-"""Range of ratios of published memory peak to estimate, by ``cudnn_benchmark``.
+"""Range of ratios of published memory peaks to their estimates, by ``cudnn_benchmark``.
 
 MMDetection published the peaks: benchmarks/results/memory.md.
 """
 
 _EMA_STEPS_BYTES = 8
-"""Size in bytes of the step counter of MMEngine's averaged (EMA) model."""
+"""Bytes of the step counter in MMEngine's averaged (EMA) model."""
 
 
 def estimate_memory(
@@ -52,7 +52,7 @@ def estimate_memory(
     image_size: ImageSize | None = None,
     mixed_precision: bool = False,
 ) -> MemoryEstimate:
-    """Builds a config's model and estimates the memory of its training.
+    """Builds a config's model, and estimates training's memory in bytes by batch size.
 
     A model that cannot be run on the CPU gets its static part, and a note that says
     why; its trainable parameters then stand for those that get a gradient.
@@ -119,7 +119,7 @@ def estimate_memory(
 def fit_card(
     estimate: MemoryEstimate, card_bytes: int, measured: MeasuredPeak | None = None
 ) -> MemoryEstimate:
-    """Adds to a memory estimate the largest batch sizes that fit a GPU.
+    """Returns a memory estimate with the largest batch sizes that fit a GPU added.
 
     Args:
         estimate: Of the training.
@@ -147,18 +147,18 @@ def fit_card(
 
 
 class _SafeEstimate(NamedTuple):
-    """Largest memory estimate at which the real peak still fits a GPU."""
+    """Limit for a memory estimate, in bytes, up to which the real peak fits a GPU."""
 
     factor: float
     """Ratio of the real memory peak to its estimate."""
     room_bytes: float
-    """Bytes up to which the memory estimate may grow on the GPU."""
+    """Largest memory estimate in bytes at which the real peak fits the GPU."""
 
 
 def _correct(
     estimate: MemoryEstimate, room: int, measured: MeasuredPeak
 ) -> _SafeEstimate:
-    """Corrects a memory estimate by the peak in bytes that a run measured."""
+    """Returns the limit for a memory estimate, corrected by a run's measured peak."""
     peak_bytes = measured.peak_bytes
     static = estimate.static.total_bytes
     activations = _activations(estimate.fit, estimate.image_size, measured.batch_size)
@@ -193,7 +193,7 @@ def _activations(
 
 
 def _largest_batch(estimate: MemoryEstimate, room_bytes: float) -> int | None:
-    """Returns the largest batch size that fits a GPU, or 0; ``None`` if unknown."""
+    """Returns the largest batch size that fits some bytes; ``None`` if unknown."""
     static = estimate.static.total_bytes
     fixed = _activations(estimate.fit, estimate.image_size, 0)
     first = _activations(estimate.fit, estimate.image_size, 1)
@@ -206,7 +206,7 @@ def _largest_batch(estimate: MemoryEstimate, room_bytes: float) -> int | None:
 def count_static(
     built: ConfigModel, gradients: Sequence[Gradient], notes: list[str]
 ) -> StaticBytes:
-    """Counts the bytes of a training's memory that do not grow with the batch size.
+    """Counts the bytes of training memory that do not depend on the batch size.
 
     Args:
         built: The model.
@@ -248,19 +248,19 @@ def count_static(
 
 
 _GOOD_PCT = 0.5
-"""Largest error, per cent, at which a simpler growth law of memory is preferred."""
+"""Largest error in per cent at which a simpler growth law of memory is chosen."""
 
 _MEGAPIXEL = 1e6
 
 _FIXED, _PER_IMAGE, _PER_PIXEL, _PER_PIXEL_PAIR = range(4)
-"""Indices of the terms of a growth law of activation memory."""
+"""Indices of the terms that a growth law of activation memory may have."""
 
 
 class _Law(NamedTuple):
-    """A growth law of activation memory: the terms that it has."""
+    """Growth law of activation memory over batch and pixels: its terms."""
 
     sizes: int
-    """Number of image sizes needed to fit the growth law."""
+    """Number of distinct image sizes that are needed to fit the growth law."""
     terms: list[int]
 
 
@@ -274,11 +274,11 @@ _LAWS = (
     _Law(2, [_PER_IMAGE, _PER_PIXEL, _PER_PIXEL_PAIR]),
     _Law(3, [_FIXED, _PER_IMAGE, _PER_PIXEL, _PER_PIXEL_PAIR]),
 )
-"""Growth laws of activation memory, the simplest first."""
+"""Growth laws of activation memory to try in this order, simplest first."""
 
 
 def fit_activations(points: Sequence[ActivationPoint]) -> ActivationFit:
-    """Fits how activation memory grows with the batch and the padded pixels.
+    """Fits activation bytes as a function of batch size and padded pixels.
 
     Least squares on relative distances, of the simplest law that is within 0.5 % of
     all points: per pixel; and per batch or image; and per pair of pixels. No
@@ -321,7 +321,7 @@ def fit_activations(points: Sequence[ActivationPoint]) -> ActivationFit:
 
 
 def predict_activations(fit: ActivationFit, batch_size: int, pixels: float) -> int:
-    """Predicts the bytes saved for the backward pass, by batch size and image size.
+    """Predicts activation bytes saved for backward, by batch size and image size.
 
     Args:
         fit: Of :func:`fit_activations`.

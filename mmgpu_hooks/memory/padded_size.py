@@ -1,4 +1,4 @@
-"""Finds the largest padded image of a training config. Pure."""
+"""Finds the padded size of the largest image that a config trains with. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from mmgpu_hooks.schema.memory import ImageSize
 
 
 class PaddedSize(NamedTuple):
-    """Padded size of a config's largest image, and its source."""
+    """Padded size in pixels of a config's largest image, and where it is set."""
 
     size: ImageSize | None
     """Padded height and width, in pixels; ``None`` if the config does not set them."""
     source: str
-    """Names of the transforms that set the padded size, or why it is unknown."""
+    """Names of the transforms that the padded size is from, or why it is unknown."""
 
 
 _Transform = Mapping[str, Any]
@@ -64,13 +64,13 @@ def locate_padded_size(config: Mapping[str, Any]) -> PaddedSize:
 
 
 def each_transform(config: Mapping[str, Any]) -> Iterator[_Transform]:
-    """Yields the train data set's transforms in order, a wrapped data set's first."""
+    """Yields the config dicts of the train data set's transforms, in order."""
     loader = config.get('train_dataloader') or {}
     yield from _of_dataset(loader.get('dataset') or {})
 
 
 def type_name(part: Mapping[str, Any]) -> str:
-    """Returns the bare class name of a config part, however it is spelled."""
+    """Returns the bare class name in a config dict's ``type``, string or class."""
     return bare_name(part.get('type'))
 
 
@@ -84,7 +84,7 @@ def _of_dataset(dataset: Mapping[str, Any]) -> Iterator[_Transform]:
 
 
 def _mixes_ratios(transforms: Iterable[_Transform], mixes: bool) -> bool:
-    """True if a batch may hold portrait and landscape images."""
+    """True if, after the transforms, a batch may hold portrait and landscape images."""
     for transform in transforms:
         name = type_name(transform)
         if name in ('RandomChoice', 'RandomApply'):
@@ -101,7 +101,7 @@ def _mixes_ratios(transforms: Iterable[_Transform], mixes: bool) -> bool:
 
 
 def _branches(transform: _Transform) -> Iterator[Sequence[_Transform]]:
-    """Yields the alternative pipelines of a transform that applies one of them.
+    """Yields the pipelines among which a transform such as RandomChoice chooses.
 
     For ``RandomApply`` none or all of it.
     """
@@ -140,7 +140,7 @@ def _join(transform: _Transform, size: ImageSize | None) -> ImageSize | None:
 def _transform_affine(
     transform: _Transform, size: ImageSize | None
 ) -> ImageSize | None:
-    """Returns the image size after RandomAffine, whose border crops a mosaic.
+    """Returns the image size after RandomAffine, which crops the mosaic by its border.
 
     A mosaic of four images, that is.
     """
@@ -206,9 +206,9 @@ _RULES: dict[str, Callable[[_Transform, ImageSize | None], ImageSize | None]] = 
     'RandomCrop': _crop,
     'Pad': _pad,
 }
-"""Functions that give the image size after a known transform, by its name."""
+"""Functions that compute the image size after a transform, by the transform's name."""
 _RESIZES = re.compile('Resize|Crop|Pad|Mosaic|Scale|Expand')
-"""Regex for names of transforms that change the image size in an unknown way."""
+"""Regex for names of transforms after which the image size is unknown."""
 
 
 def _scale(scale: Any, transform: _Transform | None = None) -> ImageSize:

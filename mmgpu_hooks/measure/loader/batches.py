@@ -1,4 +1,4 @@
-"""Counts what a batch holds: images, padded pixels, boxes, tensors.
+"""Counts the images, padded pixels, annotated boxes and tensors of a batch.
 
 Batches are examined from outside, without torch: anything with a ``shape`` is an
 array.
@@ -12,15 +12,15 @@ from typing import Any, Callable, NamedTuple, TypeVar
 from mmgpu_hooks.measure.absent import SourceError
 
 _ODD = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)
-"""Exceptions that examining a batch of unknown structure may raise."""
+"""Exceptions that reading a batch of unknown structure may raise."""
 
 _T = TypeVar('_T')
 
 SMALL_BYTES = 4096
-"""Largest size, in bytes, of a tensor that a worker could send within its message."""
+"""Largest tensor, in bytes, that a worker could send inside its message to training."""
 
 _MOST_PARTS = 20_000
-"""Maximum number of a batch's objects that are searched for tensors: takes 5 ms."""
+"""Maximum number of a batch's objects that are searched for tensors, for speed."""
 
 
 class Contents(NamedTuple):
@@ -40,7 +40,7 @@ class Contents(NamedTuple):
 
 
 class IntervalContents(NamedTuple):
-    """Number of images, pixels and boxes in a log interval's batches."""
+    """Number of images, pixels and boxes in the batches of a log interval."""
 
     images: int | None = None
     """Number of images in all batches of the log interval."""
@@ -52,7 +52,7 @@ class IntervalContents(NamedTuple):
     boxes: int | None = None
     """Largest number of boxes in a batch of the log interval."""
     new_sizes: int | None = None
-    """Number of batch sizes, in pixels, that no batch before the log interval had.
+    """Number of distinct batch sizes in pixels that first occurred in the log interval.
 
     A landscape batch and a portrait one of as many pixels have one size."""
 
@@ -84,11 +84,11 @@ class BatchWatch:
 
     def __init__(self, pad_size_divisor: int = 1) -> None:
         self.unknown: dict[str, str] = {}
-        """Reason why a count of images, pixels or boxes is missing, by its name."""
+        """Reasons why images, pixels or boxes are not counted, by name of the count."""
         self._divisor = max(1, pad_size_divisor)
 
     def examine(self, batch: Any) -> Contents:
-        """Count images, pixels and boxes of a batch of MMEngine's protocol; takes 5 us.
+        """Count a batch's images, pixels and boxes, if in MMEngine's format: 5 us.
 
         Args:
             batch: What the loader returned: usually ``dict(inputs=...,
@@ -170,14 +170,14 @@ def _present(branch: Any) -> Any:
 
 
 def _find_images(batch: Any) -> Any:
-    """Find the images of a batch that is no mapping, such as ``(images, targets)``."""
+    """Find the images in a batch that is a sequence, such as ``(images, targets)``."""
     first = batch[0] if isinstance(batch, (list, tuple)) and batch else None
     is_stack = isinstance(first, (list, tuple)) or len(getattr(first, 'shape', ())) == 4
     return first if is_stack else batch
 
 
 def find_stored_ratio(batch: Any) -> float | None:
-    """Ratio of the pixels of images as stored on disk to the pixels trained on.
+    """Ratio of the pixels of images as stored on disk to the pixels used in training.
 
     MMDetection's data samples hold both: ``ori_shape`` and ``img_shape``.
     """
@@ -191,7 +191,7 @@ def find_stored_ratio(batch: Any) -> float | None:
 
 
 def _count_image_pixels(shape: Any) -> Any:
-    """Number of pixels of an image whose height and width come first in its shape."""
+    """Number of pixels of an image, by a shape that begins with height and width."""
     return shape[0] * shape[1]
 
 
@@ -202,13 +202,13 @@ class TensorCount(NamedTuple):
     bytes: int
     """Bytes of all tensors in the batch."""
     small: int
-    """Number of tensors in the batch of at most :data:`SMALL_BYTES`."""
+    """Number of the batch's tensors of at most :data:`SMALL_BYTES` bytes."""
     small_bytes: int
-    """Bytes of the batch's tensors that have at most :data:`SMALL_BYTES`."""
+    """Total bytes of the batch's tensors of at most :data:`SMALL_BYTES` bytes each."""
 
 
 def count_tensors(batch: Any) -> TensorCount:
-    """Count the tensors of a batch, and their bytes.
+    """Count a batch's tensors and sum up their bytes.
 
     Data samples are known by the ``all_items`` of MMEngine's ``BaseDataElement``,
     boxes by their ``tensor``. It costs 5 us per image, so once per interval.

@@ -18,14 +18,14 @@ _PROC = Path('/proc')
 _MOST_BYTES = 65_536
 _PATIENCE_S, _STEP_S = 0.5, 0.01
 _SIGNAL = getattr(signal, 'SIGRTMAX', 64) - 4
-"""Signal that makes a worker print its Python stack, unless it is used otherwise.
+"""Signal that makes a worker print its Python stack, unless other code handles it.
 
 The highest real-time signals are others' first.
 """
 
 
 def offer_stack() -> int:
-    """Have this process print its Python stack on a signal; return the descriptor.
+    """Have this process print its Python stack on a signal, into a file; return its fd.
 
     Returns:
         The descriptor that it prints into; 0 where the signal is handled, ignored or
@@ -42,7 +42,7 @@ def offer_stack() -> int:
 
 
 def _read_masks(names: str, pid: int | str = 'self') -> list[bool]:
-    """Read in which signal masks of a process `_SIGNAL` is set; empty if hidden."""
+    """Read for each named signal mask if `_SIGNAL` is in it; empty if hidden."""
     try:
         text = (_PROC / str(pid) / 'status').read_text('ascii', 'replace')
     except OSError:
@@ -52,7 +52,7 @@ def _read_masks(names: str, pid: int | str = 'self') -> list[bool]:
 
 
 def ask_stack(pid: int, descriptor: int) -> tuple[str, ...]:
-    """Ask a process for the Python calls that it is in, the innermost first.
+    """Ask a process for its current Python stack, the innermost call first.
 
     Args:
         pid: The process.
@@ -84,7 +84,7 @@ def ask_stack(pid: int, descriptor: int) -> tuple[str, ...]:
 
 
 def parse_stack(text: str) -> tuple[str, ...]:
-    """Parse faulthandler's output to calls, as ``file:line in function``."""
+    """Parse faulthandler's output to a stack of ``file:line in function`` entries."""
     calls = []
     for line in text.splitlines():
         file, mark, rest = line.strip().partition('", line ')

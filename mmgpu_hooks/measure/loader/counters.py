@@ -1,4 +1,4 @@
-"""Shared-memory counters that the loader's workers write and training reads.
+"""Shared memory into which the loader's workers write batch times for the training.
 
 Each worker has a line of figures and a text of its own, and all share one ring buffer
 of the newest batches, in which a batch stands by its number in the loader's order. A
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from mmgpu_hooks.measure.loader.batches import Contents
 
 RING = 16_384
-"""Number of newest batches that the workers' ring buffer keeps.
+"""Capacity of the workers' ring buffer, in batches; newer ones overwrite older ones.
 
 An interval has 10,000 at most.
 """
@@ -39,7 +39,7 @@ BATCH = np.dtype(
         *((name, np.float64) for name in Contents._fields),
     ]
 )
-"""Row of the ring buffer: a batch's times and contents; an unknown value is NaN."""
+"""Row type of the ring buffer: a batch's number, seconds, contents; NaN if unknown."""
 
 WORKER = np.dtype(
     [
@@ -59,29 +59,29 @@ WORKER = np.dtype(
         ('sequence', np.float64),
     ]
 )
-"""Row of shared memory with the counters and the progress of one worker."""
+"""Row type of a worker's shared counters: batches made, and sample being loaded."""
 
 _FILE_BYTES, _NOTES_BYTES = 512, 8192
 
 Rows = NDArray[np.void]
-"""Structured array whose columns have names, such as ``rows['wall_s']``."""
+"""Type of a structured array of batches or workers, read as ``rows['wall_s']``."""
 
 
 @dataclass(frozen=True)
 class WorkerNotes:
-    """Rarely written values of a DataLoader worker: transform times, OpenCV threads."""
+    """Notes of a worker to training: transform seconds, OpenCV threads, failure."""
 
     transforms_s: Mapping[str, float] = field(default_factory=dict)
-    """Seconds inside each transform, by class, over the timed samples."""
+    """Seconds inside transforms by class name, summed over the timed samples."""
     timed_samples: int = 0
     opencv_threads: int | None = None
     """Number of OpenCV's threads in the worker; ``None`` where it is not loaded."""
     failure: str | None = None
-    """Reason why measuring in the worker ended; other fields are meaningless then."""
+    """Reason why measuring in the worker ended; other fields are invalid then."""
 
 
 def join_rows(parts: Sequence[Rows]) -> Rows:
-    """Join arrays of batch rows, read one after another, into one array."""
+    """Concatenate arrays of batch rows into one array."""
     if len(parts) == 1:
         return parts[0]
     # numpy compares types of rows name by name
@@ -90,7 +90,7 @@ def join_rows(parts: Sequence[Rows]) -> Rows:
 
 
 class Counters:
-    """Shared memory in which a DataLoader iterator's workers write times and notes.
+    """Shared memory for the batch rows, counters and notes of one iterator's workers.
 
     Forked workers inherit it, without any file. For others it can be pickled while
     they are being started, and then holds one descriptor.
@@ -138,14 +138,14 @@ class Counters:
         fetch_cpu_s: float,
         held: Contents,
     ) -> None:
-        """Write a batch's times and contents over an older row of the ring buffer."""
+        """Write a batch's row into the ring buffer, over the oldest one."""
         counts = [math.nan if count is None else count for count in held]
         # in one go, in the order of `BATCH`
         row = (number, wall_s, cpu_s, fetch_cpu_s, *counts)
         self.ring[number % len(self.ring)] = row
 
     def read_batches(self, first: int, stop: int) -> Rows:
-        """Read batches by number, as far as they are still in the ring buffer.
+        """Read rows of batches by number; those already overwritten are left out.
 
         Args:
             first: Number of the first one.
@@ -157,7 +157,7 @@ class Counters:
         return np.compress(rows['number'] == numbers, rows)
 
     def write_notes(self, worker: int, notes: WorkerNotes) -> None:
-        """Write a worker's notes as text; too long notes are not written."""
+        """Write a worker's notes to shared memory, or nothing if they do not fit."""
         text = json.dumps(vars(notes)).encode()
         if len(text) <= _NOTES_BYTES:
             # odd while it is being written
@@ -166,7 +166,7 @@ class Counters:
             self._sequences[worker] += 1
 
     def read_notes(self) -> dict[int, WorkerNotes]:
-        """Read the workers' notes that were written since the last call, by worker."""
+        """Read notes that workers wrote since the last call, by worker id."""
         found = {}
         for worker in np.flatnonzero(self._sequences != self._seen).tolist():
             sequence = self._sequences[worker]
@@ -178,9 +178,9 @@ class Counters:
         return found
 
     def write_file(self, worker: int, name: str) -> None:
-        """Write the name of the file that a worker loads; an empty name is unknown."""
+        """Write the name of the image file that a worker loads; empty if unknown."""
         self._files[worker] = name.encode('utf-8', 'replace')[-_FILE_BYTES:]
 
     def read_file(self, worker: int) -> str | None:
-        """Name of the file that a worker loads; ``None`` while it is unknown."""
+        """Name of the image file that a worker loads now; ``None`` if unknown."""
         return bytes(self._files[worker]).decode('utf-8', 'replace') or None

@@ -19,15 +19,15 @@ from mmgpu_hooks.measure.process_start import parse_process_start
 _PROC = Path('/proc')
 _WATCH_S, _BUSY_SHARE = 0.2, 0.3
 _MOST_ASKED = 16
-"""Largest number of workers that are asked for their stacks."""
+"""Maximum number of workers that are asked for their Python stacks."""
 
 _CALLS = {
     'x86_64': {0: 'read', 17: 'pread64', 2: 'open', 257: 'openat', 202: 'futex'},
     'aarch64': {63: 'read', 67: 'pread64', 56: 'openat', 98: 'futex'},
 }
-"""Names of Linux system calls by their number, for each machine type."""
+"""Names of Linux system calls by call number, for each machine type."""
 _ON_A_FILE = ('read', 'pread64')
-"""System calls whose first argument is a file descriptor."""
+"""Names of system calls whose first argument is a file descriptor."""
 
 
 @dataclass(frozen=True)
@@ -37,30 +37,30 @@ class ProcessState:
     state: str
     """State of the process as in ``ps``: R, S, D, T, Z, or X when it is gone."""
     call: str | None = None
-    """System call that the process waits in.
+    """Name of the system call in which the process waits.
 
     In an uninterruptible sleep it is the kernel's function, where that is known."""
     path: str | None = None
-    """File that the system call of the process is about."""
+    """Path of the file on which the process's system call works."""
     mount: str | None = None
-    """Type of the file system that holds the file of the system call."""
+    """Type of the file system, such as ``nfs4``, of the system call's file."""
 
 
 @dataclass(frozen=True)
 class LoadingSample:
-    """The dataset sample that a worker is loading, and for how long."""
+    """The dataset sample that a worker is loading now, and the seconds so far."""
 
     index: int | None
     """Index of the sample in the dataset; ``None`` if the index is not a number."""
     seconds: float
     """Seconds since the worker began to load the sample."""
     image: str | None
-    """Image file of the dataset sample; ``None`` before its annotation was read."""
+    """Path of the sample's image; ``None`` until its annotation has been read."""
     number: int | None = None
-    """Position of the sample in its batch, from 1; ``None`` if unknown."""
+    """Position of the sample in its batch, counted from 1; ``None`` if unknown."""
     batch_samples: int | None = None
     batch_s: float | None = None
-    """Seconds since the worker began to load the batch."""
+    """Seconds since the worker began to load the sample's batch."""
 
 
 @dataclass(frozen=True)
@@ -68,20 +68,20 @@ class OwedBatch:
     """The worker that must deliver the training loop's next batch, and its state."""
 
     worker: int | None = None
-    """Id of the worker that owes the next batch; ``None`` if unknown or no worker."""
+    """Id of the worker that must deliver the next batch; ``None`` if unknown."""
     pid: int | None = None
     process: ProcessState | None = None
-    """State of the worker's process; ``None`` without a worker."""
+    """Kernel's state of the worker's process; ``None`` if there are no workers."""
     stack: tuple[str, ...] = ()
-    """Python calls of the worker, innermost first; empty if it did not answer."""
+    """Python stack of the worker, innermost call first; empty if it did not answer."""
     alike: int = 0
-    """Number of workers at the same line of code, this worker included."""
+    """Number of workers whose stack is at the same line, this worker included."""
     sample: LoadingSample | None = None
-    """Sample that the worker loads; ``None`` between samples, or if unknown."""
+    """Sample that the worker is loading; ``None`` between samples, or if unknown."""
 
 
 def find_owed(iterator: Any, counters: Counters | None, clock: Clock) -> OwedBatch:
-    """Find the worker that must deliver the next batch, and what blocks it.
+    """Find the worker that must deliver the next batch, its state and its Python stack.
 
     It takes 0.2 s and more, off the thread that trains.
 
@@ -159,7 +159,7 @@ def _ask(pid: int, counters: Counters | None, worker: int) -> tuple[str, ...]:
 
 
 def read_state(pid: int, proc: Path = _PROC) -> ProcessState:
-    """Read a process's state, system call and file from the kernel.
+    """Read from the kernel a process's state, system call, and that call's file.
 
     Args:
         pid: The process.
@@ -193,7 +193,7 @@ def _read(path: Path) -> str:
 
 
 class _SystemCall(NamedTuple):
-    """A system call, and the file descriptor that it is about."""
+    """Name of a system call, and the file descriptor on which it works."""
 
     name: str | None = None
     descriptor: int | None = None

@@ -16,7 +16,7 @@ from mmgpu_hooks.measure.clock import Clock, monotonic_s
 from mmgpu_hooks.measure.patches import Patches
 
 _DATASETS = ('dataset', 'datasets', '_mmgpu_dataset')
-"""Names of attributes in which a dataset holds the dataset that it wraps."""
+"""Names of the attributes by which wrapper datasets hold the wrapped dataset."""
 _TRANSFORMS = (
     'pipeline',
     'transforms',
@@ -28,11 +28,11 @@ _MOST_OBJECTS = 512
 _MOST_ENTRIES = 64
 
 Costs = dict[str, float]
-"""Seconds inside transforms by class, without the transforms that they call."""
+"""Type: seconds by transform class, those of nested transforms not included."""
 
 
 def find_transforms(dataset: Any) -> list[Any]:
-    """Find the transforms that a dataset applies.
+    """List the transforms that a dataset's pipeline applies, wrapped datasets included.
 
     It goes through wrapped and concatenated datasets, and through transforms that
     hold others. Only instance attributes of known names are read, so no property
@@ -73,14 +73,14 @@ def _can_be_timed(kind: type) -> bool:
 
 
 class _Call:
-    """Running call of a transform of a dataset's pipeline."""
+    """Call of a transform that is running, with the seconds of calls nested in it."""
 
     __slots__ = ('inner_s', 'transform')
 
     def __init__(self, transform: Any) -> None:
         self.transform = transform
         self.inner_s = 0.0
-        """Seconds of the nested transforms that the transform itself calls."""
+        """Seconds spent in other transforms that the transform called."""
 
 
 class PipelineTimer:
@@ -99,12 +99,12 @@ class PipelineTimer:
         self._names: dict[int, str] = {}
         self._patches = Patches()
         self._running: list[_Call] = []
-        """Transforms that are being called, the innermost last."""
+        """Stack of the transform calls that are running, the innermost last."""
         self._costs: Costs = {}
         self._thread = 0
 
     def start(self, dataset: Any) -> None:
-        """Begin to time a dataset's transforms; with :meth:`stop` 30 us for eight.
+        """Begin to time a dataset's transforms; 30 us for eight, `stop` included.
 
         Args:
             dataset: Its transforms are searched anew: hooks may have changed them.
@@ -124,7 +124,7 @@ class PipelineTimer:
                 self._patches.set(kind, '__call__', self._time(original))
 
     def stop(self) -> Costs:
-        """Stop timing: give the transforms' classes their own ``__call__`` back.
+        """Stop timing transforms: restore the ``__call__`` of their classes.
 
         Returns:
             Seconds of all that was timed so far, by class.

@@ -1,4 +1,4 @@
-"""Watches a live ``DataLoader`` from inside and outside, and never replaces it."""
+"""Measures batches and workers of a live ``DataLoader``, which is never replaced."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MEMORY_PERIOD_S = 300.0
 
 
 class _IteratorMaker:
-    """Replaces a DataLoader's ``_get_iterator``, to report each new iterator.
+    """Replacement for a DataLoader's ``_get_iterator`` that reports each new iterator.
 
     ``DataLoader.__iter__`` makes them through ``_get_iterator``, in both train loops.
     A copy or a pickle of the loader has the loader's own method in its place.
@@ -52,11 +52,11 @@ class _IteratorMaker:
 
 
 class _Tally:
-    """Sums of batch and worker times of a DataLoader since the last reading."""
+    """Sums of times of a DataLoader's batches and workers since the last reading."""
 
     def __init__(self) -> None:
         self.rows: list[Rows] = []
-        """Rows of the workers' ring buffer: batches that the training loop took."""
+        """Arrays of ring buffer rows, for the batches that the training loop took."""
         self.made = 0
         self.transforms_s: dict[str, float] = defaultdict(float)
         self.timed_samples = 0
@@ -64,7 +64,7 @@ class _Tally:
         self.uses: list[WorkersUse] = []
 
     def summarize(self, pss_bytes: int | None) -> WorkersWindow | None:
-        """Summarise the DataLoader's batches and workers; ``None`` if unmeasured."""
+        """Summarise times of batches and workers; ``None`` if nothing was measured."""
         uses = self.uses or [WorkersUse()]
         cpus = [use.affinity_cpus for use in uses if use.affinity_cpus is not None]
         window = WorkersWindow(
@@ -94,7 +94,7 @@ class _Tally:
         )
 
     def add_notes(self, before: WorkerNotes, notes: WorkerNotes) -> None:
-        """Add the transform times that a worker noted after the notes ``before``."""
+        """Add the seconds by transform that a worker noted since its earlier notes."""
         for name, seconds in notes.transforms_s.items():
             self.transforms_s[name] += seconds - before.transforms_s.get(name, 0.0)
         self.timed_samples += notes.timed_samples - before.timed_samples
@@ -102,7 +102,7 @@ class _Tally:
 
 
 class _Followed:
-    """DataLoader iterator that is measured, with its workers and their counters.
+    """A DataLoader's iterator that is measured, with its worker processes and counters.
 
     Args:
         iterator: The iterator; it is not kept alive.
@@ -117,7 +117,7 @@ class _Followed:
         self.iterator: Callable[[], Any] = weakref.ref(iterator)
         self.counters = counters
         self.local: FetchProbe | None = None
-        """Probe for an iterator that loads in this process; ``None`` with workers."""
+        """Probe of batches loaded in this process; ``None`` if workers load them."""
         self.processes: WorkerProcesses | None = None
         workers = getattr(iterator, '_workers', None) or ()
         if workers:
@@ -128,17 +128,17 @@ class _Followed:
             self.local.follow(iterator._dataset_fetcher)
         self._taken = self._made = 0
         self._epoch: Any = None
-        """Object that PyTorch's iterator replaces when its batch numbers restart."""
+        """Object of PyTorch's iterator that is a new one after each restart."""
         self.notes: dict[int, WorkerNotes] = {}
         """Newest notes of each DataLoader worker, by worker id."""
 
     def living(self) -> Any:
-        """Return the DataLoader iterator; ``None`` if it is gone or was shut down."""
+        """Return the DataLoader iterator; ``None`` if it was freed or shut down."""
         iterator = self.iterator()
         return None if getattr(iterator, '_shutdown', False) else iterator
 
     def collect(self, tally: _Tally) -> str | None:
-        """Tally batches and worker times since the last call; return any error."""
+        """Add batch and worker times since the last call to a tally; return errors."""
         if self.processes is not None and self.living() is not None:
             tally.uses.append(self.processes.read())
         counters = self.counters
@@ -157,7 +157,7 @@ class _Followed:
         return failure
 
     def _take_rows(self, counters: Counters) -> Rows:
-        """Read the rows of batches that the training loop took since the last call."""
+        """Read the rows of batches that the training loop took since last time."""
         iterator, taken = self.iterator(), self._taken
         if self.local is not None:
             taken = int(counters.workers['made'][0])
@@ -192,18 +192,18 @@ class LoaderProbe:
         self.loader = loader
         self._listener = listener
         self.unsupported: dict[str, str] = {}
-        """Reasons why something of the DataLoader cannot be measured, by its name."""
+        """Reasons why values of the DataLoader are not measured, by value."""
         self.inside_failure: str | None = None
         """Reason why measuring inside the workers ended; ``None`` while it goes on."""
         self._run = run
         self._divisor = pad_size_divisor
         self._clock = clock
         self._followed: list[_Followed] = []
-        """Live iterators of the DataLoader, a user's own included, the newest last."""
+        """Live iterators of the DataLoader, in the order of their creation."""
         self._tally = _Tally()
         self._contents: Rows = np.empty(0, BATCH)
         self._sizes: set[float] = set()
-        """Distinct sizes, in padded pixels, that the batches had so far."""
+        """Distinct (height, width) of padded batches so far, in pixels."""
         self._memory_due_s = clock()
         self._pss_bytes: int | None = None
         self._patches = Patches()
@@ -222,7 +222,7 @@ class LoaderProbe:
             self._patches.set(loader, '_get_iterator', maker)
 
     def hand_over(self, listener: LoopListener) -> None:
-        """Report new DataLoader iterators to ``listener`` from now on.
+        """Set the listener to which new DataLoader iterators are reported.
 
         The start hands the loader to the recording.
 
@@ -232,7 +232,7 @@ class LoaderProbe:
         self._listener = listener
 
     def watch_running(self, iterator: Any) -> None:
-        """Follow an iterator of the DataLoader that may be older than the probe."""
+        """Begin to measure a DataLoader iterator that already exists."""
         if all(known.iterator() is not iterator for known in self._followed):
             self._follow(iterator, None)
 
@@ -278,7 +278,7 @@ class LoaderProbe:
             )
 
     def before_wait(self, iterator: Any) -> None:
-        """Read the workers' counters before a wait in which workers may end."""
+        """Read the workers' batch and CPU times before an epoch's end stops them."""
         # no batch is owed, and they are still there
         if getattr(iterator, '_task_info', None) == {}:
             self._run(self._collect)
@@ -307,7 +307,7 @@ class LoaderProbe:
         return tally.summarize(pss_bytes)
 
     def read_contents(self, iterations: int) -> IntervalContents:
-        """Count images, pixels and boxes of the batches that :meth:`read` covered.
+        """Sum up images, pixels and boxes of the batches since the last `read`.
 
         Args:
             iterations: How many it took; where others are known, nothing is.
@@ -336,13 +336,13 @@ class LoaderProbe:
 
     @property
     def processes(self) -> WorkerProcesses | None:
-        """Worker processes of the newest iterator; ``None`` once it has ended them."""
+        """Worker processes of the newest iterator; ``None`` once they have ended."""
         newest = self._newest()
         return newest.processes if newest else None
 
     @property
     def is_watching(self) -> bool:
-        """True if the probe sees each new iterator of the DataLoader."""
+        """True if new iterators of the DataLoader are reported to the probe."""
         return self._is_open and 'loader workers' not in self.unsupported
 
     def list_living(self) -> list[Any]:
@@ -355,7 +355,7 @@ class LoaderProbe:
         return newest if newest and newest.living() is not None else None
 
     def find_owed(self) -> OwedBatch:
-        """Find the worker that must deliver the next batch, if that is known."""
+        """Find the worker that must deliver the next batch, its state and its stack."""
         newest = self._newest()
         if newest is None:
             return OwedBatch()
@@ -367,7 +367,7 @@ class LoaderProbe:
         return self.processes is not None and self._clock() >= self._memory_due_s
 
     def read_memory(self) -> None:
-        """Read the workers' memory bytes, if due, for the next :meth:`read` to return.
+        """Read the workers' bytes of memory, if due; :meth:`read` returns them.
 
         After a worker that took 20 ms, as those of some GiB do, none is read again. It
         may be called on any thread.
@@ -381,7 +381,7 @@ class LoaderProbe:
                 self._memory_due_s = math.inf
 
     def close(self) -> None:
-        """Restore the DataLoader as it was; a second call does nothing."""
+        """Restore the DataLoader's replaced methods; a second call does nothing."""
         self._is_open = False
         self._patches.close()
         for followed in self._followed:

@@ -1,4 +1,4 @@
-"""The loader's worker processes, as the operating system sees them."""
+"""Reads CPU seconds, run delay and memory of the loader's worker processes."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ from mmgpu_hooks.measure.proc import (
 _PROC = Path('/proc')
 _MOST_PSS_READS = 4
 _COSTLY_S = 0.02
-"""Seconds that reading a worker's memory may take before reading is given up."""
+"""Seconds of reading a worker's memory above which it is never read again."""
 
 
 class WorkerTimes(NamedTuple):
-    """CPU seconds and run delay of a DataLoader worker since it began."""
+    """CPU seconds and run delay (s) of one DataLoader worker since it was started."""
 
     cpu_s: float | None
-    """CPU seconds of all threads of the worker; ``None`` where it is not shown."""
+    """CPU seconds of all threads of the worker; ``None`` if the kernel hides them."""
     run_delay_s: float | None = None
     """Seconds that the worker's main thread waited for a core; ``None`` if hidden."""
     wanting_s: float | None = None
-    """Seconds the worker's main thread had or wanted a core; ``None`` if hidden."""
+    """Seconds the worker's main thread ran or waited for a core; ``None`` if hidden."""
 
 
 WorkersMark = Mapping[int, WorkerTimes]
-"""CPU seconds and run delay of the live workers at one reading, by process id."""
+"""Type: times of the live workers, each since it began, by process id."""
 
 
 @dataclass(frozen=True)
 class WorkersMeanwhile:
-    """Number of workers, how many were busy, and their CPU seconds between readings."""
+    """Number of workers, mean number of busy ones, and CPU seconds, in a period."""
 
     count: int | None
     """Number of workers that were alive at both readings."""
     busy: float | None
-    """Mean number of workers that were on a core or waited for one."""
+    """Mean number of workers that ran on a core or waited for one."""
     cpu_s: float | None
 
 
 def sum_workers_meanwhile(
     before: WorkersMark | None, after: WorkersMark | None, wall_s: float
 ) -> WorkersMeanwhile:
-    """Sum up the CPU seconds of workers between two readings of their times.
+    """Sum up the CPU seconds that workers used between two readings of their times.
 
     Those that started or ended in between are left out. A worker that waits for a
     core at a mark is credited with that wait only when it is over.
@@ -79,7 +79,7 @@ def sum_workers_meanwhile(
 def _list_grown(
     both: Sequence[tuple[WorkerTimes, WorkerTimes]], name: str
 ) -> list[float]:
-    """Growth in seconds of one time between readings, per worker where it is known."""
+    """List by how many seconds one time of each worker grew between two readings."""
     grew = (grown(getattr(old, name), getattr(new, name)) for old, new in both)
     return [seconds for seconds in grew if seconds is not None]
 
@@ -116,16 +116,16 @@ def write_nice(pids: Iterable[int], nice: int, proc: Path = _PROC) -> None:
 
 @dataclass(frozen=True)
 class WorkersUse:
-    """CPU seconds and run delay of workers since the last reading."""
+    """CPU seconds and run delay of all workers together since the last reading."""
 
     count: int = 0
-    """Number of workers that were read at both ends of the period."""
+    """Number of workers that were read at both start and end of the period."""
     cpu_s: float = 0.0
     run_delay_s: float = 0.0
     thread_cpu_s: float = 0.0
-    """CPU seconds that workers used in other threads than their main ones."""
+    """CPU seconds of the workers' threads other than their main threads."""
     affinity_cpus: int | None = None
-    """Number of CPUs that the most confined worker may run on."""
+    """Number of CPUs that a worker may run on; the smallest of all workers'."""
 
 
 class WorkersMemory(NamedTuple):
@@ -134,7 +134,7 @@ class WorkersMemory(NamedTuple):
     pss_bytes: int | None
     """Bytes of memory of all workers, shared pages in part; ``None`` if hidden."""
     is_costly: bool
-    """True if reading a worker's memory took too long to be done again."""
+    """True if reading a worker's memory took so long that it is not read again."""
 
 
 class WorkerProcesses:
@@ -158,7 +158,7 @@ class WorkerProcesses:
         return all(times.run_delay_s is None for times in self._last.values())
 
     def mark(self) -> WorkersMark:
-        """Read CPU seconds of live workers, apart from the periods of :meth:`read`."""
+        """Read each live worker's CPU seconds and run delay since it began."""
         mark = {}
         for pid in self.pids:
             cpu_s = read_process_cpu_s(pid)

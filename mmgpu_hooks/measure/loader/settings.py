@@ -1,4 +1,4 @@
-"""Reads workers, batch size and other settings of a live ``DataLoader``."""
+"""Reads the settings of a live ``DataLoader``, such as workers and batch size."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read_loader_settings(loader: Any) -> LoaderSettings:
 
 
 def _read_decoder(dataset: Any) -> str | None:
-    """``imdecode_backend`` of the first transform that decodes images."""
+    """Read ``imdecode_backend`` of the first transform that decodes images."""
     own = (getattr(transform, '__dict__', {}) for transform in find_transforms(dataset))
     names = (attributes.get('imdecode_backend') for attributes in own)
     return next((name for name in names if isinstance(name, str)), None)
@@ -51,7 +51,7 @@ def _read(owner: Any, name: str, kind: type[_T]) -> _T | None:
 
 
 def read_length(sized: Any) -> int | None:
-    """Length of a DataLoader or dataset; ``None`` where it is not known beforehand."""
+    """Number of batches of a loader, or samples of a dataset; ``None`` if unknown."""
     try:
         return len(sized)
     except (TypeError, NotImplementedError):

@@ -1,4 +1,4 @@
-"""Switches a live ``DataLoader`` to other workers: no sample is lost, none comes twice.
+"""Switches a live ``DataLoader`` to other workers; each sample still comes once.
 
 Between two passes the settings alone change. Within a pass the sampler's own iterator
 is carried over: batches that the old workers owe come first, then a new pool goes on
@@ -32,26 +32,26 @@ from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema.recorded import TunedSettings
 
 _PREFETCH = 2
-"""PyTorch's default of batches in flight per worker (``prefetch_factor``)."""
+"""PyTorch's default ``prefetch_factor``: batches that each worker loads ahead."""
 
 OPENMMLAB = ('mmengine', 'mmdet', 'mmpretrain', 'mmcv', 'mmseg', 'mmyolo')
-"""Packages of OpenMMLab whose samplers draw from a seed of their own."""
+"""Names of OpenMMLab's packages, whose samplers use a random seed of their own."""
 
 _KNOWN_SAMPLERS = ('torch', *OPENMMLAB)
-"""Packages whose samplers draw indices independently of the training."""
+"""Names of packages whose samplers do not depend on training's random state."""
 
 _NEEDED = ('_get_iterator', '_index_sampler', '_auto_collation')
 _NEEDED_OF_ITERATOR = ('_sampler_iter', '_next_data', '_index_sampler')
 _NEEDED_OF_WORKERS = ('_task_info', '_try_put_index', '_shutdown_workers')
 
 _STOPPED = 'TtZXx'
-"""Process states, as in ``ps``, in which a worker cannot go on by itself."""
+"""States of a process, as in ``ps``, that keep a worker from continuing by itself."""
 
 BookTeardown = Callable[[], AbstractContextManager[Any]]
-"""Callback that returns a context manager, which times the end of old workers."""
+"""Callback that returns a context manager to time the shutdown of old workers."""
 
 _SEEDS, _MOST_SEED = 2**32, 2**63
-"""Bounds of random seeds, exclusive: the first for NumPy, the second for PyTorch."""
+"""Exclusive upper bounds of random seeds: for NumPy, and for PyTorch."""
 
 
 class LoaderSwitch:
@@ -75,11 +75,11 @@ class LoaderSwitch:
         self._loader, self._ranks = loader, ranks
         self._book_teardown = book_teardown
         self._used_seeds = ranks * (getattr(loader, 'num_workers', 0) or 0)
-        """Number of consecutive seeds that workers have used, in all switches."""
+        """Number of consecutive random seeds that workers have used so far."""
         self._before: Patches | None = None
-        """Patches that undo the last switch, until the switch is confirmed."""
+        """Patches that undo the last switch; ``None`` once it is confirmed."""
         self._own_init = self._init = getattr(loader, 'worker_init_fn', None)
-        """``worker_init_fn`` that the loader was built with, and the one set last."""
+        """``worker_init_fn`` of the loader as built; `_init` is the one set last."""
         self._old_init = self._init
         self._find_relay: Callable[[], _Relay | None] = lambda: None
         self.settings = TunedSettings(
@@ -87,7 +87,7 @@ class LoaderSwitch:
             prefetch_factor=getattr(loader, 'prefetch_factor', None),
             persistent_workers=bool(getattr(loader, 'persistent_workers', None)),
         )
-        """Worker settings that the DataLoader has now."""
+        """Present worker settings of the DataLoader."""
         self._old = self.settings
 
     def find_obstacle(self) -> str | None:
@@ -110,14 +110,14 @@ class LoaderSwitch:
         return None
 
     def find_obstacle_to(self, new: TunedSettings) -> str | None:
-        """Say why the DataLoader cannot have given settings; ``None`` if it can."""
+        """Return why the DataLoader cannot take given settings; ``None`` if it can."""
         timeout_s: Any = getattr(self._loader, 'timeout', 0)
         if not new.num_workers and timeout_s:
             return 'its timeout needs workers'
         return None
 
     def find_obstacle_within(self, live: Any, new: TunedSettings) -> str | None:
-        """Say why workers cannot be switched in mid-epoch; ``None`` if they can.
+        """Return why workers cannot be switched in mid-epoch; ``None`` if they can.
 
         Args:
             live: The iterator that the loop takes its batches of.
@@ -173,12 +173,12 @@ class LoaderSwitch:
         return f'its workers are started by {method}, which takes seconds'
 
     def is_passed_on(self, iterator: Any) -> bool:
-        """True if an iterator gave all its batches and a newer one continues it."""
+        """True if an old iterator is used up and only passes on a new one's batches."""
         relay = vars(iterator).get('_next_data')
         return isinstance(relay, _Relay) and relay.is_over
 
     def take_salt(self, iteration: int) -> int:
-        """Choose the number to add to the random seeds of the next workers.
+        """Return an offset for the random seeds of new workers, so that none repeats.
 
         Args:
             iteration: Iterations done.
@@ -186,7 +186,7 @@ class LoaderSwitch:
         return self._used_seeds + iteration
 
     def switch_between(self, new: TunedSettings, salt: int) -> None:
-        """Switch to other workers before the next pass over the data begins.
+        """Switch to other workers for the next pass over the data, before it begins.
 
         Its iterator is not made here.
 
@@ -206,11 +206,11 @@ class LoaderSwitch:
         self._before = self._set(new, salt)
 
     def confirm(self) -> None:
-        """Note that a switch of workers succeeded: the next iterator has been made."""
+        """Confirm the last switch of workers, which can then not be undone any more."""
         self._before = None
 
     def take_back(self, error: Exception) -> bool:
-        """Undo :meth:`switch_between` if no iterator could be made with the settings.
+        """Undo an unconfirmed :meth:`switch_between`; True if there was one to undo.
 
         Args:
             error: What it raised.
@@ -235,7 +235,7 @@ class LoaderSwitch:
         is_drained_first: bool = False,
         on_failure: Callable[[Exception], None] = lambda error: None,
     ) -> None:
-        """Switch to other workers between two batches of the same pass over the data.
+        """Switch to other workers in mid-epoch, between two batches.
 
         The loop goes on with ``live``, which gives what its workers owe and then what
         a new iterator makes.
@@ -271,7 +271,7 @@ class LoaderSwitch:
     def _try_heir(
         self, make: Callable[[], Any], on_failure: Callable[[Exception], None]
     ) -> Any:
-        """Make a DataLoader iterator with new settings; if that fails, with the old."""
+        """Make an iterator with new worker settings, or else with the old ones."""
         old = self.settings
         try:
             return make()
@@ -281,7 +281,7 @@ class LoaderSwitch:
         return self._make_heir(_Rest(rest.whole), old, self.take_salt(0))
 
     def _make_heir(self, rest: _Rest, new: TunedSettings, salt: int) -> Any:
-        """Make a DataLoader iterator for the indices that a sampler has left."""
+        """Make an iterator for the indices that the sampler has not yet given out."""
         import torch
 
         loader, moment = self._loader, Patches()
@@ -309,7 +309,7 @@ class LoaderSwitch:
         return heir
 
     def _set(self, new: TunedSettings, salt: int) -> Patches:
-        """Set worker settings of the DataLoader; return patches to undo the change."""
+        """Set worker settings on the DataLoader; return patches that undo this."""
         loader, patches = self._loader, Patches()
         workers, old = new.num_workers, self.settings
         self._old_init = self._init
@@ -334,7 +334,7 @@ class LoaderSwitch:
 
 
 class _Rest:
-    """Replaces a sampler for one iterator: gives the indices that the sampler has left.
+    """Stand-in for a sampler: gives the indices not yet given out when workers switch.
 
     What was drawn of it can be put back as long as no worker has it.
     """
@@ -353,12 +353,12 @@ class _Rest:
 
     @property
     def whole(self) -> Iterator[Any]:
-        """Indices that the sampler had left when workers were switched."""
+        """Iterator over the indices not yet given to any worker before the switch."""
         return itertools.chain(self._drawn, self.indices)
 
 
 class _Relay:
-    """Replaces an iterator's ``_next_data``: gives its own batches, then a newer one's.
+    """Replacement for an old iterator's ``_next_data``; passes on a new one's batches.
 
     Args:
         old: The iterator; it is not kept alive.
@@ -381,7 +381,7 @@ class _Relay:
         self._holder, self._book_teardown = holder, book_teardown
         self.heir, self._make_heir = heir, make_heir
         self.is_over = False
-        """True once the old iterator has given all batches that it had in flight."""
+        """True once the old iterator's workers have delivered all their batches."""
 
     def __call__(self) -> Any:
         if not self.is_over:
@@ -410,17 +410,17 @@ class _Relay:
 
 @dataclass
 class TunedInit:
-    """A ``worker_init_fn`` that calls the user's, then sets threads and nice value."""
+    """A ``worker_init_fn`` that calls the user's, then sets OpenCV threads and nice."""
 
     user_init: Callable[[int], Any] | None
-    """``worker_init_fn`` that the user's DataLoader had before."""
+    """User's own ``worker_init_fn``, which the DataLoader had before."""
     opencv_num_threads: int | None
-    """Number of OpenCV's threads to set in the worker; ``None`` leaves it alone."""
+    """Number of OpenCV threads to set in the worker; ``None`` changes nothing."""
     nice: int | None
-    """Nice value to set for the worker; ``None`` leaves it alone."""
+    """Nice value to set for the worker process; ``None`` changes nothing."""
 
     def __call__(self, worker_id: int) -> None:
-        """Initialise a DataLoader worker, before it takes its first task."""
+        """Initialise a DataLoader worker: user's function, OpenCV threads, nice."""
         if self.user_init is not None:
             self.user_init(worker_id)
         # a worker must not end for what makes it faster
@@ -451,7 +451,7 @@ def make_init(
 
 
 def _reseed(init: Any, workers: int, salt: int, ranks: int) -> Any:
-    """Adapt MMEngine's ``worker_init_fn`` to another number of workers; keep others.
+    """Make MMEngine's ``worker_init_fn`` seed for a new number of workers; keep others.
 
     It seeds a worker with ``seed + rank * num_workers + worker_id``, and the number is
     frozen when the loader is built: left as it is, ranks would share seeds.

@@ -20,13 +20,13 @@ from mmgpu_hooks.measure.loop_listener import NO_LISTENER, LoopListener
 from mmgpu_hooks.measure.patches import Patches
 
 CPU_EVERY = 8
-"""Mean number of waits per wait whose CPU time is read, if workers load.
+"""Mean number of waits for each wait whose CPU time is read, if workers load batches.
 
 Two reads are 30 us of the kernel's on cold caches, most of what an iteration costs."""
 
 
 class WaitTimer:
-    """Stamps the waits for a DataLoader's batches on the time ledger.
+    """Books the training loop's waits for a DataLoader's batches on the time ledger.
 
     Args:
         ledger: Gets the waits.
@@ -54,13 +54,13 @@ class WaitTimer:
         # the first of all, lest a short run's CPU is unknown
         self._until_cpu = 1
         self.skipped = skipped
-        """Number of next waits for batches that a resumed training throws away."""
+        """Number of batches that a resumed training has still to load and drop."""
         self._listener = listener
         self._patches = Patches()
         self._is_open = True
 
     def read_cpu_by(self, cpu_clock: Callable[[], float], cpu_every: int) -> None:
-        """Set the clock that reads the CPU time of later waits, and how often."""
+        """Set the clock that reads CPU time inside waits, and how often it is read."""
         self._cpu_clock, self._cpu_every = cpu_clock, cpu_every
 
     def expect_skipped(self, count: int) -> None:
@@ -68,7 +68,7 @@ class WaitTimer:
         self.skipped = count
 
     def follow(self, iterator: Any) -> None:
-        """Time the waits for the batches of a DataLoader iterator from now on.
+        """Begin to time the waits for the batches of a DataLoader iterator.
 
         Raises:
             AttributeError: If it is no iterator of a PyTorch ``DataLoader``.
@@ -115,12 +115,12 @@ class WaitTimer:
         self._patches.set(iterator, '_next_data', timed)
 
     def stop(self) -> None:
-        """Stop timing waits for batches; later calls are only passed on.
+        """Stop timing waits for batches, but leave the replaced methods in place.
 
         Somebody may have wrapped what was put in the place of ``_next_data``.
         """
         self._is_open = False
 
     def close(self) -> None:
-        """Restore every followed iterator; a second call does nothing."""
+        """Restore the ``_next_data`` of all timed iterators; may be called twice."""
         self._patches.close()

@@ -1,4 +1,4 @@
-"""Measures how batches are fetched, inside the process that loads them.
+"""Measures in a worker (or the loading process) how long each fetch of a batch takes.
 
 Batches are examined where they are made: that costs 15 us between two steps, and in a
 worker it costs the training thread nothing. Inside a worker process PyTorch's fetch
@@ -40,11 +40,11 @@ from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.proc import read_thread_cpu_s
 
 _TIMING_PERIOD_S = 1.0
-"""Seconds between two batches whose transforms are timed, which costs 2 us a call."""
+"""Seconds from one batch whose transforms are timed to the next."""
 
 
 class WatchedDataset:
-    """Wraps a dataset in a DataLoader's fetcher, and reports when a sample begins.
+    """Wrapper of a fetcher's dataset that reports when loading a sample begins.
 
     Args:
         dataset: The user's map-style dataset.
@@ -65,7 +65,7 @@ class WatchedDataset:
 
 
 class FetchProbe:
-    """Writes the seconds of each fetch and its batch's contents to shared counters.
+    """Writes seconds and contents of each fetched batch to shared-memory counters.
 
     The second batch is timed transform by transform, and after it one a second.
 
@@ -117,16 +117,16 @@ class FetchProbe:
         self._fetcher: Callable[[], Any] = lambda: None
         self._fetch, self._patches = Patches(), Patches()
         self.is_off = False
-        """True if the probe of fetches failed, or was closed."""
+        """True if the probe measures no more: it failed or was closed."""
 
     def follow(self, fetcher: Any) -> None:
-        """Measure the calls of a DataLoader's fetcher from now until :meth:`close`."""
+        """Begin to measure the ``fetch`` calls of one DataLoader fetcher."""
         fetch = self.wrap(type(fetcher).fetch)
         find_fetcher = weakref.ref(fetcher)  # a plain reference would be a cycle
         self._fetch.set(fetcher, 'fetch', lambda index: fetch(find_fetcher(), index))
 
     def wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a fetcher's ``fetch`` method so that each call is measured.
+        """Return a version of a fetcher's ``fetch`` method whose calls are measured.
 
         Args:
             original: Called with the fetcher and what to fetch.
@@ -147,7 +147,7 @@ class FetchProbe:
         return fetch
 
     def _guard(self, function: Callable[..., None], *args: Any) -> None:
-        """Call a function unless the probe is off; an exception switches it off."""
+        """Call a measuring function; if it raises, switch the probe off."""
         if self.is_off:
             return
         try:
@@ -182,7 +182,7 @@ class FetchProbe:
         self._batch_begun[self._worker] = 0
 
     def _read_sending_s(self) -> float | None:
-        """CPU seconds of the threads that send this worker's batches."""
+        """CPU seconds so far of the threads that send this worker's batches."""
         if not self._is_worker:
             return 0.0
         senders = self._queue, getattr(resource_sharer, '_resource_sharer', None)
@@ -235,7 +235,7 @@ class FetchProbe:
         self._loading_since_s[self._worker] = self._clock()
 
     def _follow_files(self) -> None:
-        """Note the file of a sample once MMEngine's data set has its annotation."""
+        """Have the dataset note each sample's image path for the shared counters."""
         kind = getattr(sys.modules.get('mmengine.dataset'), 'BaseDataset', None)
         if kind is None:
             return
@@ -262,7 +262,7 @@ class FetchProbe:
         self._counters.write_notes(self._worker, notes)
 
     def close(self) -> None:
-        """Stop measuring fetches, and leave the fetcher as it was."""
+        """Stop measuring fetches, and restore the fetcher's ``fetch``."""
         self.is_off = True
         self._stop_timing()
         self._release()
@@ -280,7 +280,7 @@ class FetchProbe:
 
 
 def _count_opencv_threads() -> int | None:
-    """Return the number of OpenCV's threads in this worker, as OpenCV reports it."""
+    """Number of threads that OpenCV uses in this worker, as OpenCV reports it."""
     count = getattr(sys.modules.get('cv2'), 'getNumThreads', None)
     return None if count is None else max(int(count()), 0)
 
@@ -293,11 +293,11 @@ class WorkerInit:
     """
 
     user_init: Callable[[int], Any] | None
-    """``worker_init_fn`` that the user's DataLoader had before."""
+    """User's own ``worker_init_fn``, which the DataLoader had before."""
     counters: Counters
-    """Shared-memory counters that the workers write to."""
+    """Shared memory into which the workers write their batch times."""
     pad_size_divisor: int
-    """Number that divides padded images' sides, from the data preprocessor."""
+    """Number of pixels to a multiple of which the model pads image sides."""
     patches: Patches = field(default_factory=Patches)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -314,7 +314,7 @@ class WorkerInit:
             self.counters.write_notes(worker_id, WorkerNotes(failure=reason))
 
     def leave(self, iterator: Any) -> None:
-        """Give DataLoader and iterator the user's ``worker_init_fn`` back."""
+        """Restore the user's ``worker_init_fn`` on DataLoader and iterator."""
         self.patches.close()
         # it took what it found on the loader
         if getattr(iterator, '_worker_init_fn', None) is self:
@@ -322,7 +322,7 @@ class WorkerInit:
 
 
 def enter_workers(loader: Any, pad_size_divisor: int = 1) -> WorkerInit | None:
-    """Replace a DataLoader's ``worker_init_fn`` until :meth:`WorkerInit.leave`.
+    """Set a `WorkerInit` as a DataLoader's ``worker_init_fn``, until it leaves.
 
     Args:
         loader: The loader.
