@@ -86,6 +86,17 @@ def render_training_summary(
     done = recorded if end is None else max(end.iterations, recorded)
     last = list(_next(run, advice, program, arguments))
     begin = say(_phrase_end(run, done))
+    for spared in _order_spared(run, ranks):
+        rows.pop(spared, None)
+        lines = [line for label, text in rows.items() for line in _wrap(label, text)]
+        if len(lines) < _MOST_LINES - len(last):
+            break
+    whole = '\n'.join([begin, *lines, *last]).replace(BOUND, ' ')
+    return _fit_logs(visible(whole))
+
+
+def _order_spared(run: Run, ranks: RanksSummary | None) -> list[str]:
+    """Return the labels of summary rows in the order in which a long one loses them."""
     order = ['', *_SPARED]
     are_alike = ranks is not None and ranks.slowest is None
     if are_alike and run.meta.is_model_wrapped is not False:
@@ -95,13 +106,7 @@ def render_training_summary(
     if run.is_busy_host:
         # what other programs use is why a start is slow, too
         order.append(order.pop(order.index('machine')))
-    for spared in order:
-        rows.pop(spared, None)
-        lines = [line for label, text in rows.items() for line in _wrap(label, text)]
-        if len(lines) < _MOST_LINES - len(last):
-            break
-    whole = '\n'.join([begin, *lines, *last]).replace(BOUND, ' ')
-    return _fit_logs(visible(whole))
+    return order
 
 
 def _fit_logs(text: str) -> str:
