@@ -232,13 +232,13 @@ def test_waits_after_a_save_are_set_beside_the_usual_ones(tmp_path):
         tmp_path,
         iterations=16,
         num_workers=1,
-        item_s=0.01,
+        item_s=0.03,
         checkpoint={'interval': 8, 'by_epoch': False},
-        custom_hooks=[sleep(0.2)],
+        custom_hooks=[sleep(0.3)],
     )
     assert len(saves) == 2
     first, last = evidence_of(tmp_path).after_saves
-    # one worker makes two batches ahead, of 20 ms each
+    # one worker makes two batches ahead, of 60 ms each
     assert (first.iteration, first.iterations) == (8, 2)
     assert first.usual_wait_s is not None
     assert first.waits_s < first.usual_wait_s
