@@ -66,11 +66,11 @@ class RankAgreement:
         return None if None in answers else True
 
     def decide(self, iteration: int) -> None:
-        """Write, as rank 0, the iteration at which all ranks change, or `NEVER`."""
+        """Tell the ranks, as rank 0, when all change loader settings, or `NEVER`."""
         self._set('at', str(iteration).encode())
 
     def read_decision(self) -> int | None:
-        """Read the iteration at which all ranks change; ``None`` until decided."""
+        """Read at which iteration all ranks change settings; ``None`` until decided."""
         found = self._get('at', self._number)
         return None if found is None else int(found)
 

@@ -190,7 +190,7 @@ class Tuner:
             self._say(clause)
 
     def follow(self, iter_s: float) -> None:
-        """Ask the tuning process or apply its answer, at the end of a log interval.
+        """Ask the tuning process for loader settings, or apply them, each log interval.
 
         Args:
             iter_s: Mean iteration of that interval.

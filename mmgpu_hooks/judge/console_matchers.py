@@ -1,4 +1,4 @@
-"""Compiles the patterns of console lines, with the words that each pattern needs."""
+"""Compiles regexes of console lines, and lists words that lines need to match one."""
 
 from __future__ import annotations
 

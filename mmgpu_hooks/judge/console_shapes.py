@@ -124,7 +124,7 @@ _FLAGS = {
     'pin': r'torch/utils/data/_utils/pin_memory\.py',
     'terminal': r'/logging/__init__\.py|/tqdm/|mmengine/utils/progressbar',
 }
-"""Regex for the path of a traceback frame, by the flag that such a frame sets."""
+"""Regexes for paths of traceback frames, by the flag of `FramePath` a match sets."""
 _LIBRARY = re.compile(
     r'site-packages|dist-packages|/lib/python\d|<frozen|lib/python3|mmgpu_hooks/hooks/'
 )
@@ -152,7 +152,7 @@ _TRIGGER = any_word(
         'exception ignored in',
     }
 )
-"""Regex for words, one of which every line has that can be more than progress.
+"""Regex for words: a line without any of them only reports how far training is.
 
 Every sign's pattern, traceback and exception has one of them, in lower case.
 """

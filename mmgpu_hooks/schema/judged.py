@@ -194,9 +194,9 @@ class HostSaving:
     found: Text
     """Sentence on the host overhead that was counted, without its full stop."""
     host_s: Optional[float] = None
-    """Measured host CPU seconds of the overhead in an iteration."""
+    """Host CPU seconds per iteration, measured, of what the optimisation speeds up."""
     optimized_host_s: Optional[float] = None
-    """Host CPU seconds of the overhead in an iteration once the optimisation is on."""
+    """Host CPU seconds per iteration of what is sped up, the optimisation on."""
     most_saved_s: Optional[float] = None
     """Upper bound of the host CPU seconds that the optimisation saves per iteration.
 
