@@ -47,7 +47,7 @@ help:
 	@echo 'make bench-metric    COCO metrics on fast backends against pycocotools (15 minutes)'
 	@echo 'make bench-overhead  what the hook costs, beside TraceML (10 minutes)'
 	@echo 'make bench-predict   planted pipelines against predictions (25 minutes)'
-	@echo 'make bench-quick     the quick form of every benchmark, to see that all run (10 minutes)'
+	@echo 'make bench-quick     the quick form of every benchmark, to see that all run (25 minutes)'
 	@echo 'make bench-regret    recommended settings against all others (25 minutes)'
 	@echo 'make bench-rewrite   rewrite all configs of MMDetection (7 minutes)'
 	@echo 'make bench-rewrite-projects   rewrite all configs of six other projects of OpenMMLab (25 minutes)'

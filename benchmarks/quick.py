@@ -5,7 +5,7 @@
 A benchmark that fails does not keep the others from running. The closing table has the
 seconds and the result of each; nothing is kept. Exit codes: 0 all passed or do not run
 here, 1 one failed, 3 none failed but other programs used too much of the machine to
-judge one. About 10 minutes.
+judge one. About 25 minutes.
 """
 
 from __future__ import annotations
