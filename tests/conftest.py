@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from mmgpu_hooks.show import words
 os.environ.setdefault('OMP_NUM_THREADS', '1')
 
 pytest_plugins = ['fakes.cluster', 'fakes.nvml.fixtures', 'fakes.trials']
+
+LANGUAGE_VARIABLES = ('LANG', 'LANGUAGE', 'LC_ALL', 'LC_MESSAGES', 'MMGPU_LANG')
 
 _COLLECTED = pytest.StashKey[list[pytest.Item]]()
 
@@ -50,11 +52,25 @@ def collected(pytestconfig: pytest.Config) -> list[pytest.Item]:
     return pytestconfig.stash[_COLLECTED]
 
 
+@pytest.fixture(scope='session', autouse=True)
+def no_language() -> Iterator[None]:
+    """What is said must not depend on the language of who runs the tests.
+
+    Fixtures of a module start processes, too, before the first test has its own.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name in LANGUAGE_VARIABLES:
+            patch.delenv(name, raising=False)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def english(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is said must not depend on the language of who runs the tests."""
-    for name in ('LANG', 'LANGUAGE', 'LC_ALL', 'LC_MESSAGES', 'MMGPU_LANG'):
-        monkeypatch.delenv(name, raising=False)
+    """Each test begins in English; the language that a command sets ends with it."""
+    for name in LANGUAGE_VARIABLES:
+        # one that is not there is not put back, unless it was set before
+        monkeypatch.setenv(name, '')
+        monkeypatch.delenv(name)
     monkeypatch.setattr(words, '_wording', None)
 
 

@@ -95,14 +95,10 @@ def render_config(
 
 
 def environ() -> dict[str, str]:
-    """One thread per process; our toys importable, as a user's own modules are.
-
-    In English: the fixture of a module does not know the language of a test.
-    """
+    """One thread per process; our toys importable, as a user's own modules are."""
     path = os.pathsep.join([str(TESTS), os.environ.get('PYTHONPATH', '')])
     return {
         **os.environ,
-        'MMGPU_LANG': 'en',
         'PYTHONPATH': path.rstrip(os.pathsep),
         'OMP_NUM_THREADS': '1',
         'PYTHONUNBUFFERED': '1',
