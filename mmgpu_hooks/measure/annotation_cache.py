@@ -182,9 +182,7 @@ class CacheFolder:
         except OSError as error:
             raise _explain(path, error) from error
         try:
-            info = os.fstat(self._fd)
-            _check_own(info, path)
-            _check_writable(info, path)
+            _check_folder(os.fstat(self._fd), path)
         except BaseException:
             os.close(self._fd)
             raise
@@ -419,8 +417,7 @@ def read_use(environ: Mapping[str, str]) -> CacheUse:
         except FileNotFoundError:
             return CacheUse(str(path))
         is_there = True
-        _check_own(info, path)
-        _check_writable(info, path)
+        _check_folder(info, path)
         sizes = [file.size for file in _list_files(str(path))]
     except OSError as error:
         found = _explain(path, error)
@@ -438,9 +435,7 @@ def _find_target(link: Path) -> str | None:
     """Find the folder that a link leads to; ``None`` if it cannot be the cache's."""
     target = os.path.realpath(link)
     try:
-        info = os.stat(target)
-        _check_own(info, Path(target))
-        _check_writable(info, Path(target))
+        _check_folder(os.stat(target), Path(target))
     except FileNotFoundError:
         pass  # it is made
     except (CacheError, OSError):
@@ -459,6 +454,16 @@ def _explain(path: Path, error: OSError) -> CacheError:
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
         return CacheError(f'{path} is no folder', 'kind')
     return CacheError(f'{path}: {error.strerror or error}')
+
+
+def _check_folder(info: os.stat_result, path: Path) -> None:
+    """Check that a folder is this user's alone, and that files can be written there.
+
+    Raises:
+        CacheError: If not.
+    """
+    _check_own(info, path)
+    _check_writable(info, path)
 
 
 def _check_own(info: os.stat_result, path: Path, *, is_folder: bool = True) -> None:

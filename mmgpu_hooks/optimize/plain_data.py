@@ -1,7 +1,7 @@
 """Writes plain data as text, and pickles it; refuses objects of any other type.
 
-Text is equal only for equal values, so that it can be a part of a key. What is read
-back from a pickle can be nothing but data, whoever wrote it.
+Text is equal only for equal values, so that it can be a part of a key. A pickle is read
+back only if it holds plain data: one of another program cannot run code.
 """
 
 from __future__ import annotations

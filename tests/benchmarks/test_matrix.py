@@ -1,4 +1,4 @@
-"""What ``make matrix`` reads out of pytest's reports, and what it shows."""
+"""Tests the table of ``make matrix``: reports of pytest, known failures, pages."""
 
 from __future__ import annotations
 

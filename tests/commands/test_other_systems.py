@@ -1,4 +1,4 @@
-"""What works without Linux's modules, calls and ``/proc``, in a process of its own.
+"""Tests hook and commands in a process without Linux's modules, calls and ``/proc``.
 
 Neither Windows nor macOS: see ``fakes/other_system.py`` for what is played.
 """
@@ -22,7 +22,7 @@ WINDOWS, MACOS = 'windows', 'macos'
 
 
 class Used(NamedTuple):
-    """What a process did."""
+    """Answers and files of the process that played another system."""
 
     system: str
     found: Mapping[str, Any]
@@ -30,7 +30,7 @@ class Used(NamedTuple):
 
     @property
     def evidence(self) -> RunEvidence:
-        """Of its training with the hook."""
+        """Evidence of the process's training with the hook."""
         return evidence_of(self.folder / 'hooked')
 
 

@@ -26,7 +26,7 @@ from typing import Any
 HIDDEN = ('/proc', '/sys', '/dev/shm', '/dev/kmsg')
 """Folders and files that Linux alone has."""
 OF_PSUTIL = ('/proc', '/sys')
-"""Those that psutil reads here, where it would ask the other system by calls."""
+"""Folders that psutil reads on Linux; it asks other systems by calls instead."""
 
 IMPORTED_BEFORE = (
     'click',

@@ -1,4 +1,4 @@
-"""Which experiment trackers get a verdict, and what one that fails costs."""
+"""Tests the verdict's fields in W&B and MLflow, and trackers that fail or stand."""
 
 from __future__ import annotations
 

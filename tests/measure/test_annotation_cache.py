@@ -359,14 +359,14 @@ def test_of_two_writers_one_writes(folder, source):
 
 
 def name_part(folder: CacheFolder, pid: int, host: str | None = None) -> Path:
-    """What a writer of the same annotations is writing, or was."""
+    """Path of an unfinished cache file of the same annotations."""
     name = annotation_cache._name(KEY)
     host = host or annotation_cache._name_host()
     return folder.path / f'{name}.{host}.{pid}.aa.part'
 
 
 def refuse_locks(monkeypatch: Any, number: int) -> None:
-    """As a file system that has none."""
+    """Refuse a file lock, as a file system without locks does."""
 
     def flock(descriptor: int, operation: int) -> None:
         raise OSError(number, os.strerror(number))

@@ -127,7 +127,7 @@ def write_voc(root: Path, images: int = 12) -> Path:
 
 
 def write_lvis(path: Path, images: int = 30) -> Path:
-    """As COCO's, with what LVIS has beside: where an image came from, and negatives."""
+    """Write annotations in LVIS's format: COCO's with image sources and negatives."""
     chosen = random.Random(2)
     found = json.loads(write_coco(path, images, 2).read_text())
     found['categories'] = [{'id': n + 1, 'name': f'{n}'} for n in range(1203)]

@@ -126,7 +126,7 @@ def test_a_training_in_a_job_comments_on_it(cluster, tmp_path, options, comment,
 
 
 def read_verdicts(work_dir: Path) -> list[dict[str, Any]]:
-    """Those in the evidence so far."""
+    """Verdict records in the job's evidence so far."""
     texts = map(Path.read_text, work_dir.glob('*/vis_data/gpu_efficiency.jsonl'))
     lines = [line for text in texts for line in text.splitlines(keepends=True)]
     # the last one may be half written
