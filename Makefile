@@ -22,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: help setup demo dist docs matrix messages reference test test-slow lint clean bench-drift bench-end bench-host bench-ledger
 .PHONY: bench-holders bench-overhead bench-memory bench-memory-causes bench-metric bench-predict
 .PHONY: bench-quick bench-regret bench-runs
-.PHONY: bench-rewrite bench-rewrite-projects bench-saves bench-setup bench-start bench-tune bench-validation bench-whole bench-why
+.PHONY: bench-rewrite bench-rewrite-projects bench-saves bench-setup bench-start bench-tune bench-validation bench-whole bench-why bench-zoo
 .PHONY: gpu-check
 
 help:
@@ -59,6 +59,7 @@ help:
 	@echo 'make bench-validation planted validations, and the end after a tenth of trainings (5 minutes)'
 	@echo 'make bench-whole     trainings before and after their own advice (30 minutes)'
 	@echo 'make bench-why       planted ends of trainings, and the cause that is named (18 minutes)'
+	@echo 'make bench-zoo       four configs of MMDetection, as shipped and as recommended (30 minutes)'
 	@echo 'make gpu-check       what only a CUDA machine can show, its table kept (9 minutes)'
 	@echo 'Options: PYTHON=/path/to/python3 (3.10 to 3.13), PIP_FLAGS=...,'
 	@echo '         BENCH_FLAGS=--output keeps the table of a benchmark, --quick tries it'
@@ -182,6 +183,9 @@ bench-whole: setup
 
 bench-why: setup
 	$(BIN)/python -m benchmarks.why $(BENCH_FLAGS)
+
+bench-zoo: setup
+	$(BIN)/python -m benchmarks.zoo $(BENCH_FLAGS)
 
 # on the machine's own Python: .venv has torch for the CPU
 gpu-check:

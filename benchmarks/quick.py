@@ -48,6 +48,7 @@ BENCHMARKS = (
     'validation',
     'whole',
     'why',
+    'zoo',
 )
 LIMIT_S = 600.0
 """Seconds after which a quick run is killed and counts as failed."""

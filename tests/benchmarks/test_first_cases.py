@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import pkgutil
@@ -47,6 +48,7 @@ from benchmarks import (
     validation,
     whole,
     why,
+    zoo,
 )
 from benchmarks.gpu_check import check as gpu_check
 from benchmarks.harness import Figure
@@ -328,6 +330,29 @@ def build_why(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
     played = {name: [why.play_and_ask(why.CASES[name], folder / 'played')]}
     assert name in why.render_cases(played)
     return list(why.list_figures(played))
+
+
+def build_zoo(folder: Path, patch: pytest.MonkeyPatch) -> list[Figure]:
+    patch.setattr(zoo, 'write_demo_dataset', lambda kept, **_: kept.mkdir())
+    zoo.prepare(folder / 'zoo')
+    results = {}
+    for name, model in zoo.MODELS.items():
+        path = folder / 'zoo' / f'{name}.py'
+        loader = zoo.write_config(model, path)
+        written = Config.fromfile(path)
+        assert 'init_cfg=None' in path.read_text() or not model.pretrained
+        assert written.train_dataloader.num_workers == loader['num_workers']
+        assert written.train_dataloader.batch_size == zoo.BATCH_SIZE
+        judged = {'verdict': {'name': 'balanced'}, 'changes': []}
+        results[name] = zoo.Result(model, loader, 0.5, judged, None)
+    gain = {'value': -0.2, 'low': -0.3, 'high': -0.1}
+    name = next(iter(zoo.MODELS))
+    verified = {'gain': gain, 'predicted_gain': None}
+    results[name] = dataclasses.replace(results[name], verified=verified)
+    assert '-20 % (-30 to -10)' in zoo.render_models(results)
+    figures = list(zoo.list_figures(results))
+    assert figures[0].verdict == 'missed' and figures[0].note == name
+    return figures
 
 
 BUILDERS: dict[str, Build] = {
