@@ -27,7 +27,7 @@ from mmgpu_hooks.hooks.loop_timer import SAVE
 from mmgpu_hooks.hooks.recording import Recording
 from mmgpu_hooks.hooks.sources import Sources
 from mmgpu_hooks.judge.saves import KEPT_REFERENCES, is_reference, judge_save
-from mmgpu_hooks.measure.loader.processes import sum_workers_meanwhile
+from mmgpu_hooks.measure.loader.processes import sum_workers_activity
 from mmgpu_hooks.measure.loader.settings import read_loader_settings
 from mmgpu_hooks.measure.loop_listener import LoopListener
 from mmgpu_hooks.measure.patches import Patches
@@ -283,7 +283,7 @@ class SaveSource:
         split = split_phases(begun.stamps, end)
         whole, path = split.whole, begun.path
         after = self._sources.mark_workers()
-        workers = sum_workers_meanwhile(begun.workers, after, whole.wall_s)
+        workers = sum_workers_activity(begun.workers, after, whole.wall_s)
         around = Surroundings.read().since(begun.around, workers.cpu_s)
         # of most runners' ranks the first alone saves
         if self._runner.rank and begun.backend is None:

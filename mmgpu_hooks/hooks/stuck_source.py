@@ -110,10 +110,10 @@ class StuckSource:
 
     def _find_running(self) -> Running:
         running = self._ledger.running[-1]
-        standing = self._validation.read_standing()
-        if running is VALIDATION_PART and standing is not None:
-            usual_s = self._validation.usual_s(standing.call)
-            return Running(VALIDATION_PART, standing.since_s, usual_s, standing.call)
+        state = self._validation.read_state()
+        if running is VALIDATION_PART and state is not None:
+            usual_s = self._validation.usual_s(state.call)
+            return Running(VALIDATION_PART, state.since_s, usual_s, state.call)
         name = running if isinstance(running, str) else type(running).__name__
         usual_s = self._usual_s.get(running if is_part(running) else 'hooks')
         if usual_s is None and name in ('data_wait', 'step'):

@@ -21,7 +21,7 @@ from mmgpu_hooks.measure.ledger import summarize_durations
 from mmgpu_hooks.measure.loader.batches import TensorCount, count_tensors
 from mmgpu_hooks.measure.loader.owed import OwedBatch
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
-from mmgpu_hooks.measure.loader.processes import WorkersMark, sum_workers_meanwhile
+from mmgpu_hooks.measure.loader.processes import WorkersMark, sum_workers_activity
 from mmgpu_hooks.measure.loader.settings import read_length, read_loader_settings
 from mmgpu_hooks.measure.loop_listener import LoopListener
 from mmgpu_hooks.measure.memory import Objects, weigh_results
@@ -31,7 +31,7 @@ from mmgpu_hooks.measure.validation_parts import (
     DATA_WAIT,
     REST,
     PartCall,
-    Standing,
+    ValidationState,
     ValidationParts,
 )
 from mmgpu_hooks.schema.recorded import ValidationRecord
@@ -206,7 +206,7 @@ class ValidationSource(LoopListener):
         now = self._now
         return None if now is None else now.metrics
 
-    def read_standing(self) -> Standing | None:
+    def read_state(self) -> ValidationState | None:
         """Return a running validation's call and seconds so far; from any thread."""
         now = self._now
         return None if now is None else now.parts.read()
@@ -331,7 +331,7 @@ class ValidationSource(LoopListener):
         wall_s = after.clock_s - now.around.clock_s
         loader, workers = read_loader_settings(self._loader), self._probe.read()
         until = self._sources.mark_workers()
-        train_cpu_s = sum_workers_meanwhile(now.train_workers, until, wall_s).cpu_s
+        train_cpu_s = sum_workers_activity(now.train_workers, until, wall_s).cpu_s
         used_s, own_s = None, 0.0 if loader.num_workers == 0 else None
         if workers is not None and workers.count:
             own_s = workers.cpu_s

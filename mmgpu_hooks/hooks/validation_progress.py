@@ -7,7 +7,7 @@ from functools import partial
 
 from mmgpu_hooks.hooks.recording import Recording
 from mmgpu_hooks.measure.periodic import PeriodicThread
-from mmgpu_hooks.measure.validation_parts import PartCall, Standing
+from mmgpu_hooks.measure.validation_parts import PartCall, ValidationState
 from mmgpu_hooks.schema.recorded import ValidationProgressRecord
 
 PROGRESS_THREAD = 'mmgpu-validation'
@@ -28,24 +28,24 @@ class ProgressPace:
         self._call: PartCall | None = None
         self._since_s, self._due_s = -1.0, _CALL_S
 
-    def is_due(self, standing: Standing, now_s: float) -> bool:
+    def is_due(self, state: ValidationState, now_s: float) -> bool:
         """True if a record of the validation's progress is to be written now.
 
         Args:
-            standing: Where the validation stands.
+            state: Where the validation stands.
             now_s: By the same clock.
         """
-        if (standing.call, standing.since_s) != (self._call, self._since_s):
-            self._call, self._since_s = standing.call, standing.since_s
+        if (state.call, state.since_s) != (self._call, self._since_s):
+            self._call, self._since_s = state.call, state.since_s
             self._due_s = _CALL_S
-        pause_s = max(_PAUSE_S, _PAUSE_SHARE * standing.elapsed_s)
-        lasts_s = now_s - standing.since_s
+        pause_s = max(_PAUSE_S, _PAUSE_SHARE * state.elapsed_s)
+        lasts_s = now_s - state.since_s
         is_due = lasts_s >= self._due_s
         while self._due_s <= lasts_s:
             self._due_s *= 2
-        if not is_due and standing.elapsed_s - self._noted_s < pause_s:
+        if not is_due and state.elapsed_s - self._noted_s < pause_s:
             return False
-        self._noted_s = standing.elapsed_s
+        self._noted_s = state.elapsed_s
         return True
 
 
@@ -67,7 +67,7 @@ class ValidationProgress:
         recording: Recording,
         source: str,
         iteration: int,
-        read: Callable[[], Standing],
+        read: Callable[[], ValidationState],
         count_batches: Callable[[], int],
         batches: int | None,
         clock: Callable[[], float],
@@ -79,18 +79,18 @@ class ValidationProgress:
         self._thread = PeriodicThread(PROGRESS_THREAD, look, _LOOK_S)
 
     def _look(self) -> float:
-        standing, now_s = self._read(), self._clock()
-        if self._pace.is_due(standing, now_s):
+        state, now_s = self._read(), self._clock()
+        if self._pace.is_due(state, now_s):
             self._recording.write(
                 ValidationProgressRecord(
                     iteration=self._iteration,
-                    elapsed_s=standing.elapsed_s,
+                    elapsed_s=state.elapsed_s,
                     batches=self._count_batches(),
                     batches_in_all=self._batches,
-                    part=standing.call.part,
-                    metric=standing.call.metric,
-                    call_s=max(now_s - standing.since_s, 0.0),
-                    parts_s=standing.parts_s,
+                    part=state.call.part,
+                    metric=state.call.metric,
+                    call_s=max(now_s - state.since_s, 0.0),
+                    parts_s=state.parts_s,
                 )
             )
         return _LOOK_S

@@ -26,7 +26,7 @@ from mmgpu_hooks.judge.console_shapes import (
     ROOT_RANK,
     Kind,
     Reading,
-    look_at,
+    read_quickly,
     read_path,
     read_shape,
     shape_of,
@@ -195,12 +195,12 @@ class ConsoleLog:
     def _feed_line(self, line: int, text: str) -> None:
         self._order += 1
         shape = shape_of(text)
-        look = look_at(shape)
-        parts = look.parts
+        quick = read_quickly(shape)
+        parts = quick.parts
         if parts is None:
             if self._order - self._frame >= _NEAR:
                 self._calm += 1
-                if look.has_progress:
+                if quick.has_progress:
                     self._note_progress(line, text)
                 return
             parts = take_apart(shape)

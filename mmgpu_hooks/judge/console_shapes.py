@@ -170,7 +170,7 @@ class Parts(NamedTuple):
     """Classification of the console line's rest: without bars and rank label."""
 
 
-class Look(NamedTuple):
+class QuickReading(NamedTuple):
     """Quick classification of a console line: mere progress, or parts to be read."""
 
     parts: Parts | None
@@ -249,13 +249,13 @@ def shape_of(text: str) -> str:
 
 
 @lru_cache(maxsize=_MOST_SHAPES)
-def look_at(shape: str) -> Look:
+def read_quickly(shape: str) -> QuickReading:
     """Classify a line, given with 0 for each digit: mere progress, or parts to read."""
     may_count = _TRIGGER.search(shape.lower()) or _RAISED.search(shape)
     if may_count or ('error' in shape and _PLAIN_ERROR.search(shape)):
-        return Look(take_apart(shape), False)
+        return QuickReading(take_apart(shape), False)
     is_bar = any(mark in shape for mark in ('[', 'loss', '%', 'it/s'))
-    return Look(None, is_bar and bool(PROGRESS.search(shape)))
+    return QuickReading(None, is_bar and bool(PROGRESS.search(shape)))
 
 
 @lru_cache(maxsize=_MOST_SHAPES)

@@ -121,7 +121,7 @@ def _add(parts: Sequence[SavePhase]) -> SavePhase:
     return SavePhase(**sums)
 
 
-class Meanwhile(NamedTuple):
+class SurroundingsChange(NamedTuple):
     """Others' CPU use and memory pressure between two readings; unknown is ``None``."""
 
     memory_pressure_pct: float | None
@@ -154,7 +154,7 @@ class Surroundings(NamedTuple):
         faults = read_major_faults()
         return cls(monotonic_s(), process_cpu_s(), waited_s, busy_s, faults)
 
-    def since(self, before: Surroundings, workers_cpu_s: float | None) -> Meanwhile:
+    def since(self, before: Surroundings, workers_cpu_s: float | None) -> SurroundingsChange:
         """Return other processes' CPU and memory pressure since an earlier reading.
 
         Args:
@@ -173,7 +173,7 @@ class Surroundings(NamedTuple):
         if busy_s is not None and own_s is not None and workers_cpu_s is not None:
             # the host counts in ticks of 10 ms, we in nanoseconds
             other_s = max(busy_s - own_s - workers_cpu_s, 0.0)
-        return Meanwhile(
+        return SurroundingsChange(
             memory_pressure_pct=pressure_pct,
             major_faults=None if faults is None else int(faults),
             other_cpu_s=other_s,

@@ -30,7 +30,7 @@ DATA_WAIT, FORWARD = PartCall('data_wait'), PartCall('forward')
 RANK_WAIT, SAVE_CALL, REST = PartCall('rank_wait'), PartCall('save'), PartCall('rest')
 
 
-class Standing(NamedTuple):
+class ValidationState(NamedTuple):
     """Progress of a running validation: innermost call, and seconds so far by part."""
 
     call: PartCall
@@ -90,12 +90,12 @@ class ValidationParts:
             self.longest_s[call] = spent_s
         self._since_s = now_s
 
-    def read(self) -> Standing:
+    def read(self) -> ValidationState:
         """Return the running call, and seconds by part so far; from any thread."""
         now_s, since_s, call = self._clock(), self._since_s, self._running[-1]
         seconds = dict(self._seconds)
         seconds[call] = seconds.get(call, 0.0) + max(now_s - since_s, 0.0)
-        return Standing(call, since_s, now_s - self._began_s, _sum_parts(seconds))
+        return ValidationState(call, since_s, now_s - self._began_s, _sum_parts(seconds))
 
     def sum_up(self, wall_s: float) -> dict[str, float]:
         """Return an ended validation's seconds by part; the sum is its duration.

@@ -30,7 +30,6 @@ def count_overhead(runner: Any) -> StepOverhead:
         for param in group['params']
         if param.requires_grad
     ]
-    compiled = runner.cfg.get('compile', False)
     return StepOverhead(
         optimizer=type(optimizer).__name__,
         groups=len(groups),
@@ -48,7 +47,7 @@ def count_overhead(runner: Any) -> StepOverhead:
             if isinstance(hook, EMAHook) and hasattr(hook, 'ema_model')
         ),
         fills_new_tensors=_fills_new_tensors(),
-        is_compiled=bool(compiled),
+        is_compiled=is_compiled(runner),
         uses_tf32=(
             bool(torch.backends.cudnn.allow_tf32)
             if torch.cuda.is_available()
@@ -61,6 +60,12 @@ def count_overhead(runner: Any) -> StepOverhead:
 
 _FIRST_WITH_TF32 = (8, 0)
 """CUDA compute capability of the first GPUs with TF32 (Ampere)."""
+
+
+def is_compiled(runner: Any) -> bool:
+    """Return True if a Runner compiles the model's ``train_step`` by torch.compile."""
+    # FlexibleRunner takes it as an argument, Runner from its config alone
+    return bool(runner.cfg.get('compile') or getattr(runner, '_compile', False))
 
 
 def _read_settings(optimizer: Any, group: Any) -> str:

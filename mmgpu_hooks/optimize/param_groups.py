@@ -22,6 +22,7 @@ from mmengine.optim import OptimWrapper, OptimWrapperDict
 from torch.optim import optimizer as torch_optimizer
 
 from mmgpu_hooks.measure.patches import Patches
+from mmgpu_hooks.optimize.counts import is_compiled
 from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.optimize.several import OnFailure, Opener, Several
 from mmgpu_hooks.optimize.turns import Turns
@@ -57,10 +58,14 @@ class MergedGroups(Several):
         on_failure: Called when it cannot go on.
 
     Raises:
-        RefusalError: If no optimizer can, or none has groups to merge.
+        RefusalError: If no optimizer can, none has groups to merge, or the step is
+            compiled.
     """
 
     def __init__(self, runner: Any, on_failure: OnFailure) -> None:
+        if is_compiled(runner):
+            # into few calls already, and merged groups would be compiled to other bits
+            raise RefusalError("`compile` compiles the optimizer's step, too")
         wrapper = runner.optim_wrapper
         named = {'': wrapper}
         if isinstance(wrapper, OptimWrapperDict):

@@ -65,10 +65,10 @@ def test_the_open_call_and_its_longest_time_before_are_known(parts, clock):
     run(parts, clock, METRIC, 0.5)
     depth = parts.begin(METRIC)
     clock.turn(4.0)
-    standing = parts.read()
-    assert (standing.call, standing.elapsed_s) == (METRIC, 6.5)
-    assert clock() - standing.since_s == 4.0
-    assert standing.parts_s == {'rest': 0.0, 'metric': 6.5}
+    state = parts.read()
+    assert (state.call, state.elapsed_s) == (METRIC, 6.5)
+    assert clock() - state.since_s == 4.0
+    assert state.parts_s == {'rest': 0.0, 'metric': 6.5}
     assert parts.longest_s[METRIC] == 2.0
     parts.end(depth)
     assert parts.longest_s[METRIC] == 4.0

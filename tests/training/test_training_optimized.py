@@ -266,6 +266,26 @@ def test_what_cannot_be_used_is_said_in_a_sentence(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    'compiled',
+    [
+        {'cfg': {'compile': {'backend': 'eager'}}},
+        {'kind': FlexibleRunner, 'compile': {'backend': 'eager'}},
+    ],
+    ids=['Runner', 'FlexibleRunner'],
+)
+def test_a_step_that_is_compiled_is_left_alone(tmp_path, monkeypatch, compiled):
+    runner = run(tmp_path / 'ours', 'all', monkeypatch, **compiled)
+    (refused,) = [line for line in said(runner) if ' is not used: ' in line]
+    assert refused == (
+        "optimize=param_groups is not used: `compile` compiles the optimizer's step, "
+        'too; training goes on as it was.'
+    )
+    assert evidence_of(tmp_path / 'ours').run.overhead.is_compiled
+    run(tmp_path / 'plain', None, monkeypatch, **compiled)
+    assert is_same_training(tmp_path / 'plain', tmp_path / 'ours')
+
+
+@pytest.mark.parametrize(
     ('name', 'place'),
     [
         ('param_groups', 'mmgpu_hooks.optimize.param_groups.StepMerger._merge'),

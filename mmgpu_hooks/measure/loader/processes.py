@@ -40,7 +40,7 @@ WorkersMark = Mapping[int, WorkerTimes]
 
 
 @dataclass(frozen=True)
-class WorkersMeanwhile:
+class WorkersActivity:
     """Number of workers, mean number of busy ones, and CPU seconds, in a period."""
 
     count: int | None
@@ -50,9 +50,9 @@ class WorkersMeanwhile:
     cpu_s: float | None
 
 
-def sum_workers_meanwhile(
+def sum_workers_activity(
     before: WorkersMark | None, after: WorkersMark | None, wall_s: float
-) -> WorkersMeanwhile:
+) -> WorkersActivity:
     """Sum up the CPU seconds that workers used between two readings of their times.
 
     Those that started or ended in between are left out. A worker that waits for a
@@ -64,12 +64,12 @@ def sum_workers_meanwhile(
         wall_s: Seconds between them; above 0.
     """
     if before is None or after is None:
-        return WorkersMeanwhile(None, None, None)
+        return WorkersActivity(None, None, None)
     both = [(before[pid], after[pid]) for pid in before if pid in after]
     wanting_s, used_s = _list_grown(both, 'wanting_s'), _list_grown(both, 'cpu_s')
     is_cpu_known = len(used_s) == len(both) and before.keys() == after.keys()
     busy_s = sum(min(seconds, wall_s) for seconds in wanting_s)
-    return WorkersMeanwhile(
+    return WorkersActivity(
         count=len(both),
         busy=busy_s / wall_s if len(wanting_s) == len(both) else None,
         cpu_s=sum(used_s) if is_cpu_known else None,

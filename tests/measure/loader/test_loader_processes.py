@@ -13,9 +13,9 @@ import pytest
 from mmgpu_hooks.measure.loader import processes
 from mmgpu_hooks.measure.loader.processes import (
     WorkerProcesses,
-    WorkersMeanwhile,
+    WorkersActivity,
     WorkerTimes,
-    sum_workers_meanwhile,
+    sum_workers_activity,
     write_nice,
 )
 
@@ -36,29 +36,29 @@ def wanting(cpu_s: float | None, wanting_s: float | None) -> WorkerTimes:
         (
             {1: wanting(10.0, 20.0), 2: wanting(0.0, 0.0)},
             {1: wanting(11.0, 24.0), 2: wanting(0.5, 1.0)},
-            WorkersMeanwhile(2, 1.25, 1.5),
+            WorkersActivity(2, 1.25, 1.5),
         ),
         # a wait that began earlier fills the time and no more
-        ({1: wanting(0.0, 0.0)}, {1: wanting(0.0, 9.0)}, WorkersMeanwhile(1, 1.0, 0.0)),
+        ({1: wanting(0.0, 0.0)}, {1: wanting(0.0, 9.0)}, WorkersActivity(1, 1.0, 0.0)),
         # CPU of workers that restart is unknown
         (
             {1: wanting(1.0, 1.0), 2: wanting(1.0, 1.0)},
             {2: wanting(2.0, 2.0), 3: wanting(9.0, 9.0)},
-            WorkersMeanwhile(1, 0.25, None),
+            WorkersActivity(1, 0.25, None),
         ),
-        ({}, {}, WorkersMeanwhile(0, 0.0, 0.0)),
+        ({}, {}, WorkersActivity(0, 0.0, 0.0)),
         # what one hides is unknown of all
         (
             {1: wanting(1.0, None), 2: wanting(None, 1.0)},
             {1: wanting(2.0, 2.0), 2: wanting(1.0, 2.0)},
-            WorkersMeanwhile(2, None, None),
+            WorkersActivity(2, None, None),
         ),
     ],
 )
 def test_cpu_and_run_delay_of_workers_between_two_marks_are_summed(
     before, after, expected
 ):
-    assert sum_workers_meanwhile(before, after, 4.0) == expected
+    assert sum_workers_activity(before, after, 4.0) == expected
 
 
 @pytest.fixture
