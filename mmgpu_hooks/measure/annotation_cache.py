@@ -45,7 +45,8 @@ import numpy.typing as npt
 from mmgpu_hooks.measure.clock import read_age_s
 from mmgpu_hooks.measure.mounts import read_mount
 from mmgpu_hooks.schema.checkup import CacheFault, CacheUse
-from mmgpu_hooks.schema.figures import format_bytes
+from mmgpu_hooks.schema.errors import SaidError
+from mmgpu_hooks.schema.text import Text, phrase, quoted
 
 FOLDER_VARIABLE = 'MMGPU_CACHE'
 """Environment variable that names the folder of the annotation cache."""
@@ -72,7 +73,7 @@ _OPEN = getattr(os, 'O_NOFOLLOW', 0) | getattr(os, 'O_CLOEXEC', 0)
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-class CacheError(Exception):
+class CacheError(SaidError):
     """Raised when the annotation cache cannot be used; the text is the reason.
 
     Args:
@@ -80,7 +81,7 @@ class CacheError(Exception):
         fault: Kind of the fault, which says what mends it; ``None`` for any other.
     """
 
-    def __init__(self, reason: str, fault: CacheFault | None = None) -> None:
+    def __init__(self, reason: Text, fault: CacheFault | None = None) -> None:
         super().__init__(reason)
         self.fault = fault
 
@@ -158,7 +159,12 @@ def locate_folder(environ: Mapping[str, str]) -> Path:
     if not os.path.isabs(base):
         base = os.path.join(environ.get('HOME') or os.path.expanduser('~'), '.cache')
     if not os.path.isabs(base):
-        raise CacheError(f'no home folder is known; set {FOLDER_VARIABLE} to a folder')
+        raise CacheError(
+            phrase(
+                'no home folder is known; set {variable} to a folder',
+                variable=FOLDER_VARIABLE,
+            )
+        )
     return Path(base) / 'mmgpu_hooks' / 'annotations'
 
 
@@ -232,7 +238,9 @@ class CacheFolder:
             state = os.pread(descriptor, header.state.size, header.state.begin)
         except (_TornError, OSError) as error:
             # a disk that cannot read it any more may well write it anew elsewhere
-            raise DamagedError(f'{self.path / name} is damaged: {error}') from error
+            raise DamagedError(
+                phrase('{path} is damaged: {error}', path=self.path / name, error=error)
+            ) from error
         # what was used last goes last
         with contextlib.suppress(OSError):
             os.utime(descriptor)
@@ -269,8 +277,11 @@ class CacheFolder:
         size = sum(len(part) for part in parts)
         if size > MOST_BYTES:
             raise CacheError(
-                f'{format_bytes(size)} are more than the {format_bytes(MOST_BYTES)} '
-                'that may be kept'
+                phrase(
+                    '{needed_bytes} are more than the {most_bytes} that may be kept',
+                    needed_bytes=size,
+                    most_bytes=MOST_BYTES,
+                )
             )
         if not self._make_room(size, name):
             return False
@@ -278,8 +289,14 @@ class CacheFolder:
         free = system.f_bavail * system.f_frsize
         if free < SPARE_TIMES * size:
             raise CacheError(
-                f'{self.path} has {format_bytes(free)} free, less than {SPARE_TIMES} '
-                f'times the {format_bytes(size)} to be written'
+                phrase(
+                    '{folder} has {free_bytes} free, less than {least:d} times the '
+                    '{needed_bytes} to be written',
+                    folder=self.path,
+                    free_bytes=free,
+                    least=SPARE_TIMES,
+                    needed_bytes=size,
+                )
             )
         return self._write(name, parts)
 
@@ -450,10 +467,10 @@ def _name(key: str) -> str:
 def _explain(path: Path, error: OSError) -> CacheError:
     # a folder above may be one that this user may not search
     if error.errno == errno.ELOOP or os.path.islink(path):
-        return CacheError(f'{path} is a link', 'link')
+        return CacheError(phrase('{path} is a link', path=path), 'link')
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
-        return CacheError(f'{path} is no folder', 'kind')
-    return CacheError(f'{path}: {error.strerror or error}')
+        return CacheError(phrase('{path} is no folder', path=path), 'kind')
+    return CacheError(quoted(f'{path}: {error.strerror or error}'))
 
 
 def _check_folder(info: os.stat_result, path: Path) -> None:
@@ -474,16 +491,22 @@ def _check_own(info: os.stat_result, path: Path, *, is_folder: bool = True) -> N
     """
     is_kind = stat.S_ISDIR if is_folder else stat.S_ISREG
     if stat.S_ISLNK(info.st_mode):
-        raise CacheError(f'{path} is a link', 'link')
+        raise CacheError(phrase('{path} is a link', path=path), 'link')
     if not is_kind(info.st_mode):
-        name = 'folder' if is_folder else 'regular file'
-        raise CacheError(f'{path} is no {name}', 'kind')
+        said = phrase('{path} is no regular file', path=path)
+        if is_folder:
+            said = phrase('{path} is no folder', path=path)
+        raise CacheError(said, 'kind')
     if info.st_uid != os.geteuid():
-        reason = f'{path} belongs to another user (uid {info.st_uid})'
+        reason = phrase(
+            '{path} belongs to another user (uid {uid:d})', path=path, uid=info.st_uid
+        )
         raise CacheError(reason, 'owner')
     if info.st_mode & _OTHERS_WRITE:
         mode = stat.S_IMODE(info.st_mode)
-        reason = f'{path} may be written by others (mode {mode:04o})'
+        reason = phrase(
+            '{path} may be written by others (mode {mode:04o})', path=path, mode=mode
+        )
         raise CacheError(reason, 'mode')
 
 
@@ -495,7 +518,8 @@ def _check_writable(info: os.stat_result, path: Path) -> None:
     """
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         is_closed = info.st_mode & stat.S_IRWXU != stat.S_IRWXU
-        raise CacheError(f'{path} cannot be written', 'mode' if is_closed else None)
+        reason = phrase('{path} cannot be written', path=path)
+        raise CacheError(reason, 'mode' if is_closed else None)
 
 
 def _are_current(files: Sequence[tuple[str, int, int, int, int]]) -> bool:

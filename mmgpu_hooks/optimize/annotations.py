@@ -39,7 +39,7 @@ from mmgpu_hooks.measure.mounts import read_mount
 from mmgpu_hooks.optimize.code_state import CodeState, list_imported, read_code_state
 from mmgpu_hooks.optimize.plain_data import describe, dump_plain, load_plain
 from mmgpu_hooks.optimize.refusal import RefusalError
-from mmgpu_hooks.schema.text import Text, phrase
+from mmgpu_hooks.schema.text import Text, phrase, quoted
 from mmgpu_hooks.show.words import say
 from mmgpu_hooks.version import __version__
 
@@ -90,7 +90,9 @@ class AnnotationCache:
         try:
             self._folder: CacheFolder | None = CacheFolder(locate_folder(environ))
         except CacheError as error:
-            raise RefusalError(f'{error}; annotations are parsed') from error
+            raise RefusalError(
+                phrase('{error}; annotations are parsed', error=error)
+            ) from error
         self._path = self._folder.path
         watch.initialise_by(self._provide)
         self.changed = phrase(
@@ -105,13 +107,13 @@ class AnnotationCache:
             folder.close()
 
     @property
-    def idle_reason(self) -> str | None:
+    def idle_reason(self) -> Text | None:
         """Reason why no data set was cached or read from cache; ``None`` if one."""
         if self._is_used:
             return None
         if self._is_refused:
-            return 'no data set could be kept, for the reasons above'
-        return 'no data set of MMEngine was initialised'
+            return phrase('no data set could be kept, for the reasons above')
+        return phrase('no data set of MMEngine was initialised')
 
     def _provide(
         self, dataset: Any, found: Initialisation, parse: Callable[[], OpenedFiles]
@@ -141,10 +143,10 @@ class AnnotationCache:
 
     def _refuse(self, found: Initialisation, error: Exception) -> None:
         """Logs why a data set's parsed annotations are not cached."""
-        reason = str(error)
-        if not isinstance(error, (RefusalError, CacheError)):
-            reason = f'{type(error).__name__}: {error}'
-        found.refused, self._is_refused = reason, True
+        reason = quoted(f'{type(error).__name__}: {error}')
+        if isinstance(error, (RefusalError, CacheError)):
+            reason = error.said
+        found.refused, self._is_refused = str(reason), True
         self._say(
             phrase(
                 'GPUEfficiencyHook: annotations of {data_set} are parsed and not kept: '
@@ -173,7 +175,10 @@ class AnnotationCache:
         is_inside = root and Path(os.path.realpath(root)) in (own, *own.parents)
         if is_inside or beside in (folder, os.path.dirname(folder)):
             raise RefusalError(
-                f'{self._path} lies beside the data: set MMGPU_CACHE to another folder'
+                phrase(
+                    '{folder} lies beside the data: set MMGPU_CACHE to another folder',
+                    folder=self._path,
+                )
             )
         before, kind = list_attributes(dataset), type(dataset)
         code = read_code_state(kind)
@@ -212,19 +217,27 @@ class AnnotationCache:
         """Stores parsed annotations, and maps them into the data set from the cache."""
         assert self._folder is not None
         if opened.lists_folders:
-            raise RefusalError('it reads what is in a folder, which may change')
+            raise RefusalError(
+                phrase('it reads what is in a folder, which may change')
+            )
         if opened.starts_others:
-            raise RefusalError('it starts threads or processes, whose files are unseen')
+            raise RefusalError(
+                phrase('it starts threads or processes, whose files are unseen')
+            )
         if opened.misses_files:
-            raise RefusalError('it looks for a file that is not there, and may come')
+            raise RefusalError(
+                phrase('it looks for a file that is not there, and may come')
+            )
         if read_code_state(type(dataset)).digest != plan.code.digest:
             # what is mapped would leave that out
-            raise RefusalError('parsing it changes its class, or a value of a module')
+            raise RefusalError(
+                phrase('parsing it changes its class, or a value of a module')
+            )
         stamps = dict(opened.stamps)
         file = os.path.abspath(dataset.ann_file)
         stamps.setdefault(file, read_stamp(file))
         if any(read_stamp(path) != stamp for path, stamp in stamps.items()):
-            raise RefusalError('a file changed while it was read')
+            raise RefusalError(phrase('a file changed while it was read'))
         mount = read_mount(os.path.realpath(file))
         is_remote = mount is not None and mount.is_network
         grain_s = _NETWORK_GRAIN_S if is_remote else _GRAIN_S
@@ -286,12 +299,16 @@ def check_settled(stamp: FileStamp, grain_s: float) -> None:
     changed_s, written_s = read_age_s(stamp.ctime_ns), read_age_s(stamp.mtime_ns)
     if changed_s <= -grain_s:
         raise RefusalError(
-            f'{stamp.path} was changed {-changed_s:.0f} s ahead of the clock of this '
-            'host, and so a next change may go unseen: set the clock of this host, or '
-            'of the one that has the file'
+            phrase(
+                '{path} was changed {ahead_s:.0f} s ahead of the clock of this host, '
+                'and so a next change may go unseen: set the clock of this host, or '
+                'of the one that has the file',
+                path=stamp.path,
+                ahead_s=-changed_s,
+            )
         )
     if changed_s < grain_s or abs(written_s) < grain_s:
-        raise RefusalError('a file changed a moment ago')
+        raise RefusalError(phrase('a file changed a moment ago'))
 
 
 def check_dataset(dataset: Any) -> None:
@@ -303,18 +320,26 @@ def check_dataset(dataset: Any) -> None:
     kind = type(dataset)
     method = kind.full_init
     if (method.__module__, method.__qualname__) not in _KNOWN_INITS:
-        raise RefusalError(f'{kind.__name__} initialises itself in a way of its own')
+        raise RefusalError(
+            phrase('{kind} initialises itself in a way of its own', kind=kind.__name__)
+        )
     for name in _PLAIN_METHODS:
         if getattr(kind, name) is not getattr(BaseDataset, name):
-            raise RefusalError(f'{kind.__name__} has a {name} of its own')
+            raise RefusalError(
+                phrase('{kind} has a {name} of its own', kind=kind.__name__, name=name)
+            )
     if dataset.serialize_data is not True:
-        raise RefusalError('its samples are Python objects (serialize_data=False)')
+        raise RefusalError(
+            phrase('its samples are Python objects (serialize_data=False)')
+        )
     backend = getattr(dataset, 'backend_args', None)
     if backend and dict(backend) != {'backend': 'local'}:
-        raise RefusalError('its files are read by another backend (backend_args)')
+        raise RefusalError(
+            phrase('its files are read by another backend (backend_args)')
+        )
     file = dataset.ann_file
     if not isinstance(file, (str, os.PathLike)) or not os.path.isfile(file):
-        raise RefusalError('its annotations are in no file of this host')
+        raise RefusalError(phrase('its annotations are in no file of this host'))
 
 
 def list_attributes(dataset: Any) -> dict[str, str]:
@@ -330,7 +355,9 @@ def list_attributes(dataset: Any) -> dict[str, str]:
         try:
             texts[name] = describe(value)
         except RefusalError as error:
-            raise RefusalError(f'its {name} has {error}') from None
+            raise RefusalError(
+                phrase('its {name} has {error}', name=name, error=error)
+            ) from None
     return texts
 
 
@@ -380,7 +407,7 @@ def take_state(dataset: Any, before: Mapping[str, str]) -> bytes:
         RefusalError: If one is no plain data.
     """
     if dataset.data_list:
-        raise RefusalError('it keeps samples as Python objects, too')
+        raise RefusalError(phrase('it keeps samples as Python objects, too'))
     own = {
         name: value for name, value in vars(dataset).items() if name not in _NOT_KEPT
     }

@@ -24,6 +24,7 @@ from typing import Any
 
 from mmgpu_hooks.optimize.plain_data import count_values, describe
 from mmgpu_hooks.optimize.refusal import RefusalError
+from mmgpu_hooks.schema.text import phrase
 
 _MOST_OBJECTS = 20_000
 """Maximum number of objects that a class's code may reach; beyond, it is refused."""
@@ -170,7 +171,7 @@ class _Reader:
             return
         self._values += count_values(value, _MOST_VALUES)
         if self._values > _MOST_VALUES:
-            raise RefusalError('its code uses too much to follow it')
+            raise RefusalError(phrase('its code uses too much to follow it'))
         try:
             self._say('value', describe(value))
             return
@@ -180,7 +181,7 @@ class _Reader:
         self._say('object', str(number))
         if number == len(self._found):
             if number >= _MOST_OBJECTS:
-                raise RefusalError('its code uses too much to follow it')
+                raise RefusalError(phrase('its code uses too much to follow it'))
             self._found.append((value, names))
 
     def _read_object(self, value: Any, names: frozenset[str]) -> None:

@@ -21,6 +21,7 @@ from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.optimize.several import OnFailure, Opener, Several
 from mmgpu_hooks.optimize.turns import Turns
 from mmgpu_hooks.schema.recorded import SparedTime
+from mmgpu_hooks.schema.text import phrase
 
 Formula = Callable[[Any, int, list[Any], list[Any]], None]
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -67,7 +68,7 @@ class ListedAverages(Several):
     def __init__(self, runner: Any, on_failure: OnFailure) -> None:
         hooks = [hook for hook in runner.hooks if isinstance(hook, EMAHook)]
         if not hooks:
-            raise RefusalError('no EMAHook averages the model')
+            raise RefusalError(phrase('no EMAHook averages the model'))
         super().__init__(
             Opener('', partial(ListedAverage, hook.ema_model, on_failure))
             for hook in hooks
@@ -114,15 +115,21 @@ class ListedAverage:
         name = f'{kind.__module__}.{kind.__qualname__}'
         lacking = [call for call in _CALLS if not hasattr(torch, call)]
         if lacking:
-            raise RefusalError(f'this PyTorch has no torch.{lacking[0]}')
+            raise RefusalError(
+                phrase('this PyTorch has no torch.{name}', name=lacking[0])
+            )
         if name not in FORMULAS:
-            raise RefusalError(f'{name} is no average whose formula is known')
+            raise RefusalError(
+                phrase('{name} is no average whose formula is known', name=name)
+            )
         own = kind.update_parameters
         if (
             own is not BaseAveragedModel.update_parameters
             or 'update_parameters' in vars(ema)
         ):
-            raise RefusalError(f'something else stands in for updates of {name}')
+            raise RefusalError(
+                phrase('something else stands in for updates of {name}', name=name)
+            )
         self._ema, self._formula = ema, FORMULAS[name]
         self._on_failure = on_failure
         self._lists: _Lists | None = None
@@ -132,7 +139,9 @@ class ListedAverage:
         self._patches = Patches()
         self._patches.set(ema, 'update_parameters', self)
         count = len(ema.avg_parameters)
-        self.changed = f'{kind.__name__} averages {count} tensors by lists'
+        self.changed = phrase(
+            '{kind} averages {tensors} by lists', kind=kind.__name__, tensors=count
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (self._ema, 'update_parameters')
@@ -154,8 +163,12 @@ class ListedAverage:
             self._formula(ema, int(ema.steps), listed, sources)
             if not all(map(torch.equal, singles, listed)):
                 raise RefusalError(
-                    f'{type(ema).__name__} computes other bits over lists of {dtype} '
-                    f'on {device}'
+                    phrase(
+                        '{kind} computes other bits over lists of {dtype} on {device}',
+                        kind=type(ema).__name__,
+                        dtype=str(dtype),
+                        device=str(device),
+                    )
                 )
 
     def __call__(self, model: Any) -> None:
@@ -230,7 +243,9 @@ def _make_lists(ema: Any, model: Any) -> _Lists:
             continue
         source = found[name]
         if id(source) not in own:
-            raise RefusalError(f'{name} is made anew for each state of the model')
+            raise RefusalError(
+                phrase('{name} is made anew for each state of the model', name=name)
+            )
         # a tensor that stands under several names is averaged once for each
         storage = average.untyped_storage().data_ptr()
         turn = turns[storage] = turns.get(storage, 0) + 1
@@ -266,7 +281,10 @@ class _Sorted:
         is_plain = {type(average), type(source)} <= set(_PLAIN)
         if kinds[0] != kinds[1] or not is_plain:
             raise RefusalError(
-                f'the average of {name} is of another device, type or shape'
+                phrase(
+                    'the average of {name} is of another device, type or shape',
+                    name=name,
+                )
             )
         # else all of a list would go the way of tensors that differ
         is_laid_out_alike = average.stride() == source.stride()

@@ -16,6 +16,7 @@ from mmgpu_hooks.judge.host_costs import ADDED_VALUE_S
 from mmgpu_hooks.measure.histories import HistoryMeter
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema.recorded import SparedTime
+from mmgpu_hooks.schema.text import phrase
 
 _LEAST_SPARE, _MOST_SPARE = 1024, 131_072
 """Smallest and largest number of spare values added to a full scalar history.
@@ -51,9 +52,10 @@ class GrowingHistories:
             if type(buffer) is HistoryBuffer:
                 GrowingHistory.adopt(buffer)
         longest = max((len(buffer.data[0]) for buffer in buffers), default=0)
-        self.changed = (
-            f'histories of scalars, of which the longest has {longest} values, are no '
-            'longer copied for each new value'
+        self.changed = phrase(
+            'histories of scalars, of which the longest has {longest} values, are no '
+            'longer copied for each new value',
+            longest=longest,
         )
 
     @property

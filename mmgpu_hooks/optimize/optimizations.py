@@ -11,7 +11,7 @@ from mmgpu_hooks.measure.dataset_start import DatasetWatch
 from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.schema.figures import format_change
 from mmgpu_hooks.schema.recorded import SparedTime
-from mmgpu_hooks.schema.text import phrase
+from mmgpu_hooks.schema.text import Text, phrase, quoted
 from mmgpu_hooks.show.words import say
 
 _CLASSES = {
@@ -28,7 +28,7 @@ _CLASSES = {
 class Optimization(Protocol):
     """Interface of an active optimisation of a training."""
 
-    changed: str
+    changed: Text
     """Text for the log on what the optimisation changes in the training."""
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ class Optimizations:
         """Ends the annotation cache if it was of no use, once data sets are built."""
         name = 'annotations'
         if not self._has_data_sets:
-            self._refuse(name, 'the data sets were built before')
+            self._refuse(name, phrase('the data sets were built before'))
             return
         active: Any = self._on.get(name)
         reason = None if active is None else active.idle_reason
@@ -126,7 +126,9 @@ class Optimizations:
         running = getattr(loop.dataloader, '_iterator', None)
         # iteration-based loops start workers in their constructor
         if running is not None or hasattr(loop, 'dataloader_iterator'):
-            self._refuse('small_tensors', 'the workers were started before')
+            self._refuse(
+                'small_tensors', phrase('the workers were started before')
+            )
         else:
             self.begin_loader(loop.dataloader)
 
@@ -136,33 +138,35 @@ class Optimizations:
             begin = getattr(module, _CLASSES[name])
             self._on[name] = begin(*given)
         except RefusalError as refusal:
-            self._refuse(name, str(refusal))
+            self._refuse(name, refusal.said)
         except Exception as error:  # noqa: BLE001, training must not see it
             self._give_up(name, error)
         else:
-            self._say(name, f'on: {self._on[name].changed}.')
-
-    def _say(self, name: str, sentence: str) -> None:
-        self._logger.info(
-            say(
-                phrase(
-                    'GPUEfficiencyHook: optimize={name} is {sentence}',
-                    name=name,
-                    sentence=sentence,
-                )
+            said = phrase(
+                'GPUEfficiencyHook: optimize={name} is on: {changed}.',
+                self._on[name],
+                name=name,
             )
-        )
+            self._logger.info(say(said))
 
-    def _refuse(self, name: str, reason: str) -> None:
-        self.refused[name] = reason
-        self._say(name, f'not used: {reason}; training goes on as it was.')
+    def _refuse(self, name: str, reason: Text) -> None:
+        self.refused[name] = str(reason)
+        said = phrase(
+            'GPUEfficiencyHook: optimize={name} is not used: {reason}; training goes '
+            'on as it was.',
+            name=name,
+            reason=reason,
+        )
+        self._logger.info(say(said))
 
     def _give_up(self, name: str, error: Exception) -> None:
         """Switches off an optimisation that failed, with one warning."""
         active = self._on.pop(name, None)
-        text = ' '.join(str(error).split())
-        is_known = isinstance(error, RefusalError)
-        reason = text if is_known else f'{type(error).__name__}: {text}'
+        if isinstance(error, RefusalError):
+            reason = error.said
+        else:
+            words = ' '.join(str(error).split())
+            reason = quoted(f'{type(error).__name__}: {words}')
         self._logger.warning(
             say(
                 phrase(

@@ -27,6 +27,7 @@ from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.optimize.several import OnFailure, Opener, Several
 from mmgpu_hooks.optimize.turns import Turns
 from mmgpu_hooks.schema.recorded import SparedTime
+from mmgpu_hooks.schema.text import Text, phrase
 
 Group = dict[str, Any]
 
@@ -65,14 +66,14 @@ class MergedGroups(Several):
     def __init__(self, runner: Any, on_failure: OnFailure) -> None:
         if is_compiled(runner):
             # into few calls already, and merged groups would be compiled to other bits
-            raise RefusalError("`compile` compiles the optimizer's step, too")
+            raise RefusalError(phrase("`compile` compiles the optimizer's step, too"))
         wrapper = runner.optim_wrapper
         named = {'': wrapper}
         if isinstance(wrapper, OptimWrapperDict):
-            named = {f'{name}: ': each for name, each in wrapper.items()}
+            named = dict(wrapper.items())
         super().__init__(
-            Opener(prefix, functools.partial(StepMerger, each, on_failure))
-            for prefix, each in named.items()
+            Opener(name, functools.partial(StepMerger, each, on_failure))
+            for name, each in named.items()
         )
 
 
@@ -105,19 +106,31 @@ class StepMerger:
         groups = optimizer.param_groups
         kinds = {self._settings(group) for group in groups}
         if len(kinds) == len(groups):
-            raise RefusalError(f'no two of {len(groups)} parameter groups are alike')
+            raise RefusalError(
+                phrase(
+                    'no two of {group_count} parameter groups are alike',
+                    group_count=len(groups),
+                )
+            )
         _prove(optimizer)
         self._quick = QuickGroups(groups)
         self._patches = Patches()
         self._patches.set(optimizer, 'step', self._make_step())
-        self.changed = (
-            f'the step of {type(optimizer).__name__} takes {len(groups)} parameter '
-            f'groups as {len(kinds)}'
+        facts = dict(
+            kind=type(optimizer).__name__,
+            group_count=len(groups),
+            merged_count=len(kinds),
+        )
+        self.changed = phrase(
+            'the step of {kind} takes {group_count} parameter groups as {merged_count}',
+            **facts,
         )
         if _uses_card(optimizer):
-            self.changed += (
-                ', and uses up to one copy of the parameters more of the card while '
-                'it runs'
+            self.changed = phrase(
+                'the step of {kind} takes {group_count} parameter groups as '
+                '{merged_count}, and uses up to one copy of the parameters more of the '
+                'card while it runs',
+                **facts,
             )
 
     def _make_step(self) -> Callable[..., Any]:
@@ -192,8 +205,11 @@ class StepMerger:
             for device, size in _weigh(self._optimizer).items():
                 if _spare_bytes(device) < size:
                     raise RefusalError(
-                        f'the memory of {device} is full but for less than one copy '
-                        'of the parameters'
+                        phrase(
+                            'the memory of {device} is full but for less than one copy '
+                            'of the parameters',
+                            device=str(device),
+                        )
                     )
 
     @property
@@ -208,23 +224,25 @@ class StepMerger:
         self._quick.close()
 
 
-def _why_not(wrapper: Any) -> str | None:
+def _why_not(wrapper: Any) -> Text | None:
     """Says why an optimizer cannot step over merged parameter groups; else ``None``."""
     # Apex puts other tensors into the groups
     is_apex = any(kind.__name__ == 'ApexOptimWrapper' for kind in type(wrapper).__mro__)
     if not isinstance(wrapper, OptimWrapper) or is_apex:
-        return f'{type(wrapper).__name__} is no wrapper whose steps were tried'
+        return phrase(
+            '{kind} is no wrapper whose steps were tried', kind=type(wrapper).__name__
+        )
     optimizer = wrapper.optimizer
     name = type(optimizer).__name__
     if name not in MERGEABLE or type(optimizer) is not getattr(torch.optim, name):
-        return f'{name} is no optimizer whose steps were tried'
+        return phrase('{name} is no optimizer whose steps were tried', name=name)
     if 'step' in vars(optimizer):
-        return f'something else stands in for the step of {name}'
+        return phrase('something else stands in for the step of {name}', name=name)
     for group in optimizer.param_groups:
         if group.get('differentiable') or group.get('capturable'):
-            return 'a parameter group is differentiable or capturable'
+            return phrase('a parameter group is differentiable or capturable')
         if any(isinstance(group[key], torch.Tensor) for key in optimizer.defaults):
-            return 'a setting of a parameter group is a tensor'
+            return phrase('a setting of a parameter group is a tensor')
     return None
 
 
@@ -302,8 +320,13 @@ def _prove(optimizer: Any) -> None:
                 stepper.step()
         if not all(map(torch.equal, single, together)):
             raise RefusalError(
-                f'{type(optimizer).__name__} steps over several tensors of {dtype} on '
-                f'{device} to other bits than over each alone'
+                phrase(
+                    '{kind} steps over several tensors of {dtype} on {device} to other '
+                    'bits than over each alone',
+                    kind=type(optimizer).__name__,
+                    dtype=str(dtype),
+                    device=str(device),
+                )
             )
 
 

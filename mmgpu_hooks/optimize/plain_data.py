@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from mmgpu_hooks.optimize.refusal import RefusalError
+from mmgpu_hooks.schema.text import phrase
 
 _PLAIN = (list, dict, set, frozenset, tuple, int, float, str, bytes, bool, complex)
 """Types that count as plain data; a pickle may hold the type itself, too."""
@@ -49,7 +50,9 @@ def describe(value: Any) -> str:
         return f'Path({os.fspath(value)!r})'
     if isinstance(value, np.generic):
         return f'{kind.__name__}({value!r})'
-    raise RefusalError(f'a {kind.__name__}, which is no plain data')
+    raise RefusalError(
+        phrase('a {kind}, which is no plain data', kind=kind.__name__)
+    )
 
 
 def count_values(value: Any, most: int) -> int:
@@ -101,7 +104,9 @@ class _PlainPickler(pickle.Pickler):
         is_numpys = callable(value) and value.__module__ in _NUMPY_MODULES
         if is_plain or is_numpys:
             return NotImplemented
-        raise RefusalError(f'it keeps a {kind.__name__}, which is no plain data')
+        raise RefusalError(
+            phrase('it keeps a {kind}, which is no plain data', kind=kind.__name__)
+        )
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -114,5 +119,7 @@ class _PlainUnpickler(pickle.Unpickler):
         )
         is_array = module in _NUMPY_MODULES and name in _NUMPY_NAMES
         if not (is_builtin or is_collection or is_array):
-            raise RefusalError(f'what is kept has a {module}.{name}')
+            raise RefusalError(
+                phrase('what is kept has a {kind}', kind=f'{module}.{name}')
+            )
         return super().find_class(module, name)

@@ -61,7 +61,10 @@ class SampledResume:
         self._drawn = getattr(self._live, '_send_idx', 0)
         if self._drawn >= self._count:
             raise RefusalError(
-                f'workers have loaded the {self._count} batches to skip already'
+                phrase(
+                    'workers have loaded the {batches} to skip already',
+                    batches=self._count,
+                )
             )
         self._on_failure = on_failure
         self._failure: Exception | None = None
@@ -267,19 +270,27 @@ def count_skipped(loop: Any) -> int:
         RefusalError: If none, or not in the way of MMEngine's own loop.
     """
     if isinstance(loop, EpochBasedTrainLoop):
-        raise RefusalError('a loop by epochs resumes between two, and skips nothing')
+        raise RefusalError(
+            phrase('a loop by epochs resumes between two, and skips nothing')
+        )
     if not isinstance(loop, IterBasedTrainLoop):
-        raise RefusalError(f'{type(loop).__name__} is no iteration-based loop')
+        raise RefusalError(
+            phrase('{kind} is no iteration-based loop', kind=type(loop).__name__)
+        )
     if not loop.iter:
-        raise RefusalError('training starts at its first iteration')
+        raise RefusalError(phrase('training starts at its first iteration'))
     if hasattr(loop, 'fast_forward_on_resume'):
-        raise RefusalError('this MMEngine skips without loading by itself')
+        raise RefusalError(phrase('this MMEngine skips without loading by itself'))
     if type(loop).run is not IterBasedTrainLoop.run:
-        raise RefusalError(f'{type(loop).__name__} runs in a way of its own')
+        raise RefusalError(
+            phrase('{kind} runs in a way of its own', kind=type(loop).__name__)
+        )
     wrapper = getattr(loop, 'dataloader_iterator', None)
     known = getattr(mmengine_loops, '_InfiniteDataloaderIterator', None)
     if known is None or type(wrapper) is not known:
-        raise RefusalError(f'its batches come from a {type(wrapper).__name__}')
+        raise RefusalError(
+            phrase('its batches come from a {kind}', kind=type(wrapper).__name__)
+        )
     return int(loop.iter)
 
 
@@ -292,20 +303,31 @@ def check_iterator(iterator: Any, loader: Any) -> None:
     single = torch_loader._SingleProcessDataLoaderIter
     several = torch_loader._MultiProcessingDataLoaderIter
     if type(iterator) not in (single, several):
-        raise RefusalError(f"{type(iterator).__name__} is no iterator of PyTorch's own")
+        raise RefusalError(
+            phrase(
+                "{kind} is no iterator of PyTorch's own", kind=type(iterator).__name__
+            )
+        )
     names = _NAMES if type(iterator) is single else (*_NAMES, *_WORKER_NAMES)
     missing = [name for name in names if not hasattr(iterator, name)]
     if missing:
-        raise RefusalError(f'the iterators of this PyTorch have no {missing[0]}')
+        raise RefusalError(
+            phrase('the iterators of this PyTorch have no {name}', name=missing[0])
+        )
     if iterator._dataset_kind == torch_loader._DatasetKind.Iterable:
-        raise RefusalError('an IterableDataset has no sampler')
+        raise RefusalError(phrase('an IterableDataset has no sampler'))
     if not getattr(loader, 'in_order', True):
-        raise RefusalError('the loader gives batches out of order (in_order=False)')
+        raise RefusalError(
+            phrase('the loader gives batches out of order (in_order=False)')
+        )
     for sampler in (loader.batch_sampler, *_list_samplers(loader)):
         if sampler is not None and not _draws_by_itself(sampler):
             raise RefusalError(
-                f'{type(sampler).__name__} may draw its order from random numbers that '
-                'loading draws from, too'
+                phrase(
+                    '{kind} may draw its order from random numbers that loading draws '
+                    'from, too',
+                    kind=type(sampler).__name__,
+                )
             )
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.schema.recorded import SparedTime
+from mmgpu_hooks.schema.text import Text, phrase
 
 OnFailure = Callable[[Exception], None]
 """Callback that is called with the exception by which an optimisation failed."""
@@ -15,7 +16,7 @@ OnFailure = Callable[[Exception], None]
 class Part(Protocol):
     """Interface of an optimisation that is on for one object, such as one optimizer."""
 
-    changed: str
+    changed: Text
     """Text for the log on what the optimisation changed."""
 
     @property
@@ -27,10 +28,10 @@ class Part(Protocol):
 
 
 class Opener(NamedTuple):
-    """Function that starts the optimisation of one object, and a prefix for its log."""
+    """Function that starts the optimisation of one object, and the object's name."""
 
-    prefix: str
-    """Prefix for the optimisation's log texts; empty if there is a single object."""
+    name: str
+    """Name of the optimised object for the log; empty if there is a single object."""
     open: Callable[[], Part]
 
 
@@ -46,16 +47,19 @@ class Several:
 
     def __init__(self, openers: Iterable[Opener]) -> None:
         self._parts: list[Part] = []
-        said = []
+        outcomes: list[Text] = []
         for opener in openers:
             try:
                 part = opener.open()
             except RefusalError as refusal:
-                said.append(f'{opener.prefix}{refusal}')
+                outcome = refusal.said
             else:
                 self._parts.append(part)
-                said.append(f'{opener.prefix}{part.changed}')
-        self.changed = '; '.join(said)
+                outcome = part.changed
+            if opener.name:
+                outcome = phrase('{name}: {outcome}', name=opener.name, outcome=outcome)
+            outcomes.append(outcome)
+        self.changed = phrase('{outcomes:;}', outcomes=outcomes)
         """Text for the log on what was optimised in each object, or why not."""
         if not self._parts:
             raise RefusalError(self.changed)

@@ -20,6 +20,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 from mmgpu_hooks.measure.loader.batches import SMALL_BYTES
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.optimize.refusal import RefusalError
+from mmgpu_hooks.schema.text import phrase
 
 MOST_BYTES = SMALL_BYTES
 """Size in bytes of the largest tensor that a worker sends within the message.
@@ -78,17 +79,23 @@ class SmallTensors:
 
     def __init__(self, loader: Any, on_failure: Callable[[Exception], None]) -> None:
         if not getattr(loader, 'num_workers', 0):
-            raise RefusalError('no worker sends batches')
+            raise RefusalError(phrase('no worker sends batches'))
         if not isinstance(loader, torch.utils.data.DataLoader):
-            raise RefusalError(f'{type(loader).__name__} is no DataLoader of PyTorch')
+            raise RefusalError(
+                phrase('{kind} is no DataLoader of PyTorch', kind=type(loader).__name__)
+            )
         if not _is_count_known():
-            raise RefusalError('this PyTorch does not say who else uses a tensor')
+            raise RefusalError(
+                phrase('this PyTorch does not say who else uses a tensor')
+            )
         self._patches = Patches()
         init = ByValueInit(loader.worker_init_fn)
         self._patches.set(loader, 'worker_init_fn', init)
-        self.changed = (
-            f'workers send tensors of at most {MOST_BYTES} bytes within their message, '
-            f'and arrays from {LEAST_BYTES} bytes on through shared memory'
+        self.changed = phrase(
+            'workers send tensors of at most {most:d} bytes within their message, and '
+            'arrays from {least:d} bytes on through shared memory',
+            most=MOST_BYTES,
+            least=LEAST_BYTES,
         )
 
     def close(self) -> None:

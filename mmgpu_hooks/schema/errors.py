@@ -5,7 +5,7 @@ from __future__ import annotations
 from mmgpu_hooks.schema.text import Text, quoted
 
 
-class _SaidError(Exception):
+class SaidError(Exception):
     """Base of the errors whose message is one sentence for the user."""
 
     @property
@@ -15,12 +15,12 @@ class _SaidError(Exception):
         return quoted(words if isinstance(words, str) else str(words))
 
 
-class UserError(_SaidError):
+class UserError(SaidError):
     """Error in the user's input: says what was expected and found, and what to do.
 
     The exit code is 2.
     """
 
 
-class NoPredictionError(_SaidError):
+class NoPredictionError(SaidError):
     """Error if a training cannot be predicted: says what is missing, and what helps."""
