@@ -1,1 +1,1 @@
-"""Judges a training in child processes that this training starts."""
+"""Finds what slows or stops a training, mostly in child processes of that training."""

@@ -1,4 +1,4 @@
-"""Programs of child processes that read a run's evidence and print a judgement.
+"""Programs of child processes that judge a run or tune its loader by its evidence file.
 
 That of the end writes one config, too; that of every hour the job's comment. That which
 tunes answers questions, as long as it is asked.
@@ -81,7 +81,7 @@ def judge_while_training(evidence: str, parent: int, is_commented: bool) -> None
 
 
 def tune_while_training(evidence: str, parent: int) -> None:
-    """Reads questions on loader settings from stdin, and prints an answer to each.
+    """Answers questions on the best loader settings, read from stdin, during training.
 
     Args:
         evidence: Of rank 0.

@@ -31,9 +31,9 @@ from mmgpu_hooks.schema.text import phrase
 OpenExecutor = Callable[[], AbstractContextManager[Executor]]
 
 _MOST_AHEAD = 256
-"""Maximum number of runs given to the executor at one time, done ones not counted."""
+"""Maximum number of runs that are submitted to the executor and not judged yet."""
 _MOST_ATTEMPTS = 3
-"""Maximum number of executors in a row that break before any of them judged a run."""
+"""Maximum number of successive executors tried if each breaks before judging a run."""
 _NICE = 10
 """Nice value of the processes that judge runs, as a login host has many users."""
 

@@ -1,4 +1,4 @@
-"""Chooses the rank by whose evidence a run is judged at the end of training.
+"""Chooses the rank whose evidence file is used to judge a run at training's end.
 
 Both read no more than that takes a second or two, and judge the same rank.
 """

@@ -1,4 +1,4 @@
-"""``mmgpu compare``: finds which of two runs is slower, and in which part."""
+"""``mmgpu compare``: compares the iteration times of two runs, in whole and by part."""
 
 from __future__ import annotations
 

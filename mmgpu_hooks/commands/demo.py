@@ -40,7 +40,7 @@ from mmgpu_hooks.show.tuning import list_tuned
 from mmgpu_hooks.show.words import say
 
 _DATA_ROOT = Path('data/demo')
-"""Path of the demo's data set, relative to its configs, as they name it."""
+"""Path of the demo's data set from the folder of its configs, as written in them."""
 _ONE_THREAD = {'OMP_NUM_THREADS': '1', 'MKL_NUM_THREADS': '1'}
 """Environment variables, with values, that limit a train step to one CPU core.
 
@@ -130,7 +130,7 @@ def show_gain(before: Path, after: Path) -> bool:
 
 
 def describe_tuned(before: Path, after: Path, tuned: Path) -> str:
-    """Phrases how long the demo's self-tuned training took, next to the two others.
+    """Returns a text that compares the demo's self-tuned training with its other two.
 
     Args:
         before: Work folder of the training with the poor setting.

@@ -26,7 +26,7 @@ _WHOLE = r'[+-]?\d{1,18}'
 SLURM = 'slurm'
 """Name of the click parameter that holds the value of ``--slurm``."""
 TYPED_WORDS = 'mmgpu_hooks.words'
-"""Key in click's ``ctx.meta`` of the command line words as they were typed."""
+"""Key in click's ``ctx.meta`` under which the typed command line words are stored."""
 
 
 class SeveralOption(click.Option):

@@ -39,13 +39,13 @@ class ReadRun:
 
     files: RunFiles
     run: Run
-    """Evidence of the rank to judge, with the other ranks' evidence."""
+    """Data recorded by the rank to judge, along with the other ranks' data."""
     ranks: RanksSummary | None
     """Comparison of the run's ranks; ``None`` for a run with one rank."""
 
     @property
     def notes(self) -> Iterator[Text]:
-        """Sentences on older runs, unread ranks, lost sources, and a missing end."""
+        """Sentences on gaps in the data: older runs, unread ranks, no end record."""
         yield from self.run.notes
         if self.ranks is not None:
             yield from self.ranks.notes
@@ -84,14 +84,14 @@ class FoundRun(NamedTuple):
 
     files: RunFiles
     run: Run
-    """Evidence of the run's rank 0."""
+    """Data that rank 0 of the folder's newest run recorded in its evidence file."""
 
 
 class PooledRuns(NamedTuple):
     """Newest runs of several folders, and step time and memory fitted to them."""
 
     newest: ReadRun
-    """Latest of the runs, the only one that is judged."""
+    """Latest of the folders' newest runs; no other run is judged."""
     pool: RunPool
     """Step time and memory fitted to the runs of the same training and host."""
     notes: tuple[str, ...]

@@ -143,7 +143,7 @@ def run(is_module: bool, program: Sequence[str], **arguments: Any) -> NoReturn:
 
 
 def _complete(program: Sequence[str], is_module: bool) -> list[str]:
-    """Returns the command line to start: scripts and modules run by this Python."""
+    """Returns the user's command line, with this Python before a script or module."""
     name, *words = program
     if is_module:
         if not name:

@@ -236,7 +236,7 @@ class Filters:
         return day is not None and day >= self.since
 
     def keep_verdict(self, row: RunRow) -> bool:
-        """True if a run's row passes the filter by verdict, or there is none."""
+        """True if a run's row has one of the wanted verdicts, or all are wanted."""
         return not self.verdicts or row.verdict in self.verdicts
 
 
@@ -357,7 +357,7 @@ def _to_text(path: str) -> str:
 
 
 def _with_hours(row: RunRow, duration_s: float, device: str) -> RunRow:
-    """Adds hours of training and of GPUs to a run's row that has no verdict."""
+    """Adds training hours and GPU hours to a table row of a run without verdict."""
     hours = duration_s / 3600
     gpu_hours = 0.0 if device == 'cpu' else hours * max(row.ranks or 1, 1)
     return replace(row, training_hours=hours, gpu_hours=gpu_hours)
@@ -386,7 +386,7 @@ def judge_rows(
     open_executor: Callable[[], AbstractContextManager[Executor]],
     on_progress: OnProgress,
 ) -> list[RunRow]:
-    """Judges the rows' runs without a verdict; a run that fails gets the reason."""
+    """Judges runs whose table rows lack a verdict; adds verdicts, or error reasons."""
     from mmgpu_hooks.adviser.many_runs import judge_all
 
     # one whose first line is damaged has no start, and cannot be judged

@@ -81,7 +81,7 @@ def run_as_job(
     options: Sequence[str],
     count_cpus: Callable[[], int | None],
 ) -> int:
-    """Submits a command as a SLURM job, or finds that job; returns its exit code.
+    """Runs a command as a SLURM job or follows its unfinished one; returns exit code.
 
     Args:
         name: Of the command.
@@ -184,7 +184,7 @@ def render_script(command: Sequence[str], words: Sequence[str], folder: Path) ->
 
 
 def _find_job(job_name: str) -> str | None:
-    """Returns the number of the user's unfinished job of a name, or ``None``."""
+    """Finds the number of the user's unfinished SLURM job of a given name, if any."""
     states = 'PENDING,CONFIGURING,RUNNING,SUSPENDED'
     words = ('squeue', '-h', '-u', str(os.getuid()), '-n', job_name, '-t', states)
     found = _expect_answer(_call(*words, '-o', '%A')).split()
@@ -333,7 +333,7 @@ class _Watch:
         return self.is_forgotten or self.state in _ENDED
 
     def hurry(self) -> None:
-        """Makes the next call of `ask` ask SLURM without waiting."""
+        """Makes the next call of `ask` query SLURM at once, although not yet due."""
         self._due_s = 0.0
 
     def ask(self) -> None:

@@ -1,4 +1,4 @@
-"""Adds to an answer the ways to switch ``optimize`` on and to measure its gain."""
+"""Adds to advice how to switch the hook's ``optimize`` on, and to measure its gain."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LISTED = 'custom_hooks.'
 
 
 def with_lines(answer: Answer, files: RunFiles, config: Path | None = None) -> Answer:
-    """Adds to an answer the command lines that switch ``optimize`` on and measure it.
+    """Adds to advice commands that switch the hook's ``optimize`` on and measure it.
 
     Args:
         answer: What is recommended.

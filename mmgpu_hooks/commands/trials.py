@@ -1,4 +1,4 @@
-"""Loads configs and runs plans of trials for the commands that train."""
+"""Loads configs and runs short trainings (trials) for the commands that train."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import phrase
 
 _ENDLESS = 10**6
-"""Number of epochs or iterations that is more than any trial trains."""
+"""Number of epochs or iterations that no trial (short training) ever reaches."""
 
 
 def read_trainable_config(path: Path) -> FlatConfig:
@@ -53,7 +53,7 @@ def expect_training(path: Path, config: FlatConfig) -> None:
 
 
 def lengthen(config: FlatConfig) -> dict[str, Any]:
-    """Config settings, by dotted key, that set a trial's length far beyond its end."""
+    """Config settings (max epochs or iterations) that let a trial train endlessly."""
     keys = (('train_cfg', 'max_epochs'), ('train_cfg', 'max_iters'))
     return {'.'.join(key): _ENDLESS for key in keys if config.get(key)}
 
@@ -76,6 +76,6 @@ def choose_folder(
 def train(
     plan: Plan, store: TrialStore | None = None, *, max_seconds: float = float('inf')
 ) -> Outcome:
-    """Runs a plan of trials with a progress bar; returns the outcome."""
+    """Runs an experiment's trainings with a progress bar; returns the outcome."""
     with show_progress() as on_progress:
         return run_plan(plan, store, max_seconds=max_seconds, on_progress=on_progress)

@@ -56,7 +56,7 @@ class _Side:
 
 @dataclass(frozen=True)
 class _Known:
-    """Settings and expectations of a verification, known before its trainings run."""
+    """Facts on two compared trainings known before they run, such as settings."""
 
     before: Mapping[str, Any]
     """Settings of the first training that differ in the second, by dotted key."""
@@ -66,13 +66,13 @@ class _Known:
     predicted_gain: float | None = None
     """Predicted gain in images/s (0.1 is 10 %); ``None`` without a prediction."""
     batches_per_epoch: int | None = None
-    """Number of batches per epoch of the verified run; ``None`` without a run."""
+    """Number of batches per epoch in the run under test; ``None`` for configs."""
     other_work: tuple[str, ...] = ()
     untrained: tuple[str, ...] = ()
     notes: tuple[Text, ...] = ()
 
     def add_to(self, measured: Verification, folder: Path) -> Verification:
-        """Returns a verification's measured result with settings and prediction added.
+        """Returns a comparison's measured result with settings and prediction added.
 
         Args:
             measured: What the trainings showed.
@@ -103,11 +103,11 @@ class _Trainings:
 
     sides: tuple[_Side, _Side]
     parent: Path
-    """Path of the folder in which a folder for the trials is made."""
+    """Path of the folder that gets a subfolder for the two compared trainings."""
     known: _Known
     keeps_hook: bool = False
     cpus: int | None = None
-    """Number of CPUs per rank of the run to verify; ``None`` for configs."""
+    """Number of CPUs per rank of the run under test; ``None`` for configs."""
 
     def count_cpus(self) -> int:
         """Number of CPUs to request in SLURM: the run's, else most workers plus one."""
@@ -332,7 +332,7 @@ def _read_recommendation(
 
 
 def _find_cpus(run: Run) -> int | None:
-    """Number of CPUs per rank of a run, as if srun had not bound it to fewer."""
+    """Number of CPUs that a run had per rank, srun's narrower CPU binding ignored."""
     host = run.meta.host
     cores = host.mended_cores or host.usable_cores
     return None if cores is None else max(math.ceil(cores), 1)
@@ -409,7 +409,7 @@ def _read_settings(
 def _know_difference(
     sides: tuple[_Side, _Side], difference: ConfigDifference
 ) -> _Known:
-    """Returns facts on a verification of two configs: the settings that differ."""
+    """Returns the known facts on two configs to be compared: differing settings."""
     before, after = sides
     return _Known(
         before=difference.before,
@@ -424,7 +424,7 @@ def _know_difference(
 def _expect_difference(
     name: str, difference: ConfigDifference, *, allow_equal: bool
 ) -> None:
-    """Raises a `UserError` if two configs do not differ in what a trial trains.
+    """Raises a `UserError` if no difference between two configs affects how they train.
 
     Raises:
         UserError: If nothing differs that is trained, and it was not asked for.

@@ -125,7 +125,7 @@ def _find_error_of_loader(config: FlatConfig, loader: str) -> str | None:
 
 
 def _wait_at_most(seconds: float) -> None:
-    """Polls a pipe with data, to see if the system can wait for so many seconds.
+    """Polls a pipe that has data, to test if the system accepts a timeout this long.
 
     Raises:
         OverflowError: If the operating system cannot wait for so long.

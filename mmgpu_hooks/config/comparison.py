@@ -37,7 +37,7 @@ _NOT_TRAINED: tuple[KeyPath, ...] = (
     # MMEngine puts its CheckpointHook there
     ('default_hooks', 'checkpoint'),
 )
-"""Config keys with no effect on a trial, which neither validates nor resumes.
+"""Config keys that do not affect a short training without validation or resuming.
 
 Validation, tests, saves, and where it logs."""
 _WORK: dict[KeyPath, str] = {
@@ -50,7 +50,7 @@ _WORK: dict[KeyPath, str] = {
     ('train_dataloader', 'batch_sampler'): 'sampler',
     ('train_dataloader', 'collate_fn'): 'pipeline',
 }
-"""Names of what decides the work of an iteration, such as batch size, by config key."""
+"""Names of settings that change an iteration's work, such as batch size, by key."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class ConfigDifference:
 
     Containers and code are written as a string: ``[Resize, PackDetInputs]``."""
     untrained: tuple[str, ...]
-    """Differing keys with no effect on a trial, which neither validates nor saves."""
+    """Differing keys that do not affect a short training without validation."""
     other_work: tuple[str, ...]
-    """Names of what differs in the work of an iteration, such as ``batch size``."""
+    """Names of differences that change an iteration's work, such as ``batch size``."""
     is_of_our_hook: bool
     """True if only one config has GPUEfficiencyHook, or its arguments differ."""
 
@@ -128,7 +128,7 @@ def _is_spelling(path: KeyPath, old: object, new: object) -> bool:
 
 
 def _is_shown_by_items(path: KeyPath, before: FlatConfig, after: FlatConfig) -> bool:
-    """Returns True if two containers differ only in items that are listed, too."""
+    """Returns True if the listed items already show how two containers differ."""
     found = [config[path] for config in (before, after) if path in config]
     containers = [value for value in found if isinstance(value, Container)]
     if len(containers) < len(found):

@@ -188,7 +188,7 @@ def _edit_variable(
 def _edit_value(
     module: Module, place: SettingPlace, path: KeyPath, value: SettingValue
 ) -> Edit:
-    """Replaces a setting's value, ``2`` or ``2 * n``, by a literal; ``n`` is kept."""
+    """Replaces a setting's value (such as ``2`` or ``2 * n``) by a literal."""
     note = None
     if not is_literal(place.node):
         was = ' '.join(module.code(place.node).split())
@@ -239,7 +239,7 @@ class Layout:
         return Entry(entry.key, entry.value, stop, comma, gap)
 
     def insert(self, place: int, code: str) -> Replacement:
-        """Makes the edit that adds an entry to a dict, formatted like the others."""
+        """Makes the edit that adds an entry to a dict, in the style of its entries."""
         if not self.slots:
             return Replacement(self.stop, self.stop, code)
         left = self.slots[place - 1]

@@ -250,7 +250,7 @@ def _phrase(error: BaseException) -> str:
 
 
 def read_drift(config: Path, copy: Path) -> Text | None:
-    """Sentence on how a config's loaders differ from those in its run's copy of it.
+    """Sentence on how a config's DataLoaders differ from the copy that its run kept.
 
     Args:
         config: The config as it is on disk now.
@@ -371,7 +371,7 @@ def list_differences(before: FlatConfig, after: FlatConfig) -> list[KeyPath]:
 
 
 def is_same(left: object, right: object) -> bool:
-    """Returns True if two config values have equal type and value (code: origin)."""
+    """Returns True if two values of loaded configs have equal type and content."""
     if left is right:
         return True
     if type(left) is not type(right):

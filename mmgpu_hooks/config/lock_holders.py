@@ -101,7 +101,7 @@ def _list_own() -> Iterator[psutil.Process]:
 
 
 def _shares(pid: int, lock: re.Pattern[str]) -> bool:
-    """Returns True if a process has the same open folder inherited, and so its lock.
+    """Returns True if a process holds a folder's lock, taken by itself or inherited.
 
     The one that took it may have ended since, and left the folder to its children.
     """

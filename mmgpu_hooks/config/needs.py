@@ -89,7 +89,7 @@ def read_open_files_limit(config: Mapping[str, Any]) -> int:
 
 
 def find_unregistered(config: Mapping[str, Any], place: KeyPath) -> bool:
-    """Returns True if MMEngine does not know the ``type`` that names our hook.
+    """Returns True if MMEngine cannot resolve a config's ``type`` of GPUEfficiencyHook.
 
     A name without its package is known only after the package was imported.
 

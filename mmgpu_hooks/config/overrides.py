@@ -48,7 +48,7 @@ class Override:
     config: FlatConfig
     """Loaded config with the changed settings, merged by MMEngine."""
     unknown: tuple[str, ...]
-    """Asked keys that were not in the config and may be read by nothing."""
+    """Requested keys that the config lacked and that perhaps no code will read."""
 
 
 def override_settings(
@@ -94,7 +94,7 @@ def override_settings(
 
 
 def _is_known(config: FlatConfig, dotted: str, value: SettingValue) -> bool:
-    """Returns True if a config has a key; False if it has not, but could have it.
+    """Returns True if a config has a key, False if the key could be added to it.
 
     Raises:
         RefusedError: If it cannot have it, or the key is a misspelt one.

@@ -1,4 +1,4 @@
-"""Rewrites settings of a config file and proves the result: the functions to call.
+"""Rewrites settings of a config file, and proves by loading that only they changed.
 
 Everything is proven in memory first; the target then appears in one atomic step
 or not at all.
@@ -116,7 +116,7 @@ class RewriteOutcome:
     """Sentences for the user about the rewrite."""
 
     cfg_options: str | None = None
-    """Options of ``tools/train.py`` that change the original config alike.
+    """Options of ``tools/train.py`` with the same effect as the config rewrite.
 
     Quoted for a shell; ``None`` where nothing changes."""
 
@@ -455,7 +455,7 @@ class _Job:
     def _prove_disabled(
         self, before: FlatConfig, expected: FlatConfig, text: str
     ) -> list[KeyPath] | None:
-        """Loads an edited config; ``None`` if as expected, else our hooks in it."""
+        """Returns ``None`` if an edit removed only GPUEfficiencyHook, else its keys."""
         try:
             after = self._load(text)
         except RefusedError:
@@ -552,7 +552,7 @@ class _Job:
             ) from error
 
     def _allow_own_name(self, before: FlatConfig, after: FlatConfig) -> None:
-        """Takes the new file's name in ``work_dir`` as expected; refuses it elsewhere.
+        """Accepts a copy's new file name in ``work_dir``; refuses it in other values.
 
         Raises:
             RefusedError: If MMEngine fills the file's name into another value.

@@ -16,7 +16,7 @@ from typing import Any
 from mmgpu_hooks.config.hook_arguments import check_argument
 
 RUN = 'MMGPU_RUN'
-"""Environment variable with the arguments of a hook added to each MMEngine training.
+"""Environment variable with arguments for the hook that every MMEngine training gets.
 
 Every one of them then has the hook; the variable holds its arguments, as JSON."""
 DISABLE = 'MMGPU_DISABLE'

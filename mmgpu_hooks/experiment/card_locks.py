@@ -49,7 +49,7 @@ _NO_LOCKS = errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP
 
 
 def read_locks(cards: Sequence[Card]) -> list[Card]:
-    """Adds the reason to GPUs that another process has locked, without locking any.
+    """Marks GPUs that another process has locked as not usable; locks no GPU itself.
 
     Args:
         cards: Of :func:`mmgpu_hooks.experiment.cards.judge_cards`.

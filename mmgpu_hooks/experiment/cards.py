@@ -15,7 +15,7 @@ from mmgpu_hooks.schema.text import phrase
 
 VARIABLE = 'CUDA_VISIBLE_DEVICES'
 _SAME_MEMORY = 0.02
-"""Largest difference in free memory (share of it) that does not affect GPUs' order."""
+"""Difference in free memory (0.02 is 2 %) up to which GPUs count as equally free."""
 
 
 @dataclass(frozen=True)

@@ -374,7 +374,7 @@ def _read_plan(config: Mapping[str, Any], work_dir: Folder) -> LoaderPlan | None
 
 
 def _read_measured(plan: LoaderPlan, work_dir: Folder) -> LoaderPlan | None:
-    """Adds a batch's bytes as a work_dir's last run of that batch size measured."""
+    """Adds bytes per batch, measured by a work_dir's last run, to loader facts."""
     # one that does not answer would be waited for
     if not work_dir.is_answering:
         return None

@@ -47,7 +47,7 @@ class Turn:
     """One training of an experiment's plan: its trial, iterations and time limit."""
 
     name: str
-    """Name of the trial that the training becomes, unique in the experiment's plan."""
+    """Name of the training and its stored trial, unique in the experiment's plan."""
     spec: TrialSpec
     blocks: tuple[int, ...]
     """Number of iterations of each block; a report is sent at the end of a block.
@@ -68,7 +68,7 @@ class Turn:
     title: str = ''
     """Name of the training in the progress bar; empty is the same as `name`."""
     role: TrialRole | None = None
-    """Role of the trial in a comparison of two sides; ``None`` without a comparison."""
+    """Role in a comparison of two trainings, such as warm-up; ``None`` without one."""
 
 
 class Plan:
@@ -113,7 +113,7 @@ class Outcome:
 
     trials: tuple[Trial, ...]
     seconds: float = 0.0
-    """Seconds that this start of the experiment took."""
+    """Seconds that the experiment took since its latest start."""
     is_interrupted: bool = False
     is_late: bool = False
     """True if the experiment was cut short by its time limit."""
@@ -144,7 +144,7 @@ class OtherLoad:
         return _CpuReading(monotonic_s(), read_busy_s() - self._read_own_s())
 
     def read_cores(self) -> float | None:
-        """Returns the mean number of cores that others used since construction."""
+        """Mean number of cores that other programs used since construction."""
         now = self._read()
         passed_s = now.clock_s - self._begin.clock_s
         used_s = now.others_s - self._begin.others_s

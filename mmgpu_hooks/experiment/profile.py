@@ -25,7 +25,7 @@ UNPROFILED = (
     WARM_UP,
     *(PLAIN,) * 4,
 )
-"""Kind of each iteration before profiled ones: warm-up, plain or with optimisations.
+"""Kinds of the iterations before the profiled ones: warm-up, plain, optimised.
 
 Their order lets a drift of the machine cancel out."""
 MOST_PROFILE_BYTES = 2**20
@@ -83,7 +83,7 @@ class StepSummary:
 
 
 def count_iterations(profiled: int) -> int:
-    """Number of iterations that profiling takes, with those before profiled ones."""
+    """Number of iterations to train for a profile, unprofiled first ones included."""
     return len(UNPROFILED) + 1 + profiled
 
 

@@ -54,7 +54,7 @@ _ALIKE = 2
 """Number of a sweep's first trials that end it if all fail with the same error."""
 _LEAST_INTERVAL = 10
 _BLOCK_S = 1.0
-"""Approximate seconds of training from one judging of a sweep's trial to the next."""
+"""Approximate seconds that a sweep's trial trains between checks if it may end."""
 
 
 def list_settings(
@@ -125,7 +125,7 @@ class SweepPlan(Plan):
     """Absolute path of the sweep's folder."""
     settings: Sequence[SweepSetting]
     measure_s: float
-    """Seconds of training after the warm-up, when a trial ends at the latest.
+    """Seconds of training after warm-up at which a sweep's trial ends, if not earlier.
 
     It has three log intervals or more by then."""
     whole_s: float
@@ -238,7 +238,7 @@ class SweepPlan(Plan):
         )
 
     def _add(self, planned: IntervalPlan, progress: Progress) -> int:
-        """Number of iterations for a trial to train until judged again, 0 for none."""
+        """Number of iterations for a trial to train next; 0 to end the trial."""
         iter_s = estimate_iter(read_trial_run(progress.folder), planned.warm_up)
         is_late = iter_s is not None and progress.measured_s >= self.measure_s
         if is_iter_settled(iter_s) or is_late:

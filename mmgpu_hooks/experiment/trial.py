@@ -240,16 +240,16 @@ class Progress:
     first_block_s: float | None = None
     """Seconds from the trial's start to the end of its first block of iterations."""
     save_error: str | None = None
-    """Error with which the trial's last checkpoint saves ended the training."""
+    """Error that ended the training during the trial's final checkpoint saves."""
 
     @property
     def measured_s(self) -> float:
-        """Seconds from the first block's end until now; 0 before that end."""
+        """Seconds since the trial's first block of iterations ended; 0 before."""
         return 0.0 if self.first_block_s is None else self.seconds - self.first_block_s
 
     @property
     def measured(self) -> int:
-        """Number of measured iterations, those between final saves not counted."""
+        """Number of iterations timed in the trial's blocks, final saves excluded."""
         return sum(len(block.seconds) for block in self.blocks)
 
     def add(self, event: TrialEvent) -> None:

@@ -101,7 +101,7 @@ class TrialHook(Hook):
         self._left = 1
         self._last_saves, self._save_gap = last_saves, save_gap
         self._until_save: int | None = None
-        """Number of iterations to the next final save; ``None`` before those."""
+        """Number of iterations to the next save after the last block, else ``None``."""
         self._last_s: float | None = None
         self._seconds: list[float] = []
         self._starts: list[int] = []

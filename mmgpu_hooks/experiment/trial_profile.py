@@ -37,10 +37,10 @@ _REPLACED = {'param_groups': 'optimizer step', 'ema': 'average'}
 _OF_HOOKS = {EMAHook: 'average', ParamSchedulerHook: 'schedulers'}
 """Part of an iteration to which a hook's CPU time counts, by the hook's class."""
 _MAIN = 'forward and backward'
-"""Name of the part of a train step that remains without its other timed parts."""
+"""Name for the part of a train step left after subtracting its other timed parts."""
 _END = len(names.UNPROFILED) - names.UNPROFILED[::-1].index(names.OPTIMIZED)
 _BEGIN = names.UNPROFILED.index(names.OPTIMIZED) - 2
-"""Index of the iteration at which optimisations are switched on; at `_END`, off.
+"""Index of the iteration at which the profiled trial switches optimisations on.
 
 The first two with them make lists and are a warm-up."""
 
@@ -91,7 +91,7 @@ class HostClock:
                 self._now_s[within] -= spent_s
 
     def end_iteration(self, way: str) -> None:
-        """Ends an iteration; stores its CPU seconds by part, under its kind ``way``."""
+        """Stores the CPU seconds by part of an ended iteration of the kind ``way``."""
         self._parts_s[way].append(self._now_s)
         self._now_s = defaultdict(float)
 
@@ -155,7 +155,7 @@ class ProfileHook(Hook):
         self._sent: HostParts = {}
 
     def before_train(self, runner: Any) -> None:
-        """Adds labels for a step's calls to the trace, when all models are there."""
+        """Labels the train step's calls in the profiler's trace, once models exist."""
         from torch.profiler import profile, schedule
 
         model, optim = runner.model, runner.optim_wrapper
@@ -214,7 +214,7 @@ class ProfileHook(Hook):
     def after_train_iter(
         self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
-        """Ends the iteration for `HostClock`, the sum of CPU seconds by part."""
+        """Ends an iteration in the sums of CPU seconds by part (`HostClock`)."""
         done = len(self._seconds) - 1
         is_profiled = done >= len(names.UNPROFILED)
         self._host.end_iteration(
@@ -229,7 +229,7 @@ class ProfileHook(Hook):
         self._optimizations.close()
 
     def _time_batch(self, batch: Any) -> None:
-        """Measures CPU seconds to send and receive a batch, if workers load."""
+        """Measures CPU seconds to send a batch as a worker does, and to receive it."""
         if not getattr(self._runner.train_dataloader, 'num_workers', 0):
             return
         try:

@@ -59,7 +59,7 @@ _RESUMED = 2
 
 @dataclass
 class VerifyPlan(Plan):
-    """Plan that trains two sides of a comparison in turns, a block of iterations each.
+    """Plan that runs two compared trainings alternately, a block of iterations each.
 
     Both trainings live until the end, and one is held while the other trains; where
     memory does not hold both, each block is a training of its own.
@@ -215,11 +215,11 @@ class _BlockPlan(NamedTuple):
 
 
 class _MeasuredTrial(NamedTuple):
-    """Trial of one block that was trained to its end, with its side and its times."""
+    """Completed block of one of two compared trainings, with its iteration times."""
 
     trial: Trial
     side: str
-    """Side of the comparison that the block belongs to, one of :data:`SIDES`."""
+    """Name of the compared training that the block is of, one of :data:`SIDES`."""
     figures: BlockFigures
 
 
@@ -231,7 +231,7 @@ def _is_short_of_memory(trial: Trial) -> bool:
 
 @dataclass(frozen=True)
 class _SideFigures:
-    """Mean iteration times and speed of one side, over its measured blocks."""
+    """Mean iteration times and speed of one of two compared trainings."""
 
     steady_s: float
     """Mean seconds of an iteration that does not start an epoch."""
@@ -253,7 +253,7 @@ class _Blocks:
     """True if all blocks of iterations were trained to their ends."""
 
     def list_figures(self, side: str) -> list[BlockFigures]:
-        """Returns iteration times and batch size of each measured block of one side."""
+        """Returns iteration times and batch size of a training's measured blocks."""
         return [block.figures for block in self.measured if block.side == side]
 
     @property
@@ -278,7 +278,7 @@ class _Blocks:
         return paired_gain(before, after)
 
     def summarize(self, side: str, pairs: int) -> _SideFigures:
-        """Averages one side's iteration seconds over its first ``pairs`` blocks."""
+        """Averages a training's iteration seconds over its first ``pairs`` blocks."""
         found = self.list_figures(side)
         starts = [start_s for figures in found for start_s in figures.starts_s]
         steady_s = statistics.fmean(figures.steady_s for figures in found[:pairs])
@@ -311,7 +311,7 @@ def _sort(trials: Sequence[Trial]) -> _Blocks:
 
 
 def _invert(speed_up: Estimate | None) -> Estimate | None:
-    """Converts a relative gain in iterations/s to that of the time per iteration."""
+    """Converts a relative change of iterations/s to one of seconds per iteration."""
     if speed_up is None:
         return None
     # the shortest time is the highest speed

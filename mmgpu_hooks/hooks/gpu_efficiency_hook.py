@@ -170,7 +170,7 @@ class GPUEfficiencyHook(Hook):
     added_by: str | None = None
     """Command (``mmgpu run``) that added the hook; ``None`` if the user did."""
     before_hook_s: Mapping[str, float] | None = None
-    """Seconds by part of the start, from process start to the hook's creation."""
+    """Seconds of each part of startup, from process start to the hook's creation."""
     command_arguments: Mapping[str, Any] | None = None
     """Hook arguments given to ``mmgpu run``, by name; ``None`` without it."""
 
@@ -358,7 +358,7 @@ class GPUEfficiencyHook(Hook):
         return start is not None and start.switch.take_back(error)
 
     def _book_teardown(self) -> AbstractContextManager[Any]:
-        """Context that books its time on the ledger as end of replaced workers."""
+        """Context whose time is recorded as spent on ending replaced workers."""
         if self._recorder is None:
             return contextlib.nullcontext()
         return self._recorder.book_teardown()
@@ -438,7 +438,7 @@ class GPUEfficiencyHook(Hook):
             self._start_account = self._guard.run(ACCOUNT_SOURCE, self._follow_start)
 
     def _let_go(self) -> None:
-        """Close the train loader's probe, as this hook will not record the training."""
+        """Stop measuring and optimising, as this hook will not record training."""
         self._end_optimizations()
         self.end_start()
         probe, self._probe = self._probe, None

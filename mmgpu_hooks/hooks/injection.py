@@ -73,7 +73,7 @@ def _inject_into(kind: Any, arguments: Mapping[str, Any], began_s: float) -> Non
 
 
 def _provide_hook(runner: Any, arguments: Mapping[str, Any]) -> Any:
-    """Add GPUEfficiencyHook to a Runner, or give ``mmgpu run``'s arguments to its own.
+    """Add GPUEfficiencyHook to a Runner, or pass new arguments to its existing one.
 
     Hooks are judged once they are built, so every spelling of a config counts.
 
@@ -119,7 +119,7 @@ def _provide_hook(runner: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 def _watch_building(runner: Any, arguments: Mapping[str, Any]) -> Any:
-    """Begin to watch a Runner for standstills while it is built, if ranks are several.
+    """Begin to watch a Runner's construction for standstills, if ranks are several.
 
     Returns:
         What ends with it; ``None`` where nothing is watched.
@@ -169,7 +169,7 @@ class _Start:
         self._patches.set(kind, '__init__', __init__)
 
     def take(self) -> dict[str, float] | None:
-        """Return the seconds from process start until now, by part of the start; once.
+        """Return the seconds of each part of startup until now; ``None`` if repeated.
 
         ``None`` in a forked child, and from the second call on.
         """

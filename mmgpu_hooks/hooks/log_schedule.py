@@ -15,7 +15,7 @@ MOST_ITERATIONS = 10_000
 """Longest log interval, in iterations, whose iteration times are kept one by one."""
 
 MOST_SKIPPED = 64
-"""Maximum number of iterations from one summation of the time ledger to the next."""
+"""Maximum number of iterations from one summing up of recorded times to the next."""
 
 
 class Due(NamedTuple):
@@ -80,7 +80,7 @@ class LogSchedule:
         return Due(is_logged, iterations >= min(self.interval, self._most))
 
     def find_next(self, batch_idx: int, iterations: int) -> int:
-        """Return the batch index of the next iteration that may end a line or interval.
+        """Return the next batch index at which a log line or interval end may be due.
 
         Args:
             batch_idx: Of the iteration that :meth:`is_due` was called for.

@@ -66,13 +66,13 @@ FOLLOWING: Mapping[str, str] = {
 }
 
 IDLE_POINTS = {'before_train_iter': '_before_iter', 'after_train_iter': '_after_iter'}
-"""Hook points in an iteration, each with the `Hook` method called there in turn."""
+"""Hook methods around an iteration, each with the `Hook` method that it calls."""
 
 PointCalls = Mapping[str, tuple[Callable[[], Any], ...]]
 """Type: functions to call after all hooks of a hook point, by name of the point."""
 
 _Point = tuple[Collection[type], Optional[str], tuple[Callable[[], Any], ...]]
-"""Type: of one hook point, the hooks to skip, the part that follows, and callbacks.
+"""Type: plan for one hook point: hooks to skip, next timed part, and callbacks.
 
 A plain tuple: it is taken apart at each hook point of each iteration."""
 
@@ -237,7 +237,7 @@ def find_idle_hooks(runner: Any) -> dict[str, set[type]]:
 
 
 def _calls(function: Any) -> tuple[str, ...] | None:
-    """Return the names that a hook method of MMEngine's uses; ``None`` for others."""
+    """Return the names used in a hook method's code; ``None`` if not MMEngine's own."""
     code = getattr(function, '__code__', None)
     if code is None or os.path.join('mmengine', 'hooks') not in code.co_filename:
         return None
@@ -320,14 +320,14 @@ class LoopTimer:
 
 
 def loading_cpu_clock(loader: Any) -> Callable[[], float]:
-    """Return the CPU clock for waits: the thread's, or the process's if it loads."""
+    """Return the CPU clock for data waits: the process's if it has no workers."""
     # without workers the loading has threads of its own (OpenCV, torch)
     loads_itself = getattr(loader, 'num_workers', None) == 0
     return process_cpu_s if loads_itself else thread_cpu_s
 
 
 class _WaitClock(NamedTuple):
-    """CPU clock for waits for batches, and at every how many waits to read it."""
+    """CPU clock for data waits, and the mean number of waits between readings."""
 
     cpu_s: Callable[[], float]
     every: int

@@ -35,7 +35,7 @@ Each takes 60 us. The pause is never more than a twentieth of the time so far.""
 _PERIOD_SCARCE_S = 0.5
 """Longest time in seconds between two readings of free memory below 20 %."""
 _LOW_SHARE, _SCARCE_SHARE, _SOON_S = 0.05, 0.2, 30.0
-"""Limits for low memory: free share (0 to 1), and with it seconds until it is gone.
+"""Limits of low memory: free share; or higher share, with seconds until it is gone.
 
 Low is below 5 % free, or below 20 % that are gone in 30 s."""
 _CALM_SHARE, _AGAIN_S = 0.25, 600.0

@@ -50,7 +50,7 @@ class RankWaits:
         self._has_answered = False
 
     def ask(self, record: StuckRecord, waited_s: float) -> bool | None:
-        """True if no rank that this rank waits for still works; False if one does.
+        """Return False while a rank that this rank waits for still works; else True.
 
         Args:
             record: Where this rank stands. One in no collective waits for nobody: it is

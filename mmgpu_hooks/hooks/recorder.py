@@ -84,7 +84,7 @@ class Recorder(LoopListener):
         self._publisher = ScalarPublisher(runner.message_hub, hook.scalar_names)
         self._patches = Patches()
         self._due_at = 0
-        """Batch index of the next iteration that may end a log line or interval."""
+        """Batch index at which a log line or interval end may next be due."""
         self._start = runner.iter
         self._saves = 0
         """Number of checkpoint saves up to the last log interval's record."""
@@ -175,7 +175,7 @@ class Recorder(LoopListener):
 
     @contextlib.contextmanager
     def book_teardown(self) -> Iterator[None]:
-        """Context that books its time on the ledger as end of replaced workers."""
+        """Context whose time is recorded as spent on ending replaced workers."""
         self._guard.run('ledger', self._ledger.push, 'teardown')
         try:
             yield
@@ -383,7 +383,7 @@ class Recorder(LoopListener):
                 self._recording.write_reason(UnknownRecord, source, reason)
 
     def note_source_off(self, source: str, reason: str) -> None:
-        """End the use of a source that was switched off, and record why."""
+        """Stop using a source of measured values that failed, and record why."""
         if source in ('ledger', 'interval'):
             # stamps that are not taken must not grow
             self._timer.stop()

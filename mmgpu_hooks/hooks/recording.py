@@ -110,7 +110,7 @@ class Recording:
         """Number of iterations of training up to the end of the last record."""
         self.epoch = runner.epoch + 1
         self.epoch_start = self.start = self.recorded
-        """Number of iterations done at the epoch's begin; `start` is at training's."""
+        """Number of training iterations done when the present epoch began."""
 
     @property
     def iteration(self) -> int:

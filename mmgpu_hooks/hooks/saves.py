@@ -85,7 +85,7 @@ class _Save:
         return read_thread_times()
 
     def _note(self, function: Callable[..., None], *args: Any) -> None:
-        """Call a function for this save, if it is the saving thread that calls."""
+        """Call a measuring function, but only in the thread that makes the save."""
         if threading.get_ident() == self._thread:
             self._guard.run(SAVES_SOURCE, function, *args)
 
@@ -169,7 +169,7 @@ class WaitsAfterSaves:
             self._events.append(event)
 
     def add_waits(self, waits: Sequence[float], firsts: Collection[int] = ()) -> None:
-        """Sort the next iterations' data waits into those after a save, and usual.
+        """Add data waits of the next iterations: as usual ones, or as after a save.
 
         Args:
             waits: Seconds, one per iteration.

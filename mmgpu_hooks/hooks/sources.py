@@ -456,7 +456,7 @@ class Sources:
         self.gpu = gpu
         self.device = 'cuda' if gpu.is_used else device
         self.loader = self._provide_probe(probe, listener)
-        """Probe of the train loader; an empty one if it could not be opened."""
+        """Object that measures the train loader; measures nothing if opening failed."""
         sources = self._sources = SourceList(guard)
         sources.open(LoaderSource(guard, self.loader))
         sources.open(HostSource())
@@ -469,7 +469,7 @@ class Sources:
     def _provide_probe(
         self, probe: LoaderProbe | None, listener: LoopListener
     ) -> LoaderProbe:
-        """Return the train loader's probe: that of training's start, or a new one."""
+        """Return the object that measures the train loader, made if not yet there."""
         loader, guard = self._runner.train_dataloader, self._guard
         if probe is not None and probe.loader is loader:
             probe.hand_over(listener)
@@ -481,11 +481,11 @@ class Sources:
         return opened or LoaderProbe(None)
 
     def begin_iterator(self) -> None:
-        """Book time on the ledger as worker start, until the loader has an iterator."""
+        """Begin to record time as worker start, until the loader has an iterator."""
         self._run('ledger', self._timer.ledger.push, WORKER_START)
 
     def end_iterator(self, iterator: Any) -> None:
-        """End booking worker start; time waits for the new iterator's batches.
+        """Stop recording worker start; begin to time waits for the iterator's batches.
 
         Args:
             iterator: The iterator; ``None`` if it could not be made.

@@ -58,7 +58,7 @@ _OF_LEDGER = {
     'hooks': 'hooks',
     'resume': 'resume',
 }
-"""Part of training's start by label of the time ledger; other labels: ``other``."""
+"""Names of the parts of training's start, by their labels in the time ledger."""
 
 SAID_BYTES = 20 * 2**20
 """Smallest size in bytes of an annotation file that is logged before it is read."""
@@ -112,7 +112,7 @@ class StartSource:
 
     @property
     def doing(self) -> str | None:
-        """Words for the log on what the start does now; from any thread."""
+        """Phrase for the log that says what training's start is doing now."""
         found = self._loading
         if found is None:
             return self._doing
@@ -176,7 +176,7 @@ class StartSource:
         self._write(part, None, named, size)
 
     def _count_line(self, record: Any) -> bool:
-        """Count a log line on ``paramwise_options``; a log filter that drops none."""
+        """Log filter that counts lines on ``paramwise_options``, and drops no line."""
         self._lines += str(record.msg).startswith('paramwise_options')
         return True
 

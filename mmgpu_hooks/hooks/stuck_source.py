@@ -39,7 +39,7 @@ WATCHDOG_SOURCE = 'watchdog'
 """Name of the watchdog of the train loop, in warnings and the evidence file."""
 
 _PARTS = {FIRST_WAIT: 'data_wait', WORKER_START: 'startup'}
-"""Part's name in standstill records, by its label in the time ledger."""
+"""Names of train loop parts in standstill records, by label in the time ledger."""
 
 
 class StuckSource:
@@ -61,7 +61,7 @@ class StuckSource:
         self._evidence = None if writer is None else writer.path
         self._waits: RankWaits | None = None
         self._noted: StuckRecord | None = None
-        """Record of this rank's wait for others, no alarm; ``None`` without one."""
+        """Record of this rank's wait for other ranks; ``None`` without a wait."""
         self._world_size = recording.runner.world_size
         if self._evidence is not None and self._world_size > 1:
             run = partial(self._run, WATCHDOG_SOURCE)
@@ -125,7 +125,7 @@ class StuckSource:
         return Running(part, self._ledger.stamped_s, usual_s)
 
     def _ask_others(self, running: Running, waited_s: float) -> bool | None:
-        """True if no rank that this rank waits for still works; ``None`` if unknown."""
+        """False while a rank that this rank waits for works; ``None`` if unknown."""
         if self._waits is None:
             return None
         if self._noted is None:

@@ -23,7 +23,7 @@ from mmgpu_hooks.schema.recorded import VerdictRecord
 from mmgpu_hooks.show.summary_fields import list_summary_fields
 
 TRACKERS_SOURCE = 'summary fields'
-"""Name of the writing into W&B and MLflow, in warnings."""
+"""Name in warnings of the code that writes into W&B and MLflow."""
 
 LIMIT_S = 10.0
 """Longest wait for all experiment trackers of a run together, in seconds."""
@@ -74,7 +74,7 @@ def write_summary_fields(
 
 
 def _list_writes(visualizer: Any, fields: _Fields) -> Iterator[Callable[[], None]]:
-    """Return functions that write the fields, one for each tracker with an open run."""
+    """Return functions that write a verdict's fields, one for each open tracker run."""
     # its public methods give a backend by name, which a config may choose
     backends = getattr(visualizer, '_vis_backends', {})
     for backend in backends.values():

@@ -37,15 +37,15 @@ class RankAgreement:
         self.rank, self._ranks, self._store = rank, world_size, store
         self._prefix = f'mmgpu_hooks/tune/{next(_trainings)}'
         self._number = 0
-        """Number of offers made or read so far, the newest one's number."""
+        """Number of offered loader changes that this rank made or read so far."""
 
     def offer(self, offer: TuneOffer) -> None:
-        """Offer, as rank 0, a change of loader settings, or a verdict on the last."""
+        """Send other ranks, as rank 0, a loader change or the last one's verdict."""
         self._number += 1
         self._set('offer', msgspec.json.encode(offer))
 
     def look(self) -> TuneOffer | None:
-        """Return the next offer of rank 0, once; ``None`` while there is none."""
+        """Return rank 0's next offered loader change, once; ``None`` without one."""
         found = self._get('offer', self._number + 1)
         if found is None:
             return None
@@ -53,7 +53,7 @@ class RankAgreement:
         return msgspec.json.decode(found, type=TuneOffer)
 
     def answer(self, *, can_change: bool) -> None:
-        """Write for rank 0 if this rank can make the offered change of settings."""
+        """Tell rank 0 if this rank can make the offered change of loader settings."""
         self._set(f'answer/{self.rank}', b'yes' if can_change else b'no')
 
     def read_answers(self) -> bool | None:

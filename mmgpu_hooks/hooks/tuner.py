@@ -52,7 +52,7 @@ SHORT_ITERATIONS, SHORT_S = 10, 0.5
 The longer of both counts. A run in intervals of 50 iterations would be judged late."""
 
 ASK_AGAIN = 1.3
-"""Factor by which the iterations since the last change must grow per new question."""
+"""Factor by which iterations since the last change must grow before asking again."""
 
 SPARE_BYTES = 2**30
 """Bytes of memory that must stay free while old and new loader workers both live.
@@ -98,10 +98,10 @@ class Tuner:
         self._has_switched = False
         """True once loader settings were changed between two epochs."""
         self._since = self._ask_at = recording.recorded
-        """Iteration of the last settings change; `_ask_at` is of the next question."""
+        """Iteration at which loader settings were changed last, or tuning began."""
         self._is_over = False
         self._ranks: RankAgreement | None = None
-        """This rank's side of the ranks' agreement; ``None`` with only one rank."""
+        """Agreement with other ranks on loader changes; ``None`` with only one rank."""
         self._offered: TuneOffer | None = None
         """Offered change on which ranks still have to agree; ``None`` without one."""
         self._due_at: int | None = None
@@ -339,7 +339,7 @@ class Tuner:
             ranks.answer(can_change=self._can_change(offer.record))
 
     def _decide(self, ranks: RankAgreement, offer: TuneOffer, done: int) -> None:
-        """Set, as rank 0, at which iteration all ranks change, once all answered."""
+        """Set, as rank 0, when all ranks change loader settings, once all answered."""
         can_all = ranks.read_answers()
         if can_all is None:
             return

@@ -190,7 +190,7 @@ class ValidationSource(LoopListener):
             recording.runner, self._evaluator, recording.runner.world_size
         )
         self._creating: int | None = None
-        """Depth of the timed making of an iterator; ``None`` while none is made."""
+        """Nesting depth of the timed call that makes an iterator, or ``None``."""
         guarded = partial(self._run, VALIDATION_SOURCE)
         probe = guarded(LoaderProbe, self._loader, guarded, listener=self)
         self._probe = probe or LoaderProbe(None)
@@ -207,7 +207,7 @@ class ValidationSource(LoopListener):
         return None if now is None else now.metrics
 
     def read_state(self) -> ValidationState | None:
-        """Return a running validation's call and seconds so far; from any thread."""
+        """Return the running validation's progress: its timed call, seconds by part."""
         now = self._now
         return None if now is None else now.parts.read()
 
@@ -231,7 +231,7 @@ class ValidationSource(LoopListener):
         return () if processes is None else processes.pids
 
     def begin(self) -> None:
-        """Begin to measure a validation: waits, steps, parts and loader."""
+        """Begin to measure a validation: waits for data, steps, metrics, workers."""
         # a logged validation resets the allocator's peak, and has one of its own
         self._sources.gpu.begin_validation()
         self._run(VALIDATION_SOURCE, self._begin)

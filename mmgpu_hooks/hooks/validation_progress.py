@@ -14,7 +14,7 @@ PROGRESS_THREAD = 'mmgpu-validation'
 
 _LOOK_S = 1.0
 _CALL_S = 3.0
-"""Duration in seconds at which a validation's call is recorded, then at each double."""
+"""Seconds after which a validation's running call is recorded; doubled each time."""
 _PAUSE_S, _PAUSE_SHARE = 30.0, 0.05
 """Least time between two progress records: seconds, share of the validation so far."""
 

@@ -21,7 +21,7 @@ _GIB = 2**30
 _GREW = 1.02
 """Smallest ratio of GPU memory peaks that counts as growth: allocators round up."""
 _EARLY_SHARE = 0.1
-"""Share (0 to 1) of a run's start whose GPU memory peak later peaks are compared to."""
+"""Share (0 to 1) of a run, from its start, whose GPU memory peak is the reference."""
 
 
 class PeakGrowth(NamedTuple):

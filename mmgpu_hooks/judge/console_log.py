@@ -111,7 +111,7 @@ class _Traceback:
         """Position of the line in which Python last reported a chained exception."""
         self.is_chained = False
         self.is_of_program: bool | None = None
-        """True if the traceback begins in the program itself; ``None``: not known.
+        """True if the traceback starts at the program's top level; ``None``: unknown.
 
         Such an exception ends the program. Not known before the first frame.
         """
@@ -448,7 +448,7 @@ _UNNAMED = Sign(cause='unknown', order=Order.RAISED)
 _BARE = Sign(cause='unknown', order=Order.WRAPPER, survives=1)
 _NAN = Sign(cause='nan_loss', order=Order.RESOURCE, is_sure=True)
 _CALM = {_UNNAMED: 200, _BARE: 5}
-"""Number of ordinary lines that show that an exception before them was caught."""
+"""Number of ordinary lines after an exception that show that it was caught."""
 
 
 def shorten(text: str) -> str:

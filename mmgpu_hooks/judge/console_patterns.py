@@ -92,7 +92,7 @@ class Sign(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     victim: str = ''
     """Victim of a SIGKILL: ``worker``, ``rank`` or ``process``."""
     needs: str = ''
-    """Name of the flag that a traceback frame must set for the line to count."""
+    """Name of a flag, such as ``shm``, that the traceback above the line must have."""
     survives: int = SURVIVED
     """Number of iterations after the line that prove that training survived it.
 

@@ -152,7 +152,7 @@ _TRIGGER = any_word(
         'exception ignored in',
     }
 )
-"""Regex for words: a line without any of them only reports how far training is.
+"""Regex for words without any of which a console line is mere progress output.
 
 Every sign's pattern, traceback and exception has one of them, in lower case.
 """
@@ -226,7 +226,7 @@ class Reading(NamedTuple):
     decoration: int
     """Number of letters of rich's or pytest's border before an exception."""
     decorated: Raised
-    """Classification of the text behind rich's or pytest's mark as an exception."""
+    """Classification of the text behind a rich or pytest mark: exception or not."""
     is_named: bool
     """True if the line reads as an exception of any name, such as ``Foo: bar``."""
     is_indented: bool
@@ -241,7 +241,7 @@ class Reading(NamedTuple):
 
 
 def shape_of(text: str) -> str:
-    """Return a text with 0 in place of each digit, and of each digit of a pointer."""
+    """Return a text with 0 for each decimal digit and each hex digit of a pointer."""
     shape = text.translate(_DIGITS)
     if '0x' in shape:
         shape = _POINTER.sub(lambda digits: '0' * len(digits[0]), shape)

@@ -137,7 +137,7 @@ def _subtract(
     used: CpuUse,
     aside_s: float,
 ) -> TrainingCpu:
-    """Compute CPU seconds per iteration, saves and validations of intervals left out.
+    """Compute CPU seconds per iteration in some intervals, less saves and validations.
 
     Args:
         rank: The one that is asked about.
@@ -309,7 +309,7 @@ def _read(measured: Sequence[_EventCpu], name: str) -> Column:
 def _use_at_rate(
     events: Sequence[SaveRecord | ValidationRecord], seconds: float
 ) -> CpuUse:
-    """Scale CPU use of the measured saves or validations to ``seconds`` of them."""
+    """Scale the CPU use measured in saves or validations to ``seconds`` of these."""
     if seconds <= 0.0:
         return CpuUse()
     measured = [_EventCpu.of(event) for event in events]

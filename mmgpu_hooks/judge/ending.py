@@ -32,7 +32,7 @@ _HOUR_S = 3600.0
 _MOST_BINS = 256
 """Maximum number of bins of consecutive iterations; beyond, bins are merged."""
 _OUTSIDE = 'validation', 'checkpoint_save', 'startup', 'teardown', 'resume'
-"""Parts of the time ledger whose seconds belong to no iteration."""
+"""Parts of a run's time outside iterations: validation, saves, starts and others."""
 _NEWEST = 3
 """Number of newest validations whose mean duration predicts the next one's."""
 _LEAST_CHANGE = 0.05

@@ -145,7 +145,7 @@ class RunFigures:
     build_s: float
     """Seconds from building the Runner to the start of its train loop."""
     ledger_s: Mapping[str, float]
-    """Seconds of the whole run by time ledger part; their sum is its duration."""
+    """Seconds of the whole run by part, such as data wait; they sum to its duration."""
     by_hook_s: Mapping[str, float]
     """Seconds that hooks took over the whole run, by class, most expensive first.
 
@@ -161,7 +161,7 @@ class RunFigures:
     """
     data_wait_p95_s: float | None = None
     data_wait_cpu_share: float | None = None
-    """CPU time of the training process during data waits, over the time of the waits.
+    """Ratio of the training process's CPU time in data waits to the time of the waits.
 
     More than 1 where the process has several threads.
     """
@@ -280,7 +280,7 @@ class RunFigures:
         return seconds / self.duration_s if self.duration_s > 0 else 0.0
 
     def part_share(self, part: str) -> float:
-        """Return the share (0 to 1) of the run's time in one time ledger part."""
+        """Return the share (0 to 1) of the run's time in one part, such as saves."""
         return self.run_share(self.ledger_s.get(part, 0.0))
 
 
@@ -395,7 +395,7 @@ def _sum_ledger(recorded: RecordedRun) -> Mapping[str, float]:
 
 
 def _split_loops(loops: Intervals) -> Mapping[str, float]:
-    """Split the time of intervals without a time ledger into waits, steps and starts.
+    """Split intervals' time, if not recorded by part, into waits, steps and starts.
 
     A start is what first waits exceed the others by.
     """

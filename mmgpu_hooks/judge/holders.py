@@ -27,11 +27,11 @@ MEMORY_MARGIN = 0.2
 
 _GIB, _MIB = 2**30, 2**20
 _SHOWN_SHARE = 0.005
-"""Smallest share (0 to 1) of host memory at which its holder is named."""
+"""Smallest share (0 to 1) of host memory at which the process that has it is named."""
 _LEAST_READINGS, _LEAST_GAIN, _LEAST_FIT = 5, 0.05, 0.8
 """Number of readings, relative gain and R squared that memory growth needs."""
 _COPIES = 1.2
-"""Largest ratio of workers' memory growth to the objects' size due to copying.
+"""Largest ratio of workers' memory growth to object size that is due to copying.
 
 A multiple of the size of the objects.
 """
@@ -83,7 +83,7 @@ class MemoryShares:
     ``None`` where no other number would have helped, or none was needed.
     """
     growth: Text
-    """Name of memory growth that fewer workers would not stop; empty without one."""
+    """Clause on memory growth that fewer workers would not stop; empty without one."""
 
     @property
     def shares(self) -> Text:
@@ -132,7 +132,7 @@ class MemoryShares:
 
     @property
     def outlook(self) -> Text:
-        """Clause ``with 4 workers it would have held``, on memory; empty if unknown."""
+        """Clause on how many workers memory would have sufficed for; may be empty."""
         if self.holding is None:
             return _NOTHING
         if self.holding.ends_workers:
@@ -173,7 +173,7 @@ def describe_memory(run: Run) -> Text | None:
 
 
 def find_shares(run: Run) -> MemoryShares | None:
-    """Find the bytes of host memory that each kind of process held at the fullest.
+    """Find the bytes of host memory that each kind of process held at the peak of use.
 
     Args:
         run: One rank's, with its other ranks where they were read.
@@ -225,7 +225,7 @@ def describe_start_memory(ranks: Sequence[MemoryRecord]) -> Text:
 
 
 def find_worst(records: Sequence[MemoryRecord]) -> MemoryRecord | None:
-    """Find the memory record with the largest used share; records of low memory win."""
+    """Find the record of the fullest memory; records marked low-memory come first."""
     low = [record for record in records if record.is_low]
     # once a process was killed, its memory is free, or of no known program
     return max(

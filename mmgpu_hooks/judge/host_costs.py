@@ -55,7 +55,7 @@ class HostCost:
     error_s: float = 0.0
     """Standard error of ``saved_s``, in seconds."""
     sent_s: float = 0.0
-    """CPU seconds of a worker that are spared per batch."""
+    """CPU seconds per batch that the optimisation saves in a worker."""
     is_covered: bool = False
     """True if the GPU computes meanwhile, so that less host work may gain nothing."""
 

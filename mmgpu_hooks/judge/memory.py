@@ -53,7 +53,7 @@ def are_files_few(most: float, limit: int) -> bool:
 
 
 class CardRoom(NamedTuple):
-    """Bytes of the GPU that a run trained on, in all and held by other uses."""
+    """Bytes of GPU memory in all, and held by the CUDA context and other processes."""
 
     total_bytes: int
     beside_bytes: int
@@ -145,7 +145,7 @@ def find_worker_growth(run: Run) -> Estimate | None:
 
 
 class HostGrowth(NamedTuple):
-    """Growth of process and workers in bytes per 1000 iterations, and free bytes."""
+    """Memory growth of process and workers (bytes per 1000 iterations), free bytes."""
 
     process: Estimate | None
     workers: Estimate | None

@@ -44,12 +44,12 @@ _WAITING_HOOK = 'SyncBuffersHook'
 
 
 class _OwnPart(NamedTuple):
-    """Part of a rank's time ledger that other ranks cannot make longer."""
+    """Part of a rank's time, such as data wait, that other ranks cannot lengthen."""
 
     field: str
-    """Field of `RankRow` with the seconds of the time ledger's part."""
+    """Name of the `RankRow` field with the seconds that a rank spent in the part."""
     does: Text
-    """Verb phrase on a rank that spends time in the part, for a sentence."""
+    """Verb phrase for a rank that spends time in the part: ``waits for data``."""
 
 
 _OWN_PARTS = {
@@ -164,7 +164,7 @@ class JudgedRank(NamedTuple):
     ranks: RanksSummary | None
     """Summary that says which rank is judged; ``None`` for a run of a single rank."""
     first: Run
-    """Rank 0, which knows the others where they were read."""
+    """Recorded run of rank 0, linked to the other ranks' runs where these were read."""
 
 
 def read_ranks(first: Run, others: Sequence[Path]) -> JudgedRank:
@@ -349,7 +349,7 @@ def _row(number: int, shared: Intervals) -> RankRow:
 
 
 def _seconds(intervals: Intervals, part: str) -> Column:
-    """Return the seconds of each interval in one part of the time ledger."""
+    """Return the seconds of each log interval in one part, such as the data wait."""
     seconds = filled(intervals.column('ledger_s', part))
     if part == 'hooks':
         seconds = seconds - filled(intervals.column('hooks_s', _WAITING_HOOK))

@@ -80,7 +80,7 @@ class RecordedRun:
         return self.every.column(field, key)
 
     def since(self, number: int, until: int | None = None) -> RecordedRun:
-        """Copy the run without its first intervals, as of a run that has not ended.
+        """Copy the run without its first log intervals and without its end record.
 
         Args:
             number: Intervals to leave out.

@@ -51,11 +51,11 @@ class TransformCost(NamedTuple):
 
 
 class _FittedWorkload(NamedTuple):
-    """Fitted workload of a run, or the reason why there is none."""
+    """Fitted loading and step times of a run, or the reason why there are none."""
 
     workload: Workload | None
     why_unknown: Text = _NOTHING
-    """Sentence that says why no workload could be fitted; empty when one was."""
+    """Reason why a run's loading and step times could not be fitted; may be empty."""
 
 
 class Run(RecordedRun):
@@ -91,7 +91,7 @@ class Run(RecordedRun):
     def replaced(
         self, *, figures: RunFigures | None = None, workload: Workload | None = None
     ) -> Run:
-        """Copy the run with other statistics or another workload."""
+        """Copy the run with other statistics, or other loading and step times."""
         return Run(
             self.evidence,
             self.other_ranks,
@@ -244,7 +244,7 @@ class Run(RecordedRun):
 
     @property
     def is_stalled(self) -> bool:
-        """True if the waits for data are known only as rare stalls.
+        """True if waits for data are rare stalls, and loading times were not measured.
 
         Where loading was measured inside the workers, the workload tells more.
         """
@@ -287,7 +287,7 @@ class Run(RecordedRun):
 
     @property
     def blocked_share(self) -> float | None:
-        """Share (0 to 1) of a batch's loading time in which nothing ran."""
+        """Share (0 to 1) of a batch's loading time that waits for storage or locks."""
         workload, loader = self.workload, self.figures.loader
         if workload is None or not workload.is_batch_time_known:
             return None
@@ -305,7 +305,7 @@ class Run(RecordedRun):
 
     @property
     def _loading_delay_s(self) -> float | None:
-        """Seconds per batch that the thread that loads it waited for a core."""
+        """Seconds per batch that the loading thread waited for a core."""
         figures = self.figures
         if self.meta.loader.num_workers:
             return figures.worker_run_delay_s
@@ -315,7 +315,7 @@ class Run(RecordedRun):
 
     @property
     def waiting_share(self) -> float:
-        """Share (0 to 1) of a batch's loading time without CPU; 0 below one half.
+        """Share (0 to 1) of loading time that waits for storage; 0 if below one half.
 
         Workers that wait so much may outnumber the cores.
         """

@@ -51,7 +51,7 @@ class RunPool:
     newest: Run
     """Newest run with enough evidence: the run that is judged."""
     workload: Workload | None
-    """Workload of the newest run, with the step time fitted over all runs.
+    """Loading times of the newest run, with the step time fitted over all runs.
 
     ``None`` when none has enough evidence.
     """

@@ -284,7 +284,7 @@ def is_reference(save: SaveRecord) -> bool:
 def won_back_s(
     after_save: AfterSaveRecord | None, loader: LoaderSettings
 ) -> float | None:
-    """Compute the seconds of data wait that a job was spared after a save."""
+    """Compute seconds of data wait saved by batches that were loaded during a save."""
     if loader.num_workers == 0:
         # the training process loads every batch itself: none is made ahead
         return 0.0
@@ -305,7 +305,7 @@ def net_delay_s(gross_s: float, won_s: float | None) -> float | None:
 
 
 def _others_here_s(save: SaveRecord, host: HostLimits) -> float | None:
-    """Compute the least CPU seconds of other programs on the cores of this job.
+    """Compute a lower bound of other programs' CPU seconds on the cores of this job.
 
     A container's two cores of 64 are not in the way of what runs on the others.
 
@@ -421,7 +421,7 @@ def _memory_s(save: SaveRecord, left_s: float) -> float:
 def _find_cause(
     held_s: dict[str, float], contention_s: float, usual_s: float
 ) -> str | None:
-    """Find the largest cause of a delay, out of those that suffice for a slow save.
+    """Find the main cause of a save's delay; ``None`` where each cause is too small.
 
     A delay by the CPU counts early, because it is measured best.
     """

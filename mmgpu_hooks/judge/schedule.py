@@ -53,7 +53,7 @@ class Schedule:
         return None if self.plan is None else sum(map(len, self._validations(done)))
 
     def count_saves(self, done: int) -> int | None:
-        """Count the saves planned after an iteration, saves of the best left out."""
+        """Count the saves planned after an iteration; best-model saves do not count."""
         return None if self.plan is None else sum(map(len, self._saves(done)))
 
     def count_starts(self, done: int) -> int:

@@ -183,7 +183,7 @@ Several small reasons, and jitter, come to half of it.
 """
 
 MEMORY_PROVEN = 0.5
-"""Smallest share (0 to 1) of a save's delay in memory waits to prove it their doing."""
+"""Least share (0 to 1) of a save's delay that memory waits need to be its cause."""
 
 SAVE_CURE_WORTH = 0.01
 """Smallest share (0 to 1) of the run's time lost to slow saves worth a change."""
@@ -201,7 +201,7 @@ BENCH_CHANCE = 0.05
 """Largest p-value at which longer saves are no noise: 1 experiment in 20 misleads."""
 
 BENCH_SAVES = 3
-"""Smallest number of saves with a setting for a benchmark's conclusion.
+"""Smallest number of saves per setting from which a benchmark draws a conclusion.
 
 Three and three are the fewest whose ranks can be that unlikely.
 """
@@ -258,13 +258,13 @@ Growth over the memory at the start; a short run does not show yet if it goes on
 """
 
 RISE_SHARE = 0.1
-"""Smallest share by which host memory must grow in a short run to be reported.
+"""Smallest relative growth of host memory in a short run that is reported.
 
 A finding needs it besides ``RISE_BYTES``.
 """
 
 WORTH_GROWTH = 0.1
-"""Smallest share (0 to 1) of free host memory, taken by growth, that is reported."""
+"""Smallest share (0 to 1) of free host memory that growth must take to be reported."""
 
 CONTAINER_SHM_BYTES = 2**26
 """Size of ``/dev/shm`` in a container started without ``--shm-size``: 64 MiB.

@@ -30,7 +30,7 @@ from mmgpu_hooks.schema.recorded import TunedReason
 from mmgpu_hooks.schema.run import RunEvidence
 
 LEAST_INTERVALS, ENOUGH_INTERVALS = 3, 8
-"""Fewest log intervals that judge a change: if the effect is clear, if it is not."""
+"""Fewest log intervals to judge a settings change: clear effect, unclear effect."""
 
 LEAST_LOSS = 0.03
 """Smallest slow-down that counts, as a share (0 to 1) of an iteration's time."""

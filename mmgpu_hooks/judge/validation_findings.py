@@ -76,7 +76,7 @@ class RarerValidation:
     training_s: float
     """Seconds of training between two validations at the run's interval."""
     rarer: int
-    """Validation interval, in epochs or iterations, that cuts validation to a tenth."""
+    """Interval (epochs or iterations) at which validation takes 10 % of the time."""
     saved_s: float
     """Seconds that the longer validation interval saves in the complete training."""
 

@@ -91,12 +91,12 @@ _NCCL_ERROR = re.compile(r'(?:\w+\.)*(?:DistBackendError|nccl\w+Error)\b')
 _NAMED_RANK = re.compile(r'\bprocess rank (\d+) with PID')
 """Regex for the name of a rank as mpirun prints it."""
 _TIMED_OUT = 'worker_stuck', 'rank_waits', 'rank_never_came'
-"""Causes by time-out, which a disk quota met by another program does not explain."""
+"""Causes of a time-out, which another program's full disk quota does not explain."""
 
 _OF_A_STANDSTILL = None, 'unknown', 'interrupted', 'rank_waits', 'rank_lost'
 """Causes that logs name for a start that hung, or was ended because it hung."""
 _OF_OTHER_RANKS = 'rank_waits', 'rank_never_came', 'rank_lost'
-"""Causes in a log line that only reports on other ranks, whose own records decide."""
+"""Causes that a rank logs about other ranks; the other ranks' own records decide."""
 _OF_NO_END = ('uneven_inputs',)
 """Causes that hold even though one rank completed its training."""
 _JOINED = (
@@ -109,7 +109,7 @@ _JOINED = (
     'worker_killed',
     'storage_stalled',
 )
-"""Causes in one rank's own record that explain a time-out of the others."""
+"""Causes in one rank's own record that explain a time-out of the other ranks."""
 
 
 class NamedLog(NamedTuple):
@@ -216,7 +216,7 @@ def _weigh_ranks(why: Why, event: Event, ranks: Sequence[Rank]) -> Why:
 def _judge_peers(
     standstill: Why | None, ranks: Sequence[Rank], line: Proof
 ) -> Why | None:
-    """Judge by the ranks' own records, where a line only tells of other ranks."""
+    """Judge a run by its ranks' own records where a line only tells of other ranks."""
     if standstill and standstill.cause in _JOINED:
         return replace(standstill, state='ended')
     uneven = find_uneven(ranks)
@@ -359,7 +359,7 @@ def _retell(end: EndRecord, rank: Rank) -> ConsoleLog:
 
 
 def _lead(events: Sequence[Event], has_records: bool) -> Event | None:
-    """Find the event of a log that led to the others."""
+    """Find the event of a log that caused the log's other events."""
     if has_records:  # they say it better than the log's own warning
         events = [event for event in events if event.sign.order != Order.WATCHED]
     if any(event.sign.cause == 'rank_never_came' for event in events):

@@ -66,7 +66,7 @@ def _advise(shares: MemoryShares) -> list[Text]:
 
 
 def add_start(why: Why, ranks: Sequence[Sequence[MemoryRecord]]) -> Why:
-    """Add to a diagnosis what held host memory in a start that never trained.
+    """Add to a diagnosis what held host memory when a training failed at its start.
 
     Args:
         why: What is known by its logs.

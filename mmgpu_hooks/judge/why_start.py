@@ -1,4 +1,4 @@
-"""Adds to a diagnosis the last part that began of a start that never trained."""
+"""Adds to a diagnosis which part of its start a failed or hung training began last."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def describe_part(record: StartPartRecord) -> Text:
 
 
 def add_start_parts(why: Why, ranks: Sequence[RunEvidence]) -> Why:
-    """Add to a diagnosis the last part that began of a start that never trained.
+    """Add to a diagnosis which part of its start a failed training began last.
 
     Args:
         why: What is known by its logs, and by the ranks.

@@ -80,7 +80,7 @@ _NEEDED = {
     ),
     phrase('CPU of the training process'): _Bounded('figures.main_cpu_s', _LONGEST_S),
 }
-"""Measured values without which there is no workload, by their names for users."""
+"""Measured values that predictions need, by the names that users are shown."""
 
 _USED = {
     phrase('prefetch_factor'): _Bounded('meta.loader.prefetch_factor', MOST_PREFETCH),
@@ -104,7 +104,7 @@ _USED = {
 
 
 def fit_workload(recorded: RecordedRun, figures: RunFigures) -> Workload:
-    """Fit the workload, from which predictions start, to one rank's run.
+    """Fit the loading and step times that predictions start from to one rank's run.
 
     A run whose pipeline changed midway is cut and its last long part taken.
 
@@ -134,7 +134,7 @@ def fit_workload(recorded: RecordedRun, figures: RunFigures) -> Workload:
 
 
 class _Needed(NamedTuple):
-    """Measured values without which no workload can be fitted."""
+    """Measured values of a run without which nothing can be predicted."""
 
     workers: int
     usable_cores: float
@@ -148,7 +148,7 @@ class _Needed(NamedTuple):
 
 @dataclass(frozen=True)
 class _Part:
-    """Whole run, or the last long part of it, to which the workload is fitted."""
+    """Whole run, or its last long part, that loading and step times are fitted to."""
 
     recorded: RecordedRun
     figures: RunFigures
@@ -163,7 +163,7 @@ class _Part:
 
     @cached_property
     def needed(self) -> _Needed:
-        """Measured values without which no workload can be fitted.
+        """Measured values of a run without which nothing can be predicted.
 
         Raises:
             NoPredictionError: If one is unknown or absurd.
@@ -191,7 +191,7 @@ class _Part:
 
 
 def _cut_part(recorded: RecordedRun, figures: RunFigures) -> _Part:
-    """Return the part of a run since costs changed, if that is long, else all of it.
+    """Return the run's part since its costs last changed, if long enough, else all.
 
     It is the whole run when nothing changed, or the part after the change is too short.
     """
@@ -223,7 +223,7 @@ def _find_cut(values: Column) -> int:
 
 
 def _find_missing(part: _Part) -> Text | None:
-    """Say what is missing for a workload; ``None`` where nothing is."""
+    """Say why a run's records do not suffice for predictions; ``None`` if they do."""
     if part.figures.steady_iterations < thresholds.MIN_ITERATIONS:
         return phrase(
             'Not enough evidence: {steady_iterations:d} steady iterations, '
@@ -448,7 +448,7 @@ _RARE_AT_MOST = 0.05
 The 95th percentile does not see these.
 """
 _RARE_TIMES = 1.5
-"""Smallest loading time of a rare slow batch, in 95th percentiles of all batches."""
+"""Smallest ratio of a rare slow batch's loading time to the 95th percentile."""
 
 
 def _with_rare(loading: Cost, intervals: Intervals) -> Cost:
@@ -495,7 +495,7 @@ def _log_normal(intervals: Intervals, field: str) -> _LogNormal | None:
 
 
 def _run_delay_s(part: _Part) -> float | None:
-    """Compute the seconds per batch that workers waited for a core after the start.
+    """Compute seconds per batch of workers' waits for a core, first interval left out.
 
     The start, when all workers make their first batches side by side, is left out if
     the intervals allow it.

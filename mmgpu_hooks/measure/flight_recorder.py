@@ -95,7 +95,7 @@ def read_flight_record(runs: Sequence[RunRecord]) -> FlightRecord | None:
 
 
 def _find_dumps(runs: Sequence[RunRecord]) -> dict[int, Path]:
-    """Find the flight recorder's dump file of each rank, with or without evidence."""
+    """Find each rank's flight recorder dump, also of ranks that left no evidence."""
     found: dict[int, Path] = {}
     prefixes = dict.fromkeys(prefix for run in runs for prefix in run.flight_recorder)
     began_s = min((run.started_unix_s for run in runs), default=0.0)

@@ -57,7 +57,7 @@ class CpuBinding:
     bound_by: str | None = None
     """Environment variables that asked to bind the process's threads."""
     wider_thread_cpus: int | None = None
-    """Number of CPUs of the thread, in the process, that may use the most CPUs."""
+    """Number of CPUs that the process's least confined thread may use."""
 
 
 def find_binding(
@@ -245,7 +245,7 @@ def read_host_limits(
 
 
 def _add_mended(found: HostLimits, task: SlurmTask) -> HostLimits:
-    """Add the CPU limits of this task as if srun had bound it to all CPUs given."""
+    """Add the CPU limits that would hold if srun bound the task to all its CPUs."""
     if not task.is_narrow(found.unbound_cpus or found.affinity_cpus):
         return found
     given = task.given_cpus
@@ -435,7 +435,7 @@ class HostMeter:
         self._throttled_s = self._read_throttled_s()
 
     def _read_throttled_s(self) -> float | None:
-        """Seconds so far in which CPU quotas held tasks back; ``None`` without one."""
+        """Seconds so far that CPU quotas throttled tasks; ``None`` if unknown."""
         if not self._quotas or self.unknown:
             return None
         try:

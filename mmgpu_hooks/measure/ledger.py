@@ -1,4 +1,4 @@
-"""The time ledger: books each second of a training to exactly one part of it.
+"""The time ledger: assigns each second of a training to one part, such as data wait.
 
 It knows no trainer. Its driver stamps what just ended; the seconds since the stamp
 before belong to it. So the parts add up to the wall clock by construction, and
@@ -26,7 +26,7 @@ import numpy.typing as npt
 from mmgpu_hooks.schema.recorded import PARTS, DurationStats
 
 FIRST_WAIT = 'first_wait'
-"""Ledger label: an epoch's first wait for data; beyond the median it is `startup`."""
+"""Label of an epoch's first data wait; its excess over the median wait is `startup`."""
 
 WORKER_START = 'worker_start'
 """Ledger label: creation of a DataLoader's iterator, which counts as `startup`."""
@@ -52,7 +52,7 @@ _COLUMNS = {
     'loop': _INSIDE,
     LAP: _INSIDE,
 }
-"""Column of an iteration's seconds to which each part of the training adds.
+"""Mapping from each part of a training to its column in the array of iteration times.
 
 Every other part is outside.
 """
@@ -61,7 +61,7 @@ Seconds = npt.NDArray[np.float64]
 
 
 def is_part(running: Any) -> bool:
-    """True if ``running`` is a part's label in the time ledger, False for a hook."""
+    """True if ``running`` is a label of a training part, such as ``step``; no hook."""
     # by identity: a hook may be equal to anything
     return any(running is label for label in _LABELS)
 
@@ -111,7 +111,7 @@ class TimeLedger:
     ) -> None:
         self.clock = clock
         self.stamps: list[Any] = []
-        """Alternating clock times, s, and the part or hook that ended at that time.
+        """Flat list alternating a clock time (s) and the part or hook that ended then.
 
         A hook itself may stand there, or another name of hooks. Both come in one call,
         lest Ctrl-C parts them.
@@ -122,7 +122,7 @@ class TimeLedger:
         self.totals = LedgerWindow()
         """Seconds by part and by hook, from training's start to the last `take`."""
         self.elapsed_s = 0.0
-        """Seconds from the ledger's creation to the last stamp summed up."""
+        """Seconds from the ledger's creation to the last time stamp it summed up."""
         self._until = clock()
         self._step_hooks = step_hooks
         self._codes: dict[int, int] = {
@@ -153,7 +153,7 @@ class TimeLedger:
 
     @property
     def stamped_s(self) -> float:
-        """Clock time in seconds of the ledger's last stamp; from any thread."""
+        """Clock time (s) at which the time ledger last noted an event; thread-safe."""
         newest = self.stamps[-2:]
         return newest[0] if newest else self._until
 
@@ -166,7 +166,7 @@ class TimeLedger:
 
     @property
     def mean_resume_s(self) -> float | None:
-        """Mean seconds per batch that a resume loads to skip; from any thread.
+        """Mean seconds to load a batch that a resumed training skips; from any thread.
 
         It covers the waits since the last :meth:`sum_up`.
         """
@@ -352,7 +352,7 @@ def summarize_durations(seconds: Sequence[float] | Seconds) -> DurationStats:
 def summarize_some(
     seconds: Sequence[float] | Seconds, count: int, total_s: float
 ) -> DurationStats:
-    """Summarise durations whose count and sum are known, but only some single values.
+    """Summarise durations, given their count and sum but only a sample of their values.
 
     Args:
         seconds: Those that are known, at least one, in any order.

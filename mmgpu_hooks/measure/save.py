@@ -122,7 +122,7 @@ def _add(parts: Sequence[SavePhase]) -> SavePhase:
 
 
 class SurroundingsChange(NamedTuple):
-    """Others' CPU use and memory pressure between two readings; unknown is ``None``."""
+    """Other processes' CPU seconds and memory pressure between two readings."""
 
     memory_pressure_pct: float | None
     """Percent of the time between the readings in which some task waited for memory."""

@@ -13,7 +13,7 @@ from mmgpu_hooks.measure.clock import Clock
 
 
 class StartAccount:
-    """Seconds of a training's start by part; a nested part's are its own only.
+    """Stopwatch that splits the seconds of a training's start (imports, ...) by part.
 
     Args:
         clock: Monotonic seconds.

@@ -27,17 +27,17 @@ from mmgpu_hooks.measure.validation_parts import PartCall
 WATCHDOG_THREAD = 'mmgpu-watchdog'
 
 USUAL_TIMES = 20
-"""Number of its usual durations that a part of training may take before an alarm."""
+"""Multiple of a training part's usual duration after which an alarm is raised."""
 UNKNOWN_TIMES = 10
-"""Number of ``stuck_after_s`` to wait for a part whose usual duration is unknown."""
+"""Multiple of ``stuck_after_s`` until an alarm, if the usual duration is unknown."""
 AGAIN_S = (0.0, 600.0, 3600.0, math.inf)
-"""Seconds from a standstill's first alarm to each of its alarms, the first included.
+"""Delays in seconds, after a standstill's first alarm, at which alarms are raised.
 
 After these there is none.
 """
 
 _MOST_GAP = 3.0
-"""Longest gap between two checks, in periods, that still counts as a standstill."""
+"""Maximum gap between checks, in periods, that is counted as time without progress."""
 _DEBUGGERS = re.compile(r'(?:pdb|bdb|pydevd)\.py:')
 
 
@@ -47,7 +47,7 @@ _armed: list[Any] = []
 
 
 def _disarm() -> None:
-    """Cancel ``faulthandler``'s timer before a fork, and keep it off with `_arming`."""
+    """Cancel ``faulthandler``'s timer before a fork, and lock it against restarts."""
     _arming.acquire()
     if _armed:
         faulthandler.cancel_dump_traceback_later()
@@ -117,7 +117,7 @@ class Watchdog:
         self._running: Running | None = None
         self._stands_s, self._alarms = 0.0, 0
         self._proof: bool | None = None
-        """Result of calling ``is_proven`` in this standstill; ``None`` before."""
+        """Result of ``is_proven`` in the present standstill; ``None`` if not asked."""
         self._alarmed_s = 0.0
         """Seconds without progress after which the first alarm was raised."""
         self._checked_s = self.clock()
@@ -142,7 +142,7 @@ class Watchdog:
                 return
 
     def check(self) -> None:
-        """Check once, as each period, for progress; raise an alarm if one is due."""
+        """Check for training progress; raise an alarm if none came for too long."""
         now_s = self.clock()
         passed_s, self._checked_s = now_s - self._checked_s, now_s
         if self._stack_file is not None:

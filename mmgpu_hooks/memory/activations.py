@@ -31,7 +31,7 @@ from mmgpu_hooks.schema.memory import ActivationPoint, ImageSize
 
 _PROBE_HEIGHTS = (256, 384, 512)
 _STRIDE = 128
-"""Stride in pixels of a detector's coarsest features; probed sides are multiples."""
+"""Stride in pixels of a detector's coarsest features; tested sides are multiples."""
 _MOST_PROBE_PIXELS = 640 * 640
 """Maximum pixels of one image with which a model is run on the CPU."""
 
@@ -45,7 +45,7 @@ class Gradient(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Any) -> Gradient:
-        """Returns the size of a gradient, by its tensor or that of the parameter."""
+        """Returns the size of a gradient, given its tensor or the parameter's."""
         return cls(int(tensor.nelement()), int(tensor.element_size()))
 
 
@@ -296,7 +296,7 @@ class _StandIn(NamedTuple):
     module: str
     function: str
     replace: Callable[[Any, Callable[..., Any]], Any]
-    """Function that returns a version of the function that counts as one op."""
+    """Function that makes a version of the Python function that counts as one op."""
 
 
 _STAND_INS = (
@@ -312,7 +312,7 @@ _STAND_INS = (
 
 
 def choose_probe_sizes(target: ImageSize | None) -> list[ImageSize]:
-    """Returns small image sizes, shaped like the target, at which to run the model.
+    """Returns small image sizes of a target's aspect ratio, at which to run the model.
 
     Examples:
         >>> choose_probe_sizes(ImageSize(320, 320))

@@ -119,7 +119,7 @@ def estimate_memory(
 def fit_card(
     estimate: MemoryEstimate, card_bytes: int, measured: MeasuredPeak | None = None
 ) -> MemoryEstimate:
-    """Returns a memory estimate with the largest batch sizes that fit a GPU added.
+    """Returns a copy of a memory estimate with the largest batch sizes that fit a GPU.
 
     Args:
         estimate: Of the training.

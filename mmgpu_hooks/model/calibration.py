@@ -32,7 +32,7 @@ is a third.
 
 _POWERS = 1.0, 4.0
 _SEEN_FROM = 0.02
-"""Smallest share (0 to 1) of a simulated step lost to workers that shows its exponent.
+"""Smallest share (0 to 1) of step time lost to workers to fit the slow-down exponent.
 
 The exponent is `Workload.step_power`.
 """
@@ -47,7 +47,7 @@ _DELAY_ERROR = 0.1
 _ROUNDS, _DRAWS = 12, 512
 
 _LEAST_FETCHING, _MOST_FETCHING = 0.25, 4.0
-"""Range of the factor from the usual time of fetching a batch to a run's own."""
+"""Smallest and largest correction factor on the assumed time of fetching a batch."""
 
 _TURNS_ERROR = 0.4
 """Relative standard error of the measured extra time of loading without workers.
@@ -60,10 +60,10 @@ _SPIN_S = 0.005
 After the step, while the training process loads.
 """
 _THREAD_BYTES = 4 * 32768
-"""Bytes of 32-bit numbers for which PyTorch uses one thread more: ``GRAIN_SIZE``."""
+"""Bytes of float32 numbers for which PyTorch adds one CPU thread: ``GRAIN_SIZE``."""
 
 _BUSY_FROM, _BUSY_ALL = 0.6, 0.9
-"""Shares of cores in use from which some, and from which all, core waits count.
+"""Shares (0 to 1) of cores in use from which waits for a core slow loading: some, all.
 
 From the first on some of the waits do, from the second on all of them. Other waits are
 between two batches, or the scheduler's although a core is free.
@@ -132,7 +132,7 @@ def _step_waits_s(measured: Workload, main_delay_s: float) -> float:
 def _correct_step(
     measured: Workload, workload: Workload, simulated_s: float
 ) -> Workload:
-    """Correct the step's time or exponent so that the simulation reproduces the step.
+    """Correct a step's time or slow-down exponent to make the simulation reproduce it.
 
     The exponent (`Workload.step_power`) shows only where simulated cores are crowded.
     """
@@ -151,7 +151,7 @@ def _correct_step(
 
 
 def _without_delay(measured: Workload, workload: Workload, delay_s: float) -> Workload:
-    """Take core waits that the simulation does not make out of the loading time.
+    """Subtract from the loading time waits for cores that the simulation does not make.
 
     A loop that does not starve does not show how long loading takes, nor does one whose
     workers take up all cores: a wrong figure would not show at the run's own setting.
@@ -166,7 +166,7 @@ def _without_delay(measured: Workload, workload: Workload, delay_s: float) -> Wo
 
 
 def _fetch_correction(measured: Workload, trace: Trace) -> float:
-    """Find the factor on the fetching time that makes the simulated iteration fit.
+    """Find the factor on fetching time that makes a simulated iteration match the run.
 
     A loop that waits for its workers anyway does not show it.
     """
@@ -263,7 +263,7 @@ def _take_out_delays(workload: Workload, main_delay_s: float) -> Workload:
 
 
 def _with_step_cpu(workload: Workload, measured: Workload) -> Workload:
-    """Set the train step's CPU seconds, without spinning while waiting for others."""
+    """Set the train step's CPU seconds, without threads' spinning while idle."""
     threads, cpu_s = measured.step_threads, measured.step_cpu_s
     if measured.spin_s <= 0.0:
         step_s = workload.step.mean_s if threads > 1 else measured.step.mean_s

@@ -27,7 +27,7 @@ COVERAGE = 1.9
 
 _MANY_DRAWS = 1024
 _FEW_DRAWS = 256
-"""Number of batches to simulate when a time's error is carried to a prediction."""
+"""Number of batches to simulate to see how a time's error changes a prediction."""
 _NEAR = 0.03
 _FULL = 0.9
 """Smallest share (0 to 1) of cores in use at which the cores limit an iteration."""
@@ -158,7 +158,7 @@ shares a cache. The same loading took 1 to 1.14 times the CPU beside a worker.
 """
 
 _TRANSFER = 0.06
-"""Relative error of a prediction, added if it has workers and the run loads without."""
+"""Relative error added to a prediction with workers if the run loaded without any."""
 
 _CROWDED = 0.06
 """Relative error of a prediction, added where all cores are in use.
@@ -339,7 +339,7 @@ def estimate_job_s(workload: Workload, setting: LoaderSetting, plan: JobPlan) ->
 
 
 def _epoch_s(epoch: Loop, count: int, turns: int) -> float:
-    """Compute the mean simulated seconds of an epoch, over several first batches."""
+    """Compute an epoch's simulated seconds, averaged over different first batches."""
     whole_s = 0.0
     for first in (turn * count // turns for turn in range(turns)):
         shifted = replace(

@@ -1,4 +1,4 @@
-"""Predicts a training from measured times, loader settings and its length. Pure."""
+"""Predicts a training's duration from measured times and loader settings. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Prospect:
 
     @property
     def image_s(self) -> float:
-        """Predicted seconds of the complete training over the number of its images.
+        """Predicted training seconds per image: total seconds over number of images.
 
         Per iteration, where the batch size is unknown.
         """

@@ -95,7 +95,7 @@ _NORMAL = NormalDist()
 # settings are compared under the same costs
 @functools.lru_cache(maxsize=64)
 def draw_costs(cost: Cost, count: int, stream: int) -> tuple[float, ...]:
-    """Draw durations (s) of a work as a stratified sample with exactly its mean.
+    """Draw a stratified sample of a task's durations (s) that has exactly their mean.
 
     Log-normal, and the rare ones of the cost on top, each as long as their mean.
 

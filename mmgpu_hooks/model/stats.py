@@ -74,7 +74,7 @@ intervals.
 
 _TAPER = 0.08
 _TAPER_PER_VALUE = 0.0025
-"""Width near 1 in which the correlation's prior falls to 0, per value of the series.
+"""Width below 1 where a correlation's prior falls to 0, divided by the series length.
 
 The prior of the correlation is uniform, but falls linearly to 0 over the last part
 before 1, which is a drift without end. That part is the smaller one of :data:`_TAPER`

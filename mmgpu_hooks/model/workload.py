@@ -17,7 +17,7 @@ _LEAST_CORES = 0.5
 
 
 _MOST_RARE = 0.25
-"""Largest share (0 to 1) of slow occurrences for them to be modelled as rare ones.
+"""Largest share (0 to 1) of slow durations that is modelled as rare outliers.
 
 With more of them, one spread says it all.
 """
@@ -178,7 +178,7 @@ class Workload:
     other_tasks: float = 0.0
     """Mean number of other processes' tasks that want a core."""
     spin_s: float = 0.0
-    """CPU seconds per iteration that the training process spins for the GPU.
+    """CPU seconds per iteration that the training process busy-waits for the GPU.
 
     A part of ``step_cpu_s``.
 
@@ -229,7 +229,7 @@ class Workload:
 
     @property
     def step_threads(self) -> int:
-        """Smallest number of threads that can spend the step's CPU time within it."""
+        """Fewest threads that can use the step's CPU seconds in its wall time."""
         # a thread that waits for a core uses none meanwhile
         running_s = self.step.mean_s - self.step_waits_s
         if running_s <= 0.0:
@@ -284,7 +284,7 @@ class Workload:
 
     @property
     def local_loading(self) -> LocalLoading:
-        """Seconds that loading a batch takes without workers, which transfers none.
+        """CPU and wall clock seconds of loading a batch in the training process itself.
 
         Without ``turns_s``.
         """
@@ -373,7 +373,7 @@ blurring and changing colours took 0.96 to 1.31 times the CPU of one thread each
 """
 
 MOST_DOUBLINGS = 5
-"""Maximum number of doublings from cores to OpenCV threads that measurements cover."""
+"""Largest log2 of the ratio of OpenCV threads to cores that measurements cover."""
 
 
 def with_one_thread(workload: Workload, saved: float) -> Workload:
@@ -392,7 +392,7 @@ def with_one_thread(workload: Workload, saved: float) -> Workload:
 def with_spared_host(
     workload: Workload, *, step_s: float, received_s: float, sent_s: float
 ) -> Workload:
-    """Copy a `Workload`, spared CPU seconds taken off train step and transfer.
+    """Copy a `Workload`, less CPU seconds that optimisations save in step and transfer.
 
     Args:
         workload: What the run says.
@@ -417,7 +417,7 @@ def with_spared_host(
 
 
 GAP_S = 0.0005
-"""Seconds from a worker's end of one batch to its start of the next, never idle."""
+"""Seconds between the end of one batch and the start of the next in a busy worker."""
 
 TRANSFER_CPU_S, TRANSFER_TENSOR_S, _TRANSFER_BYTE_S = 0.0008, 0.00025, 1e-9
 """CPU seconds of a worker to send a batch: per batch, per tensor and per byte."""

@@ -59,7 +59,7 @@ _GRAIN_S, _NETWORK_GRAIN_S = 0.1, 2.0
 
 @dataclass(frozen=True)
 class _Plan:
-    """Cache key of a data set; its attributes and loaded modules until then."""
+    """Cache key of a data set; its attributes and imported modules before parsing."""
 
     key: str
     before: Mapping[str, str] = field(repr=False)
@@ -108,7 +108,7 @@ class AnnotationCache:
 
     @property
     def idle_reason(self) -> Text | None:
-        """Reason why no data set was cached or read from cache; ``None`` if one."""
+        """Reason why the annotation cache served no data set; ``None`` if it did."""
         if self._is_used:
             return None
         if self._is_refused:
@@ -281,7 +281,7 @@ def _name(found: Initialisation) -> str:
 
 
 def check_settled(stamp: FileStamp, grain_s: float) -> None:
-    """Raises if a file changed so lately that its next change may keep its times.
+    """Raises if a file changed so recently that time stamps may miss another change.
 
     Every change of a file moves both of its times to that of the file system's clock.
     One that comes within the resolution of these times is not seen. ``mtime`` can be

@@ -215,7 +215,7 @@ class FastCocoMetric(_CocoMetric):
         return figures
 
     def _compute_with_backend(self, results: list[Any]) -> dict[str, float]:
-        """Computes the metric by MMDetection's code on the backend's classes.
+        """Computes the metric by MMDetection's code on a faster package's COCO classes.
 
         It runs on a copy of the metric, so nothing has to be put back.
         """
@@ -244,7 +244,7 @@ class FastCocoMetric(_CocoMetric):
         return self._truth.loadRes(rows)
 
     def open_evaluation(self, truth: Any, results: Any, kind: str) -> Any:
-        """Makes a COCOeval object of pycocotools whose arrays the backend computes.
+        """Makes a pycocotools COCOeval object whose arrays a faster package computes.
 
         Its parameters and its summary are those of pycocotools, which backends have in
         ways of their own: hotcoco does not sort ``maxDets``, and its means are others
@@ -286,7 +286,7 @@ def _pass_on(results: Results) -> Results:
 
 
 def _evaluate(evaluation: Any, backend: Any) -> None:
-    """Stands in for ``COCOeval.evaluate``: passes the parameters to the backend."""
+    """Stands in for ``COCOeval.evaluate``: passes parameters to a faster evaluator."""
     asked, given = evaluation.params, backend.params
     given.imgIds = asked.imgIds = np.unique(asked.imgIds).tolist()
     if asked.useCats:
@@ -298,7 +298,7 @@ def _evaluate(evaluation: Any, backend: Any) -> None:
 
 
 def _accumulate(evaluation: Any, backend: Any) -> None:
-    """Stands in for ``COCOeval.accumulate``: takes the arrays from the backend."""
+    """Stands in for ``COCOeval.accumulate``: takes arrays from a faster evaluator."""
     backend.accumulate()
     evaluation.eval = {name: np.asarray(backend.eval[name]) for name in ARRAYS}
 
@@ -331,7 +331,7 @@ def _phrase(error: BaseException) -> str:
 
 
 def expect_regular(dataset: Mapping[str, Any]) -> None:
-    """Raises if ground truth has what backends may evaluate unlike pycocotools.
+    """Raises if ground truth has features that faster evaluators may treat differently.
 
     Raises:
         ValueError: If ids are no whole numbers above 0 (0 will do for images and
@@ -354,7 +354,7 @@ def expect_regular(dataset: Mapping[str, Any]) -> None:
 
 
 def index_truth(backend: Any, dataset: dict[str, Any]) -> Any:
-    """Makes the backend's COCO object from ground truth in memory."""
+    """Makes a COCO object of pycocotools' replacement from ground truth in memory."""
     truth = backend.COCO()
     truth.dataset = dataset
     truth.createIndex()

@@ -41,7 +41,7 @@ _OF_SOURCE = (
     '__firstlineno__',
     '__static_attributes__',
 )
-"""Class attributes left out of the hash: source positions, or different by process."""
+"""Class attributes not hashed: source positions, and values that differ by process."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class CodeState:
     digest: str
     """SHA-256, in hexadecimal, of the class's code and of all that the code uses."""
     files: tuple[str, ...]
-    """Sorted paths of the source files of that code, installed modules left out."""
+    """Sorted paths of the class code's source files, installed modules left out."""
     names: frozenset[str]
     """Names that the code's functions use, such as of modules that they import."""
 
@@ -150,7 +150,7 @@ class _Reader:
 
     @property
     def digest(self) -> str:
-        """SHA-256, in hexadecimal, of all that was reached."""
+        """SHA-256, in hexadecimal, of all code and values reached from the class."""
         return self._sum.hexdigest()
 
     def _say(self, *words: str | bytes) -> None:
@@ -279,7 +279,7 @@ def _list_names(code: CodeType) -> Iterator[str]:
 
 
 def _list_parts(value: Any) -> Iterator[Any]:
-    """Objects that decide what another one does: functions, arguments, attributes."""
+    """Parts that define an object's behaviour: functions, arguments, attributes."""
     if isinstance(value, (staticmethod, classmethod)):
         yield value.__func__
     elif isinstance(value, property):

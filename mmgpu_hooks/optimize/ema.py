@@ -83,7 +83,7 @@ class _Lists(NamedTuple):
     dicts: list[dict[str, Any]]
     """Dicts that hold the tensors and submodules of the model and of its average."""
     held: list[Any]
-    """Tensors and submodules that the dicts held when the lists were made."""
+    """Tensors and submodules of model and average when the tensor lists were made."""
     averaged: list[tuple[list[Any], list[Any]]]
     """Averaged tensors with their sources; no two of a list share a storage."""
     copied: list[tuple[list[Any], list[Any]]]

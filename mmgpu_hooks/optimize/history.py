@@ -60,7 +60,7 @@ class GrowingHistories:
 
     @property
     def spared(self) -> SparedTime | None:
-        """CPU seconds per iteration: to copy all histories, or add a value to each."""
+        """CPU seconds per iteration to extend all histories: by copying, in place."""
         buffers = list(self._hub.log_scalars.values())
         copied = HistoryMeter(self._hub.log_scalars).read(
             max((len(buffer.data[0]) for buffer in buffers), default=0)

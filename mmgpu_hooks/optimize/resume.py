@@ -37,7 +37,7 @@ That function returns the number of batches still to be loaded.
 
 _NAMES = ('_sampler_iter', '_index_sampler', '_dataset_kind')
 _WORKER_NAMES = ('_send_idx', '_shutdown_workers')
-"""Private attributes of PyTorch's multi-process iterator that are used."""
+"""Private attributes of PyTorch's multi-process iterator that skipping relies on."""
 
 
 class SampledResume:
@@ -193,7 +193,7 @@ class SampledResume:
 
 @dataclass(frozen=True)
 class _Skipped:
-    """Number of batches that the sampler skipped, and an iterator of the others."""
+    """Number of batches that the sampler skipped, and an iterator of later batches."""
 
     count: int
     """Number of batches that the sampler skipped, so that none of them is loaded."""

@@ -66,7 +66,7 @@ class Several:
 
     @property
     def spared(self) -> SparedTime | None:
-        """CPU seconds of a call without and with the optimisation, summed."""
+        """CPU seconds without and with the optimisation, summed over all objects."""
         known = [part.spared for part in self._parts if part.spared is not None]
         if not known:
             return None

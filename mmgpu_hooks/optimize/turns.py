@@ -25,7 +25,7 @@ class Turns:
     """
 
     calls: ClassVar[int] = 8
-    """Number of timed calls with, and as many without; each kind's first is not timed.
+    """Number of calls to time with the optimisation, and the same number without it.
 
     0 takes no turns, for who compares whole iterations in a process of its own.
     """

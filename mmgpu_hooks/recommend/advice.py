@@ -42,7 +42,7 @@ Another augmentation changes what is trained.
 _AMP = 'AmpOptimWrapper'
 
 _LOSSES_PCT = 30
-"""Smallest share of the busy time in losses, per cent, that limits the gain of AMP."""
+"""Smallest share (%) of a step's busy time in loss functions that limits AMP's gain."""
 
 
 def advise(run: Run) -> Iterator[Text]:

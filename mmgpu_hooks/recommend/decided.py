@@ -46,7 +46,7 @@ def limit_confidence(run: Run, is_sure: bool) -> str:
 
 
 def phrase_doubt(decision: Decision) -> Text | None:
-    """Phrase the changes whose predicted gain is too unsure for them to be recommended.
+    """Phrase which changes are not recommended because their predicted gain is unsure.
 
     ``num_workers 2 -> 5 would save 9 % of the time (...): too unsure to be written.``
 

@@ -29,7 +29,7 @@ from mmgpu_hooks.schema.text import phrase, sentences
 
 _IN_DEFAULT_HOOKS = 'default_hooks.'
 _TRANSFERRED = 0.1
-"""Relative standard error of host CPU time taken from another training.
+"""Relative standard error of host CPU time that was measured in another training.
 
 Caches, the clock of a core, what else runs there.
 """
@@ -146,7 +146,7 @@ class _Weighed(NamedTuple):
     gain: Gain
     then: Prospect
     calm_share: float
-    """Share (0 to 1) of time saved, if each spared CPU second saves one of time."""
+    """Share (0 to 1) of time saved if each CPU second saved cuts training by 1 s."""
 
 
 def _weigh(job: Job, found: Recommendation, costs: Sequence[HostCost]) -> _Weighed:

@@ -87,7 +87,7 @@ class Setting:
 
     No change is of high confidence, and none is trained to verify the others."""
     is_alone: ClassVar[bool] = False
-    """True if `judge_alone` decides on the setting, and not the search.
+    """True if a separate rule, not the settings search, decides the setting's value.
 
     No iteration shows its effect."""
     rules: ClassVar[tuple[str, ...]] = ()
@@ -164,7 +164,7 @@ class Setting:
         raise NotImplementedError
 
     def is_asked(self, job: Job) -> bool:
-        """Return True if the user asked for a change; no change then needs a reason."""
+        """True if the user asked for a change; keeping the value needs a reason."""
         return False
 
     def why_not(self, decision: Decision) -> Text:
@@ -204,7 +204,7 @@ class Unpredicted:
 
 @dataclass(frozen=True)
 class LoneChange:
-    """Recommended value of a setting for its effect on saves, decided after others."""
+    """Recommended value of a setting, chosen for its effect on checkpoint saves."""
 
     cure: SaveCure
     """Predicted seconds by which the setting shortens checkpoint saves."""
@@ -226,7 +226,7 @@ class Gain:
 
     @property
     def is_worthwhile(self) -> bool:
-        """True if the gain reaches the threshold for a change, and its own noise."""
+        """True if the gain is at least the threshold for changes and its own error."""
         return self.share >= max(thresholds.WORTHWHILE_GAIN, self.noise)
 
     @property
@@ -305,7 +305,7 @@ class Job:
         return then
 
     def settle(self, choice: Choice) -> Choice:
-        """Replace setting values that other settings determine by those that follow."""
+        """Recompute the values of settings that are determined by other settings."""
         for setting in self.settings:
             choice = {**choice, setting.name: setting.settle(self, choice)}
         return choice
@@ -322,7 +322,7 @@ class Job:
         return {**choice, **resting}
 
     def assume(self, choice: Choice) -> Choice:
-        """Fill in the values to predict with while another setting's are compared."""
+        """Set the values that predictions assume while another setting is compared."""
         for setting in self.settings:
             choice = {**choice, setting.name: setting.assume(self, choice)}
         return choice

@@ -15,7 +15,7 @@ from mmgpu_hooks.schema.judged import NextJob
 
 
 def recommend_next_job(run: Run) -> NextJob | None:
-    """Find the fewest CPUs per SLURM task with which a training is as fast as any.
+    """Find the fewest CPUs per SLURM task beyond which a training is hardly faster.
 
     More than the run had are asked for only where they are predicted to be worth it.
     The prediction is that of the loader's simulation, at the best setting for so many
@@ -68,7 +68,7 @@ def _on(run: Run, decision: Decision, cores: int) -> Job:
 
 
 def _find_fewest(run: Run, decision: Decision) -> int:
-    """Find by bisection the fewest cores with which a training is as fast as with most.
+    """Find by bisection the fewest cores beyond which a training is hardly faster.
 
     More cores never make a job slower.
     """

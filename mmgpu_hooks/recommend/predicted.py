@@ -47,7 +47,7 @@ def predict_asked(job: Job, asked: Asked) -> Predicted:
 
 
 def _complete(job: Job, given: Choice) -> Choice:
-    """Complete asked values to all settings: by those that follow, else by the run's.
+    """Add values for all settings not asked for: derived ones, else those of the run.
 
     Raises:
         NoPredictionError: If what a value makes of the training is unknown.

@@ -129,7 +129,7 @@ class Installed:
 
 @dataclass(frozen=True)
 class LoaderPlan:
-    """Number of batches that a config's loader will have in flight, and their bytes."""
+    """Workers, prefetching, batch size and batch bytes of the loader in a config."""
 
     num_workers: int
     prefetch_factor: int
@@ -151,7 +151,7 @@ class LostHook:
     config: str
     """Path of the config whose ``custom_hooks`` lack the hook of a base config."""
     cure: str
-    """Python statement for the config by which it keeps its base config's hook."""
+    """Python statement to add to a config, so that it keeps its base config's hook."""
     is_own: bool = True
     """True if the checked config itself dropped the hook, False if a base of it did."""
 
@@ -167,9 +167,9 @@ class ConfigCheck:
     data: Tuple[Folder, ...] = ()
     """Files and folders of the data sets on file systems of this host."""
     remote_data: Tuple[str, ...] = ()
-    """Addresses of data that is read by another file backend than the local one."""
+    """Addresses of data that is read by a file backend other than the local disk's."""
     hooks: Tuple[str, ...] = ()
-    """Dotted keys of the config at which GPUEfficiencyHook stands."""
+    """Dotted config keys under which the config names GPUEfficiencyHook."""
     unregistered: Optional[str] = None
     """Dotted key of a hook whose name MMEngine will not find in its registry.
 
@@ -178,11 +178,11 @@ class ConfigCheck:
     lost_reason: Optional[str] = None
     """Reason why it is unknown if ``custom_hooks`` replaced hooks of a base config."""
     open_files: int = MMENGINE_OPEN_FILES
-    """Soft limit on open files to which MMEngine raises a lower limit."""
+    """Soft limit on open files that MMEngine sets in place of any lower limit."""
 
 
 CacheFault = Literal['link', 'kind', 'owner', 'mode']
-"""Fault of the annotation cache's folder: a link, no folder, its owner, mode."""
+"""Fault of the annotation cache's path: a link, not a folder, wrong owner or mode."""
 
 
 @dataclass(frozen=True)
@@ -198,9 +198,9 @@ class CacheUse:
     reason: Optional[str] = None
     """Reason why the cache folder is not used; ``None`` if it can be used or made."""
     fault: Optional[CacheFault] = None
-    """Kind of fault that keeps the cache folder from use; ``None``: none of these."""
+    """Fault that makes the cache folder unusable, by name; ``None``: no such fault."""
     target: Optional[str] = None
-    """Path that the cache folder, if it is a link, leads to, where that is usable."""
+    """Path that the cache folder links to, if it is a link to a usable folder."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ class SaidError(Exception):
 
     @property
     def said(self) -> Text:
-        """Message of the error as a `Text`, with its named values if it has any."""
+        """Message of the error as a `Text`: a ``str`` that also keeps named values."""
         words = self.args[0] if self.args else ''
         return quoted(words if isinstance(words, str) else str(words))
 

@@ -29,7 +29,7 @@ MMCV's logs are those of MMDetection 2.x and its siblings.
 _MMCV_SUFFIX = '.log.json'
 _STAMP = re.compile(r'^\d{8}_\d{6}')
 _SECOND_NAME = re.compile(r'^\d{8}_\d{6}\.json$')
-"""Regex for the name of MMEngine's second copy of the log's scalars, in ``vis_data``.
+"""Regex for ``<timestamp>.json``, MMEngine's duplicate of a log's scalars.
 
 Elsewhere such a file holds the metrics of a test.
 """
@@ -166,7 +166,7 @@ def _decode(line: bytes) -> Optional[Dict[str, Any]]:
 
 
 def _parse_line(logged: Dict[str, Any]) -> Optional[LoggedLine]:
-    """Parse a train line of a log; ``None`` for a validation's, or without ``time``.
+    """Parse a log's train line; ``None`` for validation lines and lines without a time.
 
     Examples:
         >>> _parse_line({'mode': 'train', 'epoch': 1, 'iter': 50, 'time': 0.4})

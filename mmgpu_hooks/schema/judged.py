@@ -11,7 +11,7 @@ from mmgpu_hooks.schema.recorded import VerdictRecord
 from mmgpu_hooks.schema.text import Text
 
 SAVE_CAUSES = ('workers', 'other_load', 'storage', 'memory')
-"""Names of the proven causes of a slow checkpoint save.
+"""Names of the causes of a slow checkpoint save that can be proven.
 
 They are this run's loader workers or other programs on the cores; slow storage, of this
 host or of another; memory that ran short.
@@ -20,7 +20,7 @@ host or of another; memory that ran short.
 
 @dataclass(frozen=True)
 class SaveJudgement:
-    """One checkpoint save, compared with its seconds without contention."""
+    """Judgement of one checkpoint save: its delay beyond a save without contention."""
 
     is_slow: bool
     """True if the checkpoint save was delayed by enough to matter, for any cause."""
@@ -117,7 +117,7 @@ class Change:
     predicted_gain_pct: Optional[float] = None
     """Predicted time saved by all changes together, per cent of training's time."""
     predicted_gain_low_pct: Optional[float] = None
-    """Lower end, per cent, of the interval that holds the true saving 9 times in 10."""
+    """Lower end of the 90 % interval of ``predicted_gain_pct``, in per cent."""
     predicted_gain_high_pct: Optional[float] = None
 
 
@@ -129,11 +129,11 @@ class SaveCure:
     """Name of the config change that shortens saves: ``worker_nice``."""
     sentence: Text
     save_s: Optional[float]
-    """Predicted mean seconds of the checkpoint saves that the change helps."""
+    """Predicted mean seconds of the affected checkpoint saves after the change."""
     saves: int
     """Number of the run's checkpoint saves that the change would have shortened."""
     run_gross_s: float
-    """Seconds by which the change would have shortened all of the run's saves."""
+    """Total seconds by which the change would have shortened the run's saves."""
     run_net_s: Optional[float]
     """Seconds by which the change to saves would have shortened the run's training.
 
@@ -142,7 +142,7 @@ class SaveCure:
 
 @dataclass(frozen=True)
 class EvidenceCounts:
-    """Number of recorded samples of each kind that a judgement rests on."""
+    """Numbers of recorded iterations, GPU samples and saves behind a judgement."""
 
     iterations: int = 0
     steady_iterations: int = 0
@@ -158,7 +158,7 @@ class Diagnosis:
     findings: Tuple[Finding, ...] = ()
     """Findings on the run, worst first."""
     counts: EvidenceCounts = EvidenceCounts()
-    """Number of samples that the judgement rests on."""
+    """Numbers of recorded iterations, GPU samples and saves behind the diagnosis."""
     saves: Tuple[SaveJudgement, ...] = ()
     """Judged checkpoint saves, in the order of the run's ``save_records``."""
 
@@ -183,20 +183,20 @@ class ValidationOutlook:
 
 @dataclass(frozen=True)
 class HostSaving:
-    """Host overhead that one optimisation takes off, and the training time it saves.
+    """Predicted saving by one optimisation: host CPU time and share of training time.
 
     The figures of an iteration are those of this optimisation alone; ``None`` where
     the overhead was not measured.
     """
 
     name: str
-    """Name of the optimisation, as ``optimize`` takes it."""
+    """Name of the optimisation, as given to GPUEfficiencyHook's ``optimize`` option."""
     found: Text
     """Sentence on the host overhead that was counted, without its full stop."""
     host_s: Optional[float] = None
-    """Host CPU seconds per iteration, measured, of what the optimisation speeds up."""
+    """Measured CPU seconds per iteration of work that the optimisation speeds up."""
     optimized_host_s: Optional[float] = None
-    """Host CPU seconds per iteration of what is sped up, the optimisation on."""
+    """CPU seconds per iteration of the sped-up work with the optimisation on."""
     most_saved_s: Optional[float] = None
     """Upper bound of the host CPU seconds that the optimisation saves per iteration.
 
@@ -206,18 +206,18 @@ class HostSaving:
     predicted_gain_pct: Optional[float] = None
     """Predicted saving of the optimisation, per cent of the whole training's time."""
     predicted_gain_low_pct: Optional[float] = None
-    """Lower end, per cent, of the interval that holds the true saving 9 times in 10."""
+    """Lower end of the 90 % interval of ``predicted_gain_pct``, in per cent."""
     predicted_gain_high_pct: Optional[float] = None
 
 
 @dataclass(frozen=True)
 class HostOverhead:
-    """Host CPU time that ``optimize`` would take off a run; weights stay the same."""
+    """CPU time of the host that the hook's ``optimize`` option would save in a run."""
 
     savings: Tuple[HostSaving, ...]
-    """Optimisations that are worth switching on, one by one."""
+    """Savings by each single optimisation that is worth switching on."""
     names: Tuple[str, ...]
-    """Value for ``optimize``: optimisations worth using, those already on included."""
+    """Value to give to ``optimize``: names of useful optimisations, active ones too."""
     predicted_iter_s: Optional[float] = None
     """Predicted seconds of a steady iteration with all measured optimisations on."""
     predicted_gain_pct: Optional[float] = None
@@ -248,7 +248,7 @@ class Recommendation:
     reason: Optional[Text] = None
     """Reason why no setting is changed; ``None`` when there is a change."""
     save_cures: Tuple[SaveCure, ...] = ()
-    """Ways to make checkpoint saves cost less; ``changes`` holds the applied ones."""
+    """Changes that shorten checkpoint saves, with their predicted effects."""
     advice: Tuple[Text, ...] = ()
     """Sentences on what else would speed up training, with evidence; never applied."""
     batch_size: Tuple[Text, ...] = ()
@@ -256,9 +256,9 @@ class Recommendation:
 
     Empty unless a change of it was allowed."""
     validation: Optional[ValidationOutlook] = None
-    """Seconds of a validation, and gain by loader changes; ``None`` without any."""
+    """Seconds of a validation, and gain by loader changes; ``None``: no validations."""
     host_overhead: Optional[HostOverhead] = None
-    """Host CPU time that ``optimize`` would take off the run.
+    """CPU time of the host that the hook's ``optimize`` option would save in the run.
 
     ``None`` where that is not worth a line."""
 
@@ -322,14 +322,14 @@ class SavedHours:
     whole: float
     """Hours that the changes save from the training's start to its end."""
     rest: Optional[float]
-    """Hours that the changes save from the end of the judged evidence on.
+    """Hours that the changes save from the last judged measurement to training's end.
 
     ``None`` where training is over, or its end is unknown."""
 
 
 @dataclass(frozen=True)
 class MendedStart:
-    """Cores, settings and speed of a training whose SLURM task gets all of its CPUs."""
+    """Cores, recommended settings and speed if ``srun`` gave a task all of its CPUs."""
 
     command: str
     """Command that replaces ``srun``, so that a task gets all of its CPUs."""
@@ -387,7 +387,7 @@ class RunAdvice:
     It is an option of the command that added the hook. ``None`` where it is not
     recommended, or is in a config."""
     verdict: Optional[VerdictRecord] = None
-    """Verdict on the run, as an evidence record; ``None`` where there is no answer."""
+    """Verdict on the run, as a record to write to a file; ``None`` if there is none."""
 
 
 @dataclass(frozen=True)
@@ -399,7 +399,7 @@ class Estimate:
     """Lower end of the interval that holds the true value 95 times in 100."""
     high: float
     count: int
-    """Number of samples behind the value, such as log intervals or pairs of blocks."""
+    """Number of samples that the value was computed from, such as log intervals."""
 
     @property
     def half_width(self) -> float:
@@ -409,7 +409,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class FigureComparison:
-    """One measured value of two runs compared; unknown if unknown in either run."""
+    """Comparison of one measured value in two runs; unknown if either is unknown."""
 
     name: str
     """Name of the compared value with its unit, such as ``iter_s``.
@@ -452,7 +452,7 @@ class RunComparison:
     It is about the length of an iteration, beyond noise; ``None`` when the speeds
     cannot be compared."""
     figures: Tuple[FigureComparison, ...]
-    """Compared iteration seconds, images per second, and seconds by ledger part."""
+    """Comparisons of iteration time, images per second, and time per iteration part."""
     settings: Mapping[str, SettingTexts]
     """Settings, limits and versions that differ between the runs, by dotted name.
 
@@ -462,7 +462,7 @@ class RunComparison:
 
     Empty when they can."""
     notes: Tuple[Text, ...]
-    """Sentences for the reader of the comparison."""
+    """Remarks on the comparison, as sentences for the user."""
 
 
 @dataclass(frozen=True)
@@ -472,11 +472,11 @@ class Verification:
     gain: Estimate
     """Speed-up of the second setting in images per second: 0.3 is 30 %."""
     before_s: float
-    """Mean seconds of an iteration with the first setting, epochs' first left out."""
+    """Mean seconds of an iteration, except epochs' first, with the first setting."""
     after_s: float
-    """Mean seconds of an iteration with the second setting, epochs' first left out."""
+    """Mean seconds of an iteration, except epochs' first, with the second setting."""
     before_start_s: Optional[float] = None
-    """Seconds that epochs' first iterations take beyond others, with ``before``.
+    """Extra seconds of an epoch's first iteration over others, with the first setting.
 
     ``None`` when none was seen."""
     after_start_s: Optional[float] = None
@@ -514,14 +514,14 @@ class Verification:
     ``None`` where the batch size is unknown: the gain is in iterations then."""
     after_images_per_s: Optional[float] = None
     before_config: str = ''
-    """Path of the config that the first side of the comparison trained."""
+    """Path of the first of the two configs that were compared."""
     after_config: str = ''
     other_work: Tuple[str, ...] = ()
     """Differences between the two configs that change the work of an iteration.
 
     ``model``, ``data set``, ``batch size``, ``pipeline``, ``sampler``."""
     untrained: Tuple[str, ...] = ()
-    """Differing config keys whose effect the verification's trainings do not show."""
+    """Config keys that differ, but whose effect short trial trainings do not show."""
 
 
 @dataclass(frozen=True)
@@ -536,7 +536,7 @@ class FlightRecord:
     behind: Tuple[int, ...] = ()
     """Ranks that never began the collective, by their flight recorder dumps."""
     others: Mapping[int, str] = field(default_factory=dict)
-    """Collective, or sizes of it, that a rank began instead of this one, by rank."""
+    """Different collective, or different tensor sizes, that a rank began, by rank."""
     without_dump: Tuple[int, ...] = ()
     """Ranks of the group that left no dump of the flight recorder."""
     calls: Tuple[str, ...] = ()
@@ -575,7 +575,7 @@ class HostNow:
 
     Since the run's process began."""
     stack: Tuple[str, ...] = ()
-    """Call stack of the training thread, written while C code keeps Python's lock.
+    """Call stack of the training thread, written while C code holds Python's GIL.
 
     Innermost first."""
 
@@ -623,7 +623,7 @@ class Why:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Predicted times and limit of a training with one setting of its DataLoader."""
+    """Predicted speed and bottleneck of a training with given DataLoader settings."""
 
     num_workers: int
     prefetch_factor: Optional[int]
@@ -632,14 +632,14 @@ class Prediction:
     iter_time_s: float
     """Predicted seconds of a steady iteration, first ones of epochs left out."""
     iter_time_low_s: float
-    """Lower end, s, of the interval that holds the true time 9 times in 10."""
+    """Lower end of the 90 % interval of ``iter_time_s``, in seconds."""
     iter_time_high_s: float
     data_wait_s: float
-    """Predicted data wait in a steady iteration, s, a part of ``iter_time_s``."""
+    """Predicted seconds of data wait in an iteration, as a part of ``iter_time_s``."""
     images_per_s: Optional[float]
     """Predicted images per second; ``None`` when the batch size is unknown."""
     limit: str
-    """Limit on an iteration's speed, of :data:`mmgpu_hooks.model.prediction.LIMITS`."""
+    """Bottleneck of an iteration, of :data:`mmgpu_hooks.model.prediction.LIMITS`."""
     training_s: Optional[float] = None
     """Predicted seconds of the training as configured, first to last iteration.
 
@@ -650,7 +650,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class FirstAnswer:
-    """First answer on a training without GPUEfficiencyHook, from its log."""
+    """Diagnosis of a training without GPUEfficiencyHook, from its log file alone."""
 
     log: str
     """Path of the log file that was judged."""
@@ -662,11 +662,11 @@ class FirstAnswer:
     no_change_reason: Text
     """Reason why no setting is recommended."""
     lines: int
-    """Number of the log's train lines, the first (not averaged) included."""
+    """Number of lines on training iterations in the log, the first line included."""
     iter_s: Optional[float] = None
     """Mean logged ``time`` of an iteration, s; ``None`` if the log has too little."""
     data_time_s: Optional[float] = None
-    """Mean logged ``data_time``, s: waiting for data, hooks, saves, worker starts."""
+    """Mean logged ``data_time``, in seconds: data wait, hooks, saves, worker starts."""
     data_time_share: Optional[float] = None
     """Share of logged ``data_time`` in ``time``, 0 to 1."""
     peak_memory_bytes: Optional[int] = None

@@ -158,7 +158,7 @@ class NumberedLine(NamedTuple):
 
 
 def read_lines(path: Path) -> Iterator[NumberedLine]:
-    """Read the numbered lines of a regular file.
+    """Read the lines of a regular file, each with its number.
 
     Raises:
         EvidenceError: If it is not a regular file, or cannot be read.

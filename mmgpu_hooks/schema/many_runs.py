@@ -37,12 +37,12 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Name of the run's verdict; ``None`` for a run that was not judged."""
     confidence: Optional[str] = None
     is_judged_now: bool = False
-    """True if ``--judge`` judged the run now, False for its recorded verdict."""
+    """True if the verdict was made now, by ``--judge``; False if it was recorded."""
     training_hours: Optional[float] = None
     gpu_hours: Optional[float] = None
     """GPU hours: ``training_hours`` times the number of ranks; 0 on the CPU."""
     ledger_pct: Mapping[str, float] = {}
-    """Per cent of ``training_hours`` in each part of the time ledger, by part."""
+    """Per cent of ``training_hours`` by part of the time, such as ``data_wait``."""
     changes: Tuple[RecommendedChange, ...] = ()
     saved_hours: Optional[float] = None
     """Predicted hours that the recommended changes would have saved the training."""

@@ -65,7 +65,7 @@ class ActivationPoint:
 
 @dataclass(frozen=True)
 class ActivationFit:
-    """Growth of activation bytes: ``fixed + batch x (image + pixel x pixels ...)``."""
+    """Fit of activation bytes: ``fixed + batch x (image + pixel x pixels ...)``."""
 
     fixed_bytes: float
     """Activation bytes of every batch, whatever its size, such as casts of weights."""
@@ -74,7 +74,7 @@ class ActivationFit:
     pixel_bytes: float
     """Activation bytes of each padded pixel."""
     squared_pixel_bytes: float
-    """Activation bytes of each pair of padded pixels of an image: attention."""
+    """Activation bytes per pair of pixels of a padded image, as attention needs."""
     residual_pct: float
     """Largest distance of measured activation bytes from the fit, per cent."""
     points: Tuple[ActivationPoint, ...]
@@ -118,7 +118,7 @@ class MemoryEstimate:
     image_size_source: str = ''
     mixed_precision: bool = False
     fit: Optional[ActivationFit] = None
-    """Growth of activation bytes; ``None`` when the model could not be run.
+    """Fit of activation bytes to batch and image size; ``None``: the model cannot run.
 
     A note says why."""
     activation_bytes: Mapping[int, Optional[int]] = field(default_factory=dict)

@@ -44,14 +44,14 @@ Number = Annotated[float, msgspec.Meta(ge=0, le=_MOST)]
 
 
 class Recorded(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Base class of all evidence records.
+    """Base class of all records in a training run's file of measurements.
 
     No record can refer to itself: hence no ``gc``.
     """
 
 
 class EvidenceLine(Recorded, frozen=True, tag_field='kind'):
-    """Base class of the evidence records that are JSON lines of their own."""
+    """Base class of records that are each one JSON line of a measurement file."""
 
 
 class DurationStats(Recorded, frozen=True, kw_only=True):
@@ -377,7 +377,7 @@ START_PARTS = {
     'first_step': phrase('first step'),
     'other': phrase('other'),
 }
-"""Parts of a training's start in order, with their names for users.
+"""Phases of a training's start (imports, model etc.), in order, with display names.
 
 Every second of a start is in exactly one of them.
 """
@@ -413,11 +413,11 @@ class DatasetStart(Recorded, frozen=True, kw_only=True):
     bytes: Optional[Count] = None
     """Bytes of the data set's serialised samples; ``None`` if not serialised."""
     is_cached: bool = False
-    """True if the data set was mapped and not parsed (``optimize='annotations'``)."""
+    """True if the data set was memory-mapped from the annotation cache, not parsed."""
     is_kept: bool = False
     """True if any rank wrote the parsed data set to the cache for the next start."""
     refused: Optional[str] = None
-    """Reason why ``optimize='annotations'`` did not keep what was parsed.
+    """Reason why ``optimize='annotations'`` did not cache the parsed data set.
 
     ``None`` where it did, or was not asked to."""
     is_validation: bool = False
@@ -449,12 +449,12 @@ class StartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start'):
 
 
 class StartPartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start_part'):
-    """Note that a part of a training's start begins, for starts that never end."""
+    """Record that a phase of a training's start has begun, in case it never ends."""
 
     part: str
     """Name of the part of the training's start, out of :data:`START_PARTS`."""
     elapsed_s: Number
-    """Seconds from building GPUEfficiencyHook to the start of this start part."""
+    """Seconds from building GPUEfficiencyHook to the start of the recorded phase."""
     data_set: Optional[str] = None
     """Class name of the data set that began to be initialised."""
     file: Optional[str] = None
@@ -476,7 +476,7 @@ class HostWindow(Recorded, frozen=True, kw_only=True):
 
 
 class WorkersWindow(Recorded, frozen=True, kw_only=True):
-    """Number, CPU seconds, batch times, memory of loader workers in an interval."""
+    """Measurements of DataLoader workers in a log interval: CPU, batch time, memory."""
 
     count: Count
     """Largest number of workers seen at a time; 0 where the training process loads."""
@@ -502,7 +502,7 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
 
     ``batch_cpu`` without what sends the batch to the training process."""
     affinity_cpus: Optional[Count] = None
-    """Number of CPUs that the most confined worker may run on."""
+    """Smallest number of CPUs that any loader worker may run on."""
     opencv_threads: Optional[Count] = None
     """Number of threads OpenCV uses in a worker, as OpenCV itself reports.
 
@@ -531,17 +531,17 @@ class GpuWindow(Recorded, frozen=True, kw_only=True):
     zero_pct: Optional[Number] = None
     """Share of the sampled time at 0 % GPU utilisation, in per cent."""
     sampled_s: Optional[Number] = None
-    """Seconds of the log interval that the GPU samples stand for.
+    """Seconds of the log interval that are covered by GPU samples.
 
     Less than the interval when sampling began late or ended in it."""
     mem_used_bytes: Optional[Count] = None
-    """Largest bytes of GPU memory in use by any process, as the driver sees it."""
+    """Peak bytes of GPU memory in use by all processes, as the driver reports."""
     sm_clock_mhz: Optional[Number] = None
     """Mean clock of the GPU's multiprocessors over the samples, in MHz."""
     temperature_c: Optional[Number] = None
     """Highest temperature of the GPU, in degrees Celsius."""
     throttled_pct: Optional[Number] = None
-    """Per cent of the GPU samples at which something but idleness held clocks down.
+    """Per cent of GPU samples with throttled clocks, for other reasons than idleness.
 
     ``power_cap`` is normal for a card at full load."""
     throttle_reasons_pct: Mapping[str, Number] = {}
@@ -594,7 +594,7 @@ PART_NAMES = {
 """User-visible names of the parts of the time ledger."""
 
 UNATTRIBUTED = '(unattributed)'
-"""Name for all hooks together, where a Runner calls hooks in its own way."""
+"""Name under which hook time is recorded if it is not known for each hook."""
 
 
 class HistoryCost(Recorded, frozen=True, kw_only=True):
@@ -634,7 +634,7 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
 
     Saves and validation left out."""
     ledger_s: Mapping[str, Number]
-    """Seconds of the log interval by part of the time ledger."""
+    """Seconds of the log interval by part, such as ``data_wait`` or ``step``."""
     hooks_s: Mapping[str, Number] = {}
     """Seconds of the interval in hooks by class of hook, less saves and validations.
 
@@ -648,7 +648,7 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     first_waits: Count = 0
     """Number of waits for data that were the first of an epoch."""
     first_wait_s: Number = 0.0
-    """Seconds of the interval in first waits of epochs, ``startup`` included."""
+    """Seconds of waiting for the first batches of epochs in the log interval."""
     images: Optional[Count] = None
     """Number of images that this rank trained on in the log interval."""
     process_own_bytes: Optional[Count] = None
@@ -733,7 +733,7 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     """Peak bytes reserved by the CUDA allocator since the last interval's end."""
     cuda_memory: Optional[CudaMemoryWindow] = None
     stored_pixel_ratio: Optional[Number] = None
-    """Pixels of the last batch's images as stored, over their pixels in training."""
+    """Ratio of the last batch's pixels in stored images to its pixels in training."""
 
 
 SAVE_PHASES = ('serialise', 'write', 'rest')
@@ -825,7 +825,7 @@ class SaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='save'):
 
 
 class AfterSaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='after_save'):
-    """Seconds of data wait in iterations after a save, fed by batches loaded in it.
+    """Seconds of data wait after a save, shortened by batches loaded during the save.
 
     The workers go on while the loop stands in a save, and the next iterations find what
     they made.
@@ -834,7 +834,7 @@ class AfterSaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='after_save')
     iteration: Count
     """Number of training iterations done when the checkpoint save began."""
     iterations: Count
-    """Number of iterations after the save over which its waits are summed.
+    """Number of iterations after the save over which data waits are summed.
 
     As many as batches can be made ahead, or fewer when another save, a validation, the
     end of an epoch or of the run came first; 0 when one came at once, so that nothing
@@ -919,14 +919,14 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
     first_waits: Count = 0
     """Number of waits for data that were the first of a pass through the loader."""
     first_wait_s: Number = 0.0
-    """Seconds of all first waits for a batch: for worker starts and the batches."""
+    """Seconds of waits for the first batch of a pass, with the start of workers."""
     data_wait_cpu_s: Optional[Number] = None
     """CPU seconds during a validation's waits for data, first waits left out.
 
     Of what loads there: the training thread, or the whole process when it loads without
     workers."""
     process_cpu_s: Optional[Number] = None
-    """CPU seconds of the process over the validation's iterations but first waits.
+    """CPU seconds of the process in the validation's iterations, first waits left out.
 
     All threads."""
     whole_cpu_s: Optional[Number] = None
@@ -975,7 +975,7 @@ class ValidationProgressRecord(
     metric: Optional[str] = None
     """Name, by class, of the validation's running metric, if one was running."""
     call_s: Number
-    """Seconds from the start of the running call to the writing of this record.
+    """Seconds that the validation's current call, such as a metric, has been running.
 
     Nothing else has begun or ended in them."""
     parts_s: Mapping[str, Number]
@@ -1064,7 +1064,7 @@ class SourceOffRecord(EvidenceLine, frozen=True, kw_only=True, tag='source_off')
 
 
 START_PART = 'start'
-"""Value of ``part`` in the record of a standstill before the train loop."""
+"""Value of ``StuckRecord.part`` if training stands still before its train loop."""
 
 
 class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
@@ -1181,7 +1181,7 @@ class EndRecord(EvidenceLine, frozen=True, kw_only=True, tag='end'):
 
     ``None`` when the ledger had been switched off."""
     ledger_s: Mapping[str, Number]
-    """Seconds by part of the time ledger over the whole run.
+    """Seconds of the whole run by part of the time ledger, such as ``data_wait``.
 
     Empty when the ledger had been switched off."""
     hooks_s: Mapping[str, Number] = {}
@@ -1303,11 +1303,11 @@ class VerdictRecord(EvidenceLine, frozen=True, kw_only=True, tag='verdict'):
     confidence: str
     """Confidence of the verdict: ``high``, ``medium`` or ``low``."""
     is_final: bool = False
-    """True if training had ended; False in the verdict of each hour."""
+    """True for a verdict at the training's end, False for one during training."""
     written_unix_s: Optional[Number] = None
     """Time of writing the verdict by the wall clock; not used for durations."""
     judged_rank: Count = 0
-    """Rank whose evidence was judged: the one that holds up the others."""
+    """Rank whose measurements were judged: the rank that the others wait for."""
     iterations: Count
     """Number of iterations of this run that the judged rank recorded."""
     training_hours: Number
@@ -1315,7 +1315,7 @@ class VerdictRecord(EvidenceLine, frozen=True, kw_only=True, tag='verdict'):
     gpu_hours: Optional[Number] = None
     """GPU hours: ``training_hours`` times the number of ranks; 0 on the CPU."""
     ledger_pct: Mapping[str, Number] = {}
-    """Per cent of ``training_hours`` in each part of the time ledger, by part.
+    """Per cent of ``training_hours`` by part of the time ledger, such as ``data_wait``.
 
     Empty when the ledger had been switched off."""
     changes: Tuple[RecommendedChange, ...] = ()

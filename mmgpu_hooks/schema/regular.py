@@ -1,4 +1,4 @@
-"""Opens files of other programs without blocking: regular files, or pipes."""
+"""Opens regular files, and pipes if asked, for reading without blocking."""
 
 from __future__ import annotations
 

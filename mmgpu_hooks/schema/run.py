@@ -50,9 +50,9 @@ class RunEvidence:
     memory: Tuple[recorded.MemoryRecord, ...] = ()
     """Records of the use of host memory, in the order of time."""
     tuned: Tuple[recorded.TunedRecord, ...] = ()
-    """Changes and judgements of ``tune=True``, in the order of time."""
+    """Records of automatic loader tuning (``tune=True``), in the order of time."""
     start_parts: Tuple[recorded.StartPartRecord, ...] = ()
-    """Records of parts of the start that have begun, of those that can take long.
+    """Records that potentially slow phases of the training's start have begun.
 
     Of a run that left no more."""
     start: Optional[recorded.StartRecord] = None
@@ -66,7 +66,7 @@ class RunEvidence:
 
     It may be of another training."""
     cores_had: Optional[float] = None
-    """Number of usable cores the run had, if its run record describes another start.
+    """Number of usable cores the real run had, if ``run`` describes a hypothetical one.
 
     ``None`` where ``run`` says what it had."""
 
@@ -173,7 +173,7 @@ _TAIL_BYTES = 2**16
 
 
 def read_last_word(path: Path) -> recorded.EvidenceLine | None:
-    """Read a file's last interval, standstill or end record within its last 64 KiB.
+    """Read the newest interval, standstill or end record in a file's last 64 KiB.
 
     Returns:
         ``None`` where there is none yet.

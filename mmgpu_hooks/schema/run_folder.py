@@ -56,7 +56,7 @@ class RunFiles:
     other_ranks: tuple[Path, ...] = ()
     """Paths of the evidence files of the run's other ranks, by rank."""
     starting_ranks: tuple[Path, ...] = ()
-    """Evidence of the start of ranks that have not begun to train, by rank."""
+    """Paths of evidence files of ranks that have not begun to train, in rank order."""
     older_runs: tuple[Path, ...] = ()
     """Evidence paths of the folder's other runs, newest first.
 
@@ -100,7 +100,7 @@ def start_name(rank: int) -> str:
 
 
 def find_start_files(folder: Path) -> tuple[Path, ...]:
-    """Find the evidence of ranks in a folder that have not begun to train, by rank."""
+    """Find a folder's evidence files of ranks that have not begun to train."""
     found = [folder / START_NAME, *folder.glob(OTHER_STARTS)]
     return tuple(sorted((path for path in found if path.is_file()), key=_rank_of))
 

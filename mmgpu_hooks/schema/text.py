@@ -95,7 +95,7 @@ NOUNS: dict[str, Noun] = {
     'weeks': Noun('{n} week', '{n} weeks'),
     'workers': Noun('{n} worker', '{n} workers'),
 }
-"""Counted nouns by the end of the name of a value, such as ``workers``.
+"""Singular and plural nouns, by the last word of a value's name, such as ``workers``.
 
 A format for numbers (``{workers:d}``) leaves the noun out.
 """

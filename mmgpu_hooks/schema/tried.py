@@ -124,7 +124,7 @@ class GpuSpan:
 
 @dataclass(frozen=True)
 class ModelBytes:
-    """Bytes of the trained model itself, counted in the training process."""
+    """Bytes of a model's parameters, gradients and optimizer state in a training."""
 
     parameters: int
     """Bytes of the model's parameters and buffers."""
@@ -220,7 +220,7 @@ class BatchMemory:
 
 @dataclass(frozen=True)
 class MemoryLine:
-    """Line of memory bytes by batch size: ``memory = fixed + image x batch``."""
+    """Line fitted to memory by batch size: ``memory = fixed + image x batch``."""
 
     group: str
     """Settings that the trials share besides batch size, such as ``AMP on``."""
@@ -259,7 +259,7 @@ class Sweep:
     """Lines of memory against batch size, where at least two sizes were measured."""
 
     def find_rivals(self, best: SweepRow) -> List[SweepRow]:
-        """Find settings of the same batch size that may be as fast as the best one.
+        """Find trials of equal batch size that may be as fast as the given best trial.
 
         Args:
             best: A measured one.
@@ -308,7 +308,7 @@ class SaveBenchRow:
     cause: Optional[str] = None
     """Most frequent proven cause of the slow saves, out of :data:`SAVE_CAUSES`."""
     gross_s: Optional[float] = None
-    """Seconds by which a save is longer than in the reference trial, or negative."""
+    """Seconds by which a save exceeds the reference trial's; negative if shorter."""
     net_s: Optional[float] = None
     """Seconds of ``gross_s`` that training lost, those won back after saves left out.
 
@@ -328,7 +328,7 @@ class SaveBenchRow:
 
 @dataclass(frozen=True)
 class SaveBench:
-    """Effect of the number of workers on checkpoint save times, on host and model."""
+    """Benchmark result: effect of the number of workers on checkpoint save times."""
 
     rows: Tuple[SaveBenchRow, ...]
     """Rows of the measured checkpoint saves, in order of the number of workers."""
@@ -397,9 +397,9 @@ class TrialBlock(msgspec.Struct, frozen=True, tag_field='event', tag='block'):
     epoch: Optional[int] = None
     """Number of iterations per epoch of the trial."""
     is_loss_finite: bool = True
-    """True if every logged loss up to the end of the iterations was a number."""
+    """True if every loss logged up to the end of the block was a finite number."""
     model_bytes: Optional[ModelBytes] = None
-    """Bytes of the model itself; reported with the first block of iterations."""
+    """Bytes of parameters, gradients and optimizer state; in the first block only."""
 
 
 class TrialEnd(msgspec.Struct, frozen=True, tag_field='event', tag='over'):
@@ -430,7 +430,7 @@ class TrialRole:
     """Role of a trial in a comparison: its side, and if it only warms up."""
 
     side: str
-    """Side that was trained, out of :data:`SIDES`."""
+    """Side of the comparison that the trial trained: ``first`` or ``second``."""
     is_held: bool
     """True if the other side's process was paused meanwhile, False if it had ended."""
     is_warm_up: bool
@@ -481,7 +481,7 @@ class Trial:
     role: Optional[TrialRole] = None
     """Role of the trial in a comparison of two sides."""
     figures: Mapping[str, Any] = field(default_factory=dict)
-    """Values that the plan of the experiment derived from the trial, as JSON."""
+    """Results that the experiment computed from the trial, by name, as JSON values."""
 
 
 @dataclass(frozen=True)
@@ -500,7 +500,7 @@ class HostPart:
 
 @dataclass(frozen=True)
 class Profile:
-    """Profile of a training's train steps by torch.profiler: seconds by work."""
+    """Seconds of a training's train steps by kind of work, from torch.profiler."""
 
     device: str
     iterations: int
@@ -549,7 +549,7 @@ class Profile:
     losses_pct: Optional[float] = None
     """Per cent of a step's busy time in loss functions, which AMP runs in float32."""
     counted: Optional[StepOverhead] = None
-    """Host work of the train step, as a run of the same training counts it."""
+    """Counts of the host's work in the train step, such as parameter groups."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Reason why an optimisation could not be used, by its name."""
 

@@ -22,7 +22,7 @@ class TuneQuestion(msgspec.Struct, frozen=True, kw_only=True):
     iterations_left: int
     """Number of iterations from now to the end of training."""
     may_persist: bool = True
-    """True if workers may live through epochs.
+    """True if loader workers may stay alive from one epoch to the next.
 
     False where a hook of the user's own may change the data set between epochs: workers
     that live on would not see it."""

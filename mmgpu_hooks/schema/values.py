@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from mmgpu_hooks.schema.text import phrase
 
 FAST_METRIC = 'mmgpu_hooks.FastCocoMetric'
-"""Name in a config of MMDetection's CocoMetric on a fast backend.
+"""Value of a config's ``type`` for FastCocoMetric, a faster CocoMetric.
 
 The config needs no import.
 """
@@ -22,7 +22,7 @@ class Values(Protocol):
 
     @property
     def expected(self) -> str:
-        """Description of the values for an error: ``a whole number from 0 to 8``."""
+        """Allowed values in words, for an error: ``a whole number from 0 to 8``."""
 
     def takes(self, value: Any) -> bool:
         """Return True if the config setting may have ``value``."""
@@ -39,7 +39,7 @@ class Whole:
 
     @property
     def expected(self) -> str:
-        """Description of the values for an error: ``a whole number from 0 to 8``."""
+        """Allowed values in words, for an error: ``a whole number from 0 to 8``."""
         return phrase('a whole number from {least} to {most}', self)
 
     def takes(self, value: Any) -> bool:
@@ -58,7 +58,7 @@ class Flag:
 
     @property
     def expected(self) -> str:
-        """Description of the values for an error: ``True or False``."""
+        """Allowed values in words, for an error: ``True or False``."""
         return phrase('True or False')
 
     def takes(self, value: Any) -> bool:

@@ -1,1 +1,1 @@
-"""Renderers of answers: sections, text, JSON, CSV and pages, returned as values."""
+"""Renders the answers of commands as terminal text, JSON, CSV or HTML pages."""

@@ -119,7 +119,7 @@ def can_draw() -> bool:
 
 
 def chart_ledger(run: Run) -> Chart | None:
-    """Bar chart of the time ledger's parts; ``None`` without recorded time."""
+    """Bar chart of a training's seconds by part; ``None`` without recorded time."""
     ledger_s = defaultdict[str, float](float)
     for part in PARTS:
         if seconds := run.figures.ledger_s.get(part):
@@ -285,7 +285,7 @@ class Scale(NamedTuple):
 
 
 def scale_seconds(largest_s: float) -> Scale:
-    """Chooses s, ms or us so that the largest value is at least 1."""
+    """Chooses the unit (s, ms or us) in which the largest value is at least 1."""
     for scale in (Scale(1.0, 's'), Scale(1e3, 'ms')):
         if largest_s * scale.factor >= 1:
             return scale

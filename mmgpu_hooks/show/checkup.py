@@ -10,7 +10,7 @@ from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.document import BLANK, SIGNS, Fact, Section, to_json
 
 _UNSIGNED = {**SIGNS, 'ok': ' '}
-"""Sign of each level of a check; empty for a check that passed."""
+"""Sign printed before a check's line, by severity; blank for a passed check."""
 
 
 def describe_checkup(rows: Sequence[Checked]) -> list[Section]:

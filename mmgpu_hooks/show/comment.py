@@ -16,7 +16,7 @@ _PART = {
     'hook_bound': 'hooks',
     'compute_bound': 'step',
 }
-"""Time ledger part whose share the comment gives, by verdict; none for data-bound."""
+"""Part of training time to name in a SLURM job's comment, by name of the verdict."""
 
 
 def phrase_comment(verdict: VerdictRecord) -> str | None:

@@ -126,7 +126,7 @@ def compose(
     basis: Sequence[str] = (),
     notes: Iterable[str] = (),
 ) -> list[Section]:
-    """Sections of an answer from its title sentence, table, basis and notes."""
+    """Sections of an answer: title sentence, remarks, table with its source, notes."""
     title, *more = sentences
     sections = [Section(title, sentences=more)]
     if table.rows:

@@ -354,7 +354,7 @@ def _cut_left(text: str, most: int) -> str:
 
 
 def _verify_sentences(measured: Verification) -> Iterator[Text]:
-    """Sentences on measured and predicted speed-up, and that over whole epochs."""
+    """Sentences on the measured and predicted speed-up, also over whole epochs."""
     predicted, gain = measured.predicted_gain, measured.gain
     is_setting = measured.before_config == measured.after_config
     rates = (measured.before_images_per_s, measured.after_images_per_s)
@@ -486,7 +486,7 @@ _BOUNDS = {
     ),
 }
 _CLOSES_WITHIN_PCT = 5.0
-"""Smallest gap, per cent, between a step's time and its parts' sum that is noted."""
+"""Largest gap, in per cent, of a step's time to its parts' sum that needs no note."""
 _FEW_PRODUCTS_PCT = 30.0
 """Share of busy time in matrix products, in per cent, below which AMP gains little."""
 _MANY_LOSSES_PCT = 30.0
@@ -631,7 +631,7 @@ def _computes_in_tf32(profile: Profile) -> bool:
 
 
 def _say_amp(profile: Profile) -> Text:
-    """Phrases if AMP (mixed precision) is on, and why it would gain little."""
+    """Text on mixed precision (AMP): if it is on, and why it would gain little."""
     products_pct, why, share = profile.products_pct, None, None
     if products_pct is not None:
         share = phrase(

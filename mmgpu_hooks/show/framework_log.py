@@ -53,7 +53,7 @@ def describe_first_answer(answer: FirstAnswer) -> list[Section]:
 
 
 def render_first_answer(answer: FirstAnswer) -> str:
-    """JSON of the answer on a training without GPUEfficiencyHook, in the usual keys."""
+    """JSON of the diagnosis of a training that ran without GPUEfficiencyHook."""
     return to_json(
         run=answer.log,
         source=answer.source,

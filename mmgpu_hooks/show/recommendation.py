@@ -220,7 +220,7 @@ def describe_changes(
 
 
 def describe_mended(answer: Answer) -> list[Section]:
-    """Section on the gain of all CPUs of a task; empty unless srun bound fewer."""
+    """Section on the gain if ``srun`` gave a task all its CPUs; empty if it did."""
     found, run = answer.mended, answer.summary
     if found is None:
         return []
@@ -346,7 +346,7 @@ def _phrase_saved(saved: SavedHours) -> Text:
 
 
 def _phrase_end(answer: Answer) -> Text | None:
-    """Text on when a run that still writes will end, else on the hours it needs."""
+    """Text on when a running training ends, or the hours that a stopped one lacked."""
     ending = answer.ending
     if ending is None:
         return None

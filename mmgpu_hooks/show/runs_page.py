@@ -59,7 +59,7 @@ class _Period(NamedTuple):
     """Length of time that one bar of the chart covers: a day, a week or a month."""
 
     phrase_count: Callable[[int], Text]
-    """Function that phrases a number of such periods: ``3 weeks``."""
+    """Function that writes a number of periods in words, such as ``3 weeks``."""
     title: Text
     gpu_title: Text
     most_days: float

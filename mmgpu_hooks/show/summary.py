@@ -36,9 +36,9 @@ from mmgpu_hooks.show.words import is_english, phrase_status, say
 
 _WIDTH, _LABEL, _MOST_LINES = 80, 13, 10
 _WORTH_PCT = 1.0
-"""Smallest share of a run's time, per cent, at which a ledger part has a row."""
+"""Smallest share of a run's time, in per cent, of a part that gets a summary row."""
 _SPARED = ('why', 'rest', 'loader', 'validation', 'machine', 'start')
-"""Names of summary rows that are dropped, in this order, while it is too long."""
+"""Names of summary rows, in the order in which a too long summary drops them."""
 
 
 def render_training_summary(
@@ -96,7 +96,7 @@ def render_training_summary(
 
 
 def _order_spared(run: Run, ranks: RanksSummary | None) -> list[str]:
-    """Return the labels of summary rows in the order in which a long one loses them."""
+    """Return names of summary rows in the order in which a long summary drops them."""
     order = ['', *_SPARED]
     are_alike = ranks is not None and ranks.slowest is None
     if are_alike and run.meta.is_model_wrapped is not False:
@@ -213,7 +213,7 @@ def _train_command(
 
 
 def _phrase_gain(found: Recommendation) -> Text | None:
-    """Text on the per cent of time that train (else validation) changes save."""
+    """Text on per cent of time saved by changes to training, or else to validation."""
     for change in found.changes:
         gain = change.predicted_gain_pct
         low, high = change.predicted_gain_low_pct, change.predicted_gain_high_pct
@@ -405,7 +405,7 @@ def _validations(run: Run) -> Text:
 
 
 def _outside(run: Run) -> Iterator[Text]:
-    """Texts on time outside of iterations: ledger parts with their share of the run."""
+    """Texts on time spent outside of iterations, by part, with its share of the run."""
     figures = run.figures
     for part, seconds in figures.ledger_s.items():
         share = 100 * seconds / figures.duration_s if figures.duration_s > 0 else 0.0

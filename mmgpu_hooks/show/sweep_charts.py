@@ -284,7 +284,7 @@ def _wrap(group: Text) -> str:
 
 
 def _ordinals(groups: Mapping[Text, Sequence[SweepRow]]) -> dict[int, int]:
-    """Positions on the axis of numbers of workers, at equal distances, by number.
+    """Equally spaced positions on a chart's x axis, by number of workers.
 
     So 0, 1 and 2 stay legible beside 32.
     """

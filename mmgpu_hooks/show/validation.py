@@ -81,7 +81,7 @@ def list_shares(costs: ValidationCosts) -> Iterator[Text]:
 
 
 def _add_metrics(costs: ValidationCosts, part: str, said: Text) -> Text:
-    """Adds to a text on a validation part the metrics on which the part was spent."""
+    """Appends to a text on a validation part the names of its slowest metrics."""
     metrics_s = _find_metrics(costs, part)
     named = tuple(name for name, _ in _list_worth(metrics_s, costs.wall_s))
     return phrase('{part} ({metrics})', part=said, metrics=named) if named else said

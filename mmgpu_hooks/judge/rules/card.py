@@ -10,7 +10,7 @@ from mmgpu_hooks.schema.judged import Finding
 
 @rule('MG410', "What the card's memory consists of")
 def judge_card_figures(run: Run) -> Finding | None:
-    """The parts of what ``nvidia-smi`` shows, and why it grew.
+    """Parts of the GPU memory that ``nvidia-smi`` shows, and why it grew.
 
     It is the sum of the tensors that were in use at the peak, of what PyTorch's
     allocator keeps for later (``empty_cache()`` gives it back, and the next batch asks

@@ -126,7 +126,7 @@ def judge_external_load(run: Run) -> Finding | None:
 
 @rule('MG110', 'The training thread waits for a core', 'cpu_oversubscribed')
 def judge_main_delay(run: Run) -> Finding | None:
-    """The thread that trains is ready to run and others have the cores.
+    """The training thread is ready to run, but waits for a core that others use.
 
     Measured by the kernel (``/proc/self/task/<tid>/schedstat``). It delays every
     launch on a GPU too. Fewer workers, fewer threads or no neighbour help.

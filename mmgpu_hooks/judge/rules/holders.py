@@ -14,7 +14,7 @@ _FATAL = 1.0
 
 @rule('MG409', "The host's memory was nearly full", 'memory_bound')
 def judge_holders(run: Run) -> Finding | None:
-    """Less than 5 % was free, or less than 20 % that would have been gone in 30 s.
+    """Host memory was under 5 % free, or under 20 % and would be full within 30 s.
 
     The sentence says who held it when it was fullest. Pages that several processes
     share count once: a part of each in every one (PSS), where the kernel shows it;

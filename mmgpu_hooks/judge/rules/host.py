@@ -41,7 +41,7 @@ def _judge(run: Run, name: str) -> Finding | None:
 
 @rule('MG601', 'Parameter groups that are alike')
 def judge_groups(run: Run) -> Finding | None:
-    """The optimizer steps through many parameter groups that have few settings.
+    """The optimizer has many parameter groups, which have few distinct settings.
 
     MMEngine makes a group of each tensor where a config has ``paramwise_cfg``, and
     PyTorch steps group by group: hundreds of calls where a few would do. On a fast card
@@ -63,7 +63,7 @@ def judge_averages(run: Run) -> Finding | None:
 
 @rule('MG603', 'Small tensors are a file each')
 def judge_small_tensors(run: Run) -> Finding | None:
-    """Workers send each tensor of a batch, be it a label, as a file in shared memory.
+    """Workers send each tensor of a batch, however small, as a file in shared memory.
 
     That is a descriptor, an mmap and some system calls on both sides, and many open
     files (``received 0 items of ancdata``). ``optimize='small_tensors'`` sends those of
@@ -118,7 +118,7 @@ def judge_clipping(run: Run) -> Finding | None:
 
 @rule('MG606', 'Scalars are read from the card')
 def judge_read_scalars(run: Run) -> Finding | None:
-    """Losses are read from the card in each iteration, for the log.
+    """Losses are copied from the GPU in each iteration, for the log.
 
     The host waits there until the step is computed, so the time is the step's. What
     comes after (the average, schedulers, the next batch) begins with an idle card.

@@ -38,7 +38,7 @@ def judge_data_wait(run: Run) -> Finding | None:
 
 @rule('MG103', 'Loading is blocked, not busy', 'data_bound_storage')
 def judge_blocked_loading(run: Run) -> Finding | None:
-    """While a batch is loaded, most of the time nothing runs: storage, network, locks.
+    """Most of a batch's loading time is waiting (storage, network, locks), not CPU.
 
     More workers help, because they wait side by side; faster storage, a local copy
     or a cache help more.

@@ -173,7 +173,7 @@ def judge_copies(run: Run) -> Finding | None:
 
 @rule('MG403', '/dev/shm is small')
 def judge_shared_memory(run: Run) -> Finding | None:
-    """Workers send batches through ``/dev/shm``, and it has little left.
+    """Workers send batches through ``/dev/shm``, which has little free space left.
 
     When it is full a worker dies: "Bus error ... DataLoader's workers are out of
     shared memory". A container has 64 MiB unless it is started with
@@ -205,7 +205,7 @@ def judge_shared_memory(run: Run) -> Finding | None:
 
 @rule('MG404', 'Tensors on the card pile up', 'memory_bound')
 def judge_card_growth(run: Run) -> Finding | None:
-    """Live tensors on the card grow with every iteration: a leak, no cache.
+    """Live tensors on the GPU take more memory with every iteration: a leak.
 
     The usual reason is a loss, or an output, that is kept with its graph: keep
     ``loss.item()`` or ``loss.detach()``. ``empty_cache()`` does not help, for what
@@ -236,7 +236,7 @@ def judge_card_growth(run: Run) -> Finding | None:
 
 @rule('MG405', "The card's memory is in fragments")
 def judge_fragments(run: Run) -> Finding | None:
-    """The allocator holds memory in pieces that fit no tensor it is asked for.
+    """The CUDA allocator holds memory in pieces that fit no requested tensor.
 
     Batches of many sizes cut it up. With torch 2.1 and later,
     ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`` in the environment
@@ -266,7 +266,7 @@ def judge_fragments(run: Run) -> Finding | None:
 
 @rule('MG406', 'One batch makes the peak')
 def judge_burst(run: Run) -> Finding | None:
-    """The card's peak is one batch's, far above the usual: a rare one may not fit.
+    """One batch's GPU memory peak is far above the usual: a larger batch may not fit.
 
     The largest padded image or the most boxes make it. Cures: a size limit in the
     pipeline (``Resize``, ``RandomCrop``), ``gpu_assign_thr`` of the assigner, which
@@ -323,7 +323,7 @@ def judge_burst(run: Run) -> Finding | None:
 
 @rule('MG407', 'Validation keeps its results in memory')
 def judge_results(run: Run) -> Finding | None:
-    """Metrics keep what every batch gives until the last one, and so memory swings.
+    """Metrics keep every validation batch's results until the last: memory swings.
 
     MMEngine's metrics append to ``results`` and compute when all batches are done; rank
     0 then holds those of all ranks. Keep less of each image (fewer boxes with

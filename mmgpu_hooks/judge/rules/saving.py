@@ -75,7 +75,7 @@ def judge_saves_by_others(run: Run) -> Finding | None:
 
 @rule('MG306', 'Storage holds up saves', 'save_bound')
 def judge_saves_by_storage(run: Run) -> Finding | None:
-    """The save is blocked in the write: a slow disk, or a slow backend elsewhere.
+    """A checkpoint save is blocked in writing: a slow disk, or a slow remote backend.
 
     Workers are not the reason. Save to a faster disk, or less often; where a file
     backend writes to another host, save to a local disk and copy from there.

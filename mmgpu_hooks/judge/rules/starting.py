@@ -14,7 +14,7 @@ from mmgpu_hooks.schema.text import phrase
 
 @rule('MG701', 'Resuming loads what it skips')
 def judge_resume(run: Run) -> Finding | None:
-    """An iteration-based training that resumes loads all that it has trained on again.
+    """A resumed iteration-based training loads all batches it had trained on again.
 
     MMEngine takes every batch from the loader and throws it away, so that the batches
     that follow are those of a training that was never interrupted.
@@ -77,7 +77,7 @@ def judge_parsing(run: Run) -> Finding | None:
 
 @rule('MG703', 'A file for each image is read at the start')
 def judge_many_files(run: Run) -> Finding | None:
-    """A data set opens one annotation file an image before training starts.
+    """A data set opens one annotation file per image before training starts.
 
     Each takes a look-up and a read, on a network one after the other. One file for all
     of them (MMDetection has converters to COCO's format, ``tools/dataset_converters``)
@@ -100,7 +100,7 @@ def judge_many_files(run: Run) -> Finding | None:
 
 @rule('MG704', 'Annotations lie on slow storage')
 def judge_slow_mount(run: Run) -> Finding | None:
-    """Most of the time that annotations were read, nothing ran: storage or network.
+    """Reading annotations mostly waited, without CPU use: slow storage or network.
 
     A copy on a local disk is read at its speed. Many small files suffer most.
     """
@@ -126,7 +126,7 @@ def judge_slow_mount(run: Run) -> Finding | None:
 
 @rule('MG705', 'The checkpoint loads slowly')
 def judge_loading(run: Run) -> Finding | None:
-    """Loading ``load_from``, or what a run resumes from, takes long.
+    """Loading a checkpoint, to start from or to resume a training, takes long.
 
     A download, or storage that is far away, is paid for at each start and on each rank:
     a copy on a local disk is not. Where only the weights are wanted,

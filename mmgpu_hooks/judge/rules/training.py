@@ -58,7 +58,7 @@ def judge_gpu(run: Run) -> Finding | None:
 
 @rule('MG203', 'Training stood still')
 def judge_standstills(run: Run) -> Finding | None:
-    """Nothing went on for long, and then training went on by itself.
+    """Training stood still for long, and then went on by itself.
 
     The watchdog (``stuck_after_s``) noticed it; the log says where. A mount that did
     not answer, a sample that takes minutes and a rank that was late are the usual

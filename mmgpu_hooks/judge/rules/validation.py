@@ -1,4 +1,4 @@
-"""Rules about the parts of validations."""
+"""Rules about parts of validations: loader, forward pass, metrics, interval."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mmgpu_hooks.schema.text import Text, phrase, quoted, sentences
 
 
 def _find(run: Run, part: str) -> WholeValidation | None:
-    """Find the time of a run's validations, if one part is worth a finding."""
+    """Return a run's validation times if the named part takes long, else ``None``."""
     whole = find_whole(run)
     is_worth = whole and whole.run_share(part) >= thresholds.VALIDATION_PART_NOTICE
     return whole if is_worth else None
@@ -113,7 +113,7 @@ def judge_loader(run: Run) -> Finding | None:
 
 @rule('MG504', "The model's forward pass is what validation does")
 def judge_forward(run: Run) -> Finding | None:
-    """``val_step``: the forward pass, post-processing and NMS.
+    """``val_step`` (forward pass, post-processing, NMS) takes much of a validation.
 
     A larger ``val_dataloader.batch_size`` uses a card better; ``val_cfg.fp16=True``
     halves the work where the accuracy stays (compare one validation with and without).
@@ -138,7 +138,7 @@ def judge_forward(run: Run) -> Finding | None:
 
 @rule('MG505', 'Validations are close together')
 def judge_interval(run: Run) -> Finding | None:
-    """A validation costs more than a tenth of the training since the last one.
+    """A validation takes over a tenth of the training time since the previous one.
 
     ``train_cfg.val_interval`` sets how often it runs, ``val_begin`` from when on, and
     ``dynamic_intervals`` changes it while it trains: often at the end, where the best

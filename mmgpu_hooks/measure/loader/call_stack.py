@@ -42,7 +42,7 @@ def offer_stack() -> int:
 
 
 def _read_masks(names: str, pid: int | str = 'self') -> list[bool]:
-    """Read for each named signal mask if `_SIGNAL` is in it; empty if hidden."""
+    """Return for each named signal mask of a process if `_SIGNAL` is in the mask."""
     try:
         text = (_PROC / str(pid) / 'status').read_text('ascii', 'replace')
     except OSError:

@@ -75,7 +75,7 @@ class OwedBatch:
     stack: tuple[str, ...] = ()
     """Python stack of the worker, innermost call first; empty if it did not answer."""
     alike: int = 0
-    """Number of workers whose stack is at the same line, this worker included."""
+    """Number of workers, the one due to deliver included, that are at its code line."""
     sample: LoadingSample | None = None
     """Sample that the worker is loading; ``None`` between samples, or if unknown."""
 

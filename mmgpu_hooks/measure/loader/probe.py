@@ -128,7 +128,7 @@ class _Followed:
             self.local.follow(iterator._dataset_fetcher)
         self._taken = self._made = 0
         self._epoch: Any = None
-        """Object of PyTorch's iterator that is a new one after each restart."""
+        """``_task_info`` dict of PyTorch's iterator; a restart makes a new dict."""
         self.notes: dict[int, WorkerNotes] = {}
         """Newest notes of each DataLoader worker, by worker id."""
 
@@ -157,7 +157,7 @@ class _Followed:
         return failure
 
     def _take_rows(self, counters: Counters) -> Rows:
-        """Read the rows of batches that the training loop took since last time."""
+        """Read the rows of batches that the training loop took since the last call."""
         iterator, taken = self.iterator(), self._taken
         if self.local is not None:
             taken = int(counters.workers['made'][0])
@@ -192,7 +192,7 @@ class LoaderProbe:
         self.loader = loader
         self._listener = listener
         self.unsupported: dict[str, str] = {}
-        """Reasons why values of the DataLoader are not measured, by value."""
+        """Reasons why values of the DataLoader are not measured, by value name."""
         self.inside_failure: str | None = None
         """Reason why measuring inside the workers ended; ``None`` while it goes on."""
         self._run = run

@@ -36,7 +36,7 @@ class WorkerTimes(NamedTuple):
 
 
 WorkersMark = Mapping[int, WorkerTimes]
-"""Type: times of the live workers, each since it began, by process id."""
+"""Type: CPU and waiting seconds of each live worker since it began, by process id."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def sum_workers_activity(
 def _list_grown(
     both: Sequence[tuple[WorkerTimes, WorkerTimes]], name: str
 ) -> list[float]:
-    """List by how many seconds one time of each worker grew between two readings."""
+    """List by how many seconds each worker's counter grew between two readings."""
     grew = (grown(getattr(old, name), getattr(new, name)) for old, new in both)
     return [seconds for seconds in grew if seconds is not None]
 
@@ -125,14 +125,14 @@ class WorkersUse:
     thread_cpu_s: float = 0.0
     """CPU seconds of the workers' threads other than their main threads."""
     affinity_cpus: int | None = None
-    """Number of CPUs that a worker may run on; the smallest of all workers'."""
+    """Smallest number of CPUs that any one of the workers may run on."""
 
 
 class WorkersMemory(NamedTuple):
     """Bytes of memory of the workers, and if reading it was costly."""
 
     pss_bytes: int | None
-    """Bytes of memory of all workers, shared pages in part; ``None`` if hidden."""
+    """Bytes of memory (PSS) of all workers together; ``None`` if hidden."""
     is_costly: bool
     """True if reading a worker's memory took so long that it is not read again."""
 

@@ -1,4 +1,4 @@
-"""Switches a live ``DataLoader`` to other workers; each sample still comes once.
+"""Changes a live ``DataLoader``'s workers and settings without losing a sample.
 
 Between two passes the settings alone change. Within a pass the sampler's own iterator
 is carried over: batches that the old workers owe come first, then a new pool goes on
@@ -55,7 +55,7 @@ _SEEDS, _MOST_SEED = 2**32, 2**63
 
 
 class LoaderSwitch:
-    """Switches one live DataLoader to other workers, without losing a sample.
+    """Changes a live DataLoader's workers and their settings, without losing a sample.
 
     It holds neither the loader's iterators nor its workers.
 
@@ -77,9 +77,9 @@ class LoaderSwitch:
         self._used_seeds = ranks * (getattr(loader, 'num_workers', 0) or 0)
         """Number of consecutive random seeds that workers have used so far."""
         self._before: Patches | None = None
-        """Patches that undo the last switch; ``None`` once it is confirmed."""
+        """Replaced attributes, to undo the last worker change; ``None`` once final."""
         self._own_init = self._init = getattr(loader, 'worker_init_fn', None)
-        """``worker_init_fn`` of the loader as built; `_init` is the one set last."""
+        """``worker_init_fn`` that the DataLoader had when it was built."""
         self._old_init = self._init
         self._find_relay: Callable[[], _Relay | None] = lambda: None
         self.settings = TunedSettings(
@@ -271,7 +271,7 @@ class LoaderSwitch:
     def _try_heir(
         self, make: Callable[[], Any], on_failure: Callable[[Exception], None]
     ) -> Any:
-        """Make an iterator with new worker settings, or else with the old ones."""
+        """Make a DataLoader iterator with new worker settings, else with old ones."""
         old = self.settings
         try:
             return make()
@@ -281,7 +281,7 @@ class LoaderSwitch:
         return self._make_heir(_Rest(rest.whole), old, self.take_salt(0))
 
     def _make_heir(self, rest: _Rest, new: TunedSettings, salt: int) -> Any:
-        """Make an iterator for the indices that the sampler has not yet given out."""
+        """Make a DataLoader iterator for indices the sampler has not given out yet."""
         import torch
 
         loader, moment = self._loader, Patches()
@@ -451,7 +451,7 @@ def make_init(
 
 
 def _reseed(init: Any, workers: int, salt: int, ranks: int) -> Any:
-    """Make MMEngine's ``worker_init_fn`` seed for a new number of workers; keep others.
+    """Return MMEngine's ``worker_init_fn`` with seeds for a new number of workers.
 
     It seeds a worker with ``seed + rank * num_workers + worker_id``, and the number is
     frozen when the loader is built: left as it is, ranks would share seeds.

@@ -322,7 +322,7 @@ class WorkerInit:
 
 
 def enter_workers(loader: Any, pad_size_divisor: int = 1) -> WorkerInit | None:
-    """Set a `WorkerInit` as a DataLoader's ``worker_init_fn``, until it leaves.
+    """Set a `WorkerInit` as a DataLoader's ``worker_init_fn``, to time its workers.
 
     Args:
         loader: The loader.

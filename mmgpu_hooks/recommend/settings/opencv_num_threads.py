@@ -19,7 +19,7 @@ from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.values import Whole
 
 ONE_THREAD = 0
-"""OpenCV's number for sequential mode, MMEngine's default: only the calling thread."""
+"""OpenCV thread count (MMEngine's default) that makes OpenCV run sequentially."""
 
 
 class OpencvNumThreads(Setting):
@@ -77,7 +77,7 @@ class OpencvNumThreads(Setting):
         return None
 
     def why(self, decision: Decision) -> Text:
-        """Phrase how long OpenCV's threads wait for cores, and an iteration without."""
+        """Phrase OpenCV threads' waits for cores, and iteration time without them."""
         job, run = decision.job, decision.job.run
         found, then = run.threads, job.at(decision.new)
         assert found is not None  # or it would not change

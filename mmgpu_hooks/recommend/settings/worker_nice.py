@@ -60,7 +60,7 @@ class WorkerNice(Setting):
         )
 
     def judge_alone(self, run: Run, at: Choice) -> LoneChange | None:
-        """Return a nice value, if cores are full, with its effect on saves, if any."""
+        """Return niced workers' effect on saves, and a nice value if cores are full."""
         cure = None if run.meta.worker_nice else _cure_by_nice(run)
         if cure is None or run.meta.host.cores_had is None:
             return None
