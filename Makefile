@@ -57,7 +57,7 @@ help:
 	@echo 'make bench-start     planted and real starts against their account, and its cures (10 minutes)'
 	@echo 'make bench-tune      trainings that tune themselves against the best setting (55 minutes)'
 	@echo 'make bench-validation planted validations, and the end after a tenth of trainings (5 minutes)'
-	@echo 'make bench-whole     trainings before and after their own advice (30 minutes)'
+	@echo 'make bench-whole     trainings before and after their own advice (35 minutes)'
 	@echo 'make bench-why       planted ends of trainings, and the cause that is named (18 minutes)'
 	@echo 'make bench-zoo       four configs of MMDetection, as shipped and as recommended (30 minutes)'
 	@echo 'make gpu-check       what only a CUDA machine can show, its table kept (9 minutes)'

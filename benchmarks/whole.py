@@ -9,7 +9,7 @@ and each as it is with ``tune=True``, which tunes the loader in the same trainin
 Each is trained twice, in turns, and the faster one counts; a training is slower where
 the faster one exceeds the slower one before. All on two cores, with one thread for the
 step. Two more end badly, one killed for memory and one that hangs: they are trained
-with what is said of them, and must come to their end. About 30 minutes.
+with what is said of them, and must come to their end. About 35 minutes.
 
 A training more is a config file in ``benchmarks/ordinary`` and a line in ``CASES``.
 """
@@ -111,6 +111,10 @@ CASES = {
     'storage that waits': Case(
         f'{ORDINARY}/waiting_storage.py', loader('train', num_workers=6)
     ),
+    'by iterations, no workers': Case(
+        f'{ORDINARY}/by_iterations.py', loader('train', num_workers=1)
+    ),
+    'short epochs': Case(f'{ORDINARY}/short_epochs.py', loader('train', **_ALIVE)),
     'Faster R-CNN, bound by the step': Case(
         f'{ORDINARY}/faster_rcnn.py', is_detector=True
     ),

@@ -44,10 +44,16 @@ Smaller gains do not distinguish changes from noise, and a change has costs that
 predicted.
 """
 
-TRIED_GAIN, MOST_RISKED = 0.07, 0.1
+TRIED_GAIN, MOST_RISKED = 0.05, 0.15
 """Smallest gain tried though unsure, and largest loss risked, as shares of time.
 
 As shares of an iteration. Both the other load of the run and none must promise so much.
+"""
+
+TRIED_DESPITE_NOISE = 0.03
+"""Smallest tried gain less the error of the measurements, as a share (0 to 1) of time.
+
+What is left of the doubt is the model's, which more evidence does not end.
 """
 
 JUDGED_ITERATIONS = 100
@@ -176,7 +182,7 @@ def _choose(job: Job) -> Choice:
 
 def _is_worth_a_trial(job: Job, choice: Choice, gain: Gain) -> bool:
     """Return True if settings are likely faster, and only the model leaves doubt."""
-    is_model_alone = gain.share - COVERAGE * gain.noise >= LEAST_GAIN
+    is_model_alone = gain.share - COVERAGE * gain.noise >= TRIED_DESPITE_NOISE
     alone = predict_gain(job.without_other_load, job.old, choice)
     return (
         is_model_alone
