@@ -111,6 +111,15 @@ def _list_fields(template: str) -> set[str]:
         return set()
 
 
+def keep_date(template: Catalog) -> None:
+    """Give a template the date of the one before, where all messages are the same."""
+    with TEMPLATE.open('rb') as stream:
+        before = read_po(stream)
+    lists = [[(each.id, each.context) for each in some] for some in (before, template)]
+    if lists[0] == lists[1]:
+        template.creation_date = before.creation_date
+
+
 def drop_empty_plurals(catalog: Catalog) -> None:
     """Take out plurals without a translation.
 
@@ -126,6 +135,8 @@ def drop_empty_plurals(catalog: Catalog) -> None:
 def main() -> int:
     """Write the template, and every catalog with it."""
     template = extract()
+    if TEMPLATE.exists():
+        keep_date(template)
     LOCALE.mkdir(exist_ok=True)
     with TEMPLATE.open('wb') as stream:
         write_po(stream, template, width=88, omit_header=False, no_location=True)
