@@ -31,8 +31,8 @@ from mmgpu_hooks.measure.validation_parts import (
     DATA_WAIT,
     REST,
     PartCall,
-    ValidationState,
     ValidationParts,
+    ValidationState,
 )
 from mmgpu_hooks.schema.recorded import ValidationRecord
 

@@ -154,7 +154,9 @@ class Surroundings(NamedTuple):
         faults = read_major_faults()
         return cls(monotonic_s(), process_cpu_s(), waited_s, busy_s, faults)
 
-    def since(self, before: Surroundings, workers_cpu_s: float | None) -> SurroundingsChange:
+    def since(
+        self, before: Surroundings, workers_cpu_s: float | None
+    ) -> SurroundingsChange:
         """Return other processes' CPU and memory pressure since an earlier reading.
 
         Args:

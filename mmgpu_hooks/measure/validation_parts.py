@@ -95,7 +95,9 @@ class ValidationParts:
         now_s, since_s, call = self._clock(), self._since_s, self._running[-1]
         seconds = dict(self._seconds)
         seconds[call] = seconds.get(call, 0.0) + max(now_s - since_s, 0.0)
-        return ValidationState(call, since_s, now_s - self._began_s, _sum_parts(seconds))
+        return ValidationState(
+            call, since_s, now_s - self._began_s, _sum_parts(seconds)
+        )
 
     def sum_up(self, wall_s: float) -> dict[str, float]:
         """Return an ended validation's seconds by part; the sum is its duration.

@@ -217,9 +217,7 @@ class AnnotationCache:
         """Stores parsed annotations, and maps them into the data set from the cache."""
         assert self._folder is not None
         if opened.lists_folders:
-            raise RefusalError(
-                phrase('it reads what is in a folder, which may change')
-            )
+            raise RefusalError(phrase('it reads what is in a folder, which may change'))
         if opened.starts_others:
             raise RefusalError(
                 phrase('it starts threads or processes, whose files are unseen')

@@ -126,9 +126,7 @@ class Optimizations:
         running = getattr(loop.dataloader, '_iterator', None)
         # iteration-based loops start workers in their constructor
         if running is not None or hasattr(loop, 'dataloader_iterator'):
-            self._refuse(
-                'small_tensors', phrase('the workers were started before')
-            )
+            self._refuse('small_tensors', phrase('the workers were started before'))
         else:
             self.begin_loader(loop.dataloader)
 

@@ -50,9 +50,7 @@ def describe(value: Any) -> str:
         return f'Path({os.fspath(value)!r})'
     if isinstance(value, np.generic):
         return f'{kind.__name__}({value!r})'
-    raise RefusalError(
-        phrase('a {kind}, which is no plain data', kind=kind.__name__)
-    )
+    raise RefusalError(phrase('a {kind}, which is no plain data', kind=kind.__name__))
 
 
 def count_values(value: Any, most: int) -> int:
@@ -120,6 +118,6 @@ class _PlainUnpickler(pickle.Unpickler):
         is_array = module in _NUMPY_MODULES and name in _NUMPY_NAMES
         if not (is_builtin or is_collection or is_array):
             raise RefusalError(
-                phrase('what is kept has a {kind}', kind=f'{module}.{name}')
+                phrase('what is kept has a {module}.{name}', module=module, name=name)
             )
         return super().find_class(module, name)

@@ -38,7 +38,7 @@ SEARCHED = (
 """Messages as users search for them: they stand on the page in one piece."""
 
 UNANSWERED = 'No command answers this yet'
-CHINESE_UNANSWERED = '目前还没有命令能回答'
+CHINESE_UNANSWERED = '目前还没有命令能'
 CERTAINTIES = {'确定': 'sure', '很可能': 'likely'}
 CORRECTIONS = '欢迎提 issue 指正'
 """In the last line of a Chinese page, which stands behind its last entry."""

@@ -34,11 +34,6 @@ STILL_STRINGS: dict[str, int] = {
     'judge/doctor.py': 3,
     'judge/validation_findings.py': 1,
     'optimize/coco_metric.py': 6,
-    'optimize/ema.py': 1,
-    'optimize/history.py': 1,
-    'optimize/optimizations.py': 1,
-    'optimize/param_groups.py': 4,
-    'optimize/small_tensors.py': 1,
     'show/page.py': 1,
     'show/recommendation.py': 3,
 }

@@ -59,7 +59,7 @@ def train(
     steps = STEPS
     merged = None
     if is_merged:
-        merged = MergedGroups(SimpleNamespace(optim_wrapper=wrapper), fail)
+        merged = MergedGroups(SimpleNamespace(cfg={}, optim_wrapper=wrapper), fail)
     plans = [
         PARAM_SCHEDULERS.build(dict(plan, optimizer=wrapper)) for plan in schedulers
     ]
@@ -154,7 +154,7 @@ def seen(monkeypatch):
 def wrapper(seen):
     """A wrapper whose steps are merged, and whose optimizer has its state."""
     made = build(dict(type='AdamW'))
-    made.merged = MergedGroups(SimpleNamespace(optim_wrapper=made), fail)
+    made.merged = MergedGroups(SimpleNamespace(cfg={}, optim_wrapper=made), fail)
     step(made)
     seen.clear()
     yield made
@@ -289,7 +289,7 @@ def test_what_was_not_tried_is_refused(optimizer, sentence):
     else:
         wrapper = build(given)
     with pytest.raises(RefusalError, match=sentence):
-        MergedGroups(SimpleNamespace(optim_wrapper=wrapper), fail)
+        MergedGroups(SimpleNamespace(cfg={}, optim_wrapper=wrapper), fail)
     assert 'step' not in vars(wrapper.optimizer)
 
 
@@ -301,7 +301,7 @@ def test_an_optimizer_over_ranks_is_refused(tmp_path):
     try:
         wrapper = build(dict(type='ZeroRedundancyOptimizer', optimizer_type='AdamW'))
         with pytest.raises(RefusalError, match='ZeroRedundancyOptimizer is no optimi'):
-            MergedGroups(SimpleNamespace(optim_wrapper=wrapper), fail)
+            MergedGroups(SimpleNamespace(cfg={}, optim_wrapper=wrapper), fail)
         assert 'step' not in vars(wrapper.optimizer)
         step(wrapper)
     finally:
@@ -309,7 +309,7 @@ def test_an_optimizer_over_ranks_is_refused(tmp_path):
 
 
 def test_a_tensor_a_replaced_step_and_unlike_groups_are_refused():
-    runner = SimpleNamespace(optim_wrapper=build(dict(type='AdamW')))
+    runner = SimpleNamespace(cfg={}, optim_wrapper=build(dict(type='AdamW')))
     optimizer = runner.optim_wrapper.optimizer
     optimizer.param_groups[0]['lr'] = torch.tensor(0.1)
     with pytest.raises(
@@ -332,7 +332,7 @@ def test_of_several_optimizers_each_is_judged(seen):
     )
     parts['head'].optimizer.param_groups[0]['lr'] = torch.tensor(0.1)
     merged = MergedGroups(
-        SimpleNamespace(optim_wrapper=OptimWrapperDict(**parts)), fail
+        SimpleNamespace(cfg={}, optim_wrapper=OptimWrapperDict(**parts)), fail
     )
     seen.clear()
     for _ in range(2):
@@ -346,7 +346,9 @@ def test_of_several_optimizers_each_is_judged(seen):
 def test_other_bits_on_a_device_are_refused(monkeypatch):
     monkeypatch.setattr(torch, 'equal', lambda *_: False)
     with pytest.raises(RefusalError, match='to other bits than over each alone'):
-        MergedGroups(SimpleNamespace(optim_wrapper=build(dict(type='SGD'))), fail)
+        MergedGroups(
+            SimpleNamespace(cfg={}, optim_wrapper=build(dict(type='SGD'))), fail
+        )
 
 
 @pytest.mark.parametrize(
@@ -359,7 +361,7 @@ def test_a_full_card_takes_it_back(monkeypatch, spare, is_kept):
     monkeypatch.setattr(param_groups, '_uses_card', lambda optimizer: True)
     monkeypatch.setattr(param_groups, '_weigh', lambda optimizer: {cpu: 100})
     monkeypatch.setattr(param_groups, '_spare_bytes', lambda device: spare)
-    runner = SimpleNamespace(optim_wrapper=wrapper)
+    runner = SimpleNamespace(cfg={}, optim_wrapper=wrapper)
     merged = MergedGroups(runner, failures.append)
     assert 'one copy of the parameters more of the card' in merged.changed
     for _ in range(2):

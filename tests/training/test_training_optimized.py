@@ -274,6 +274,8 @@ def test_what_cannot_be_used_is_said_in_a_sentence(tmp_path, monkeypatch):
     ids=['Runner', 'FlexibleRunner'],
 )
 def test_a_step_that_is_compiled_is_left_alone(tmp_path, monkeypatch, compiled):
+    # each training begins without the graphs of others, as in a process of its own
+    torch._dynamo.reset()
     runner = run(tmp_path / 'ours', 'all', monkeypatch, **compiled)
     (refused,) = [line for line in said(runner) if ' is not used: ' in line]
     assert refused == (
@@ -281,6 +283,7 @@ def test_a_step_that_is_compiled_is_left_alone(tmp_path, monkeypatch, compiled):
         'too; training goes on as it was.'
     )
     assert evidence_of(tmp_path / 'ours').run.overhead.is_compiled
+    torch._dynamo.reset()
     run(tmp_path / 'plain', None, monkeypatch, **compiled)
     assert is_same_training(tmp_path / 'plain', tmp_path / 'ours')
 
