@@ -103,14 +103,14 @@ def phrase_predictions(kept: Kept) -> str:
 
 
 def phrase_whole(kept: Kept) -> str:
-    """Phrases the gain of following the summary's `next` line."""
+    """Phrases the gain of following the advice, over all ordinary trainings."""
     less = [int(case[3].split()[0]) for case in kept.cases if case[2]]
-    quiet = sum(case[-1] == 'nothing' for case in kept.cases)
+    quiet = len(kept.cases) - len(less)
     return (
         f'**Of {len(kept.cases)} ordinary trainings** '
         '([the table](benchmarks/results/whole.md)), '
-        f'{len(less)} took {min(less)} to {max(less)} % less time after doing what the '
-        f'`next` line of their summary said; in {quiet} nothing was changed.'
+        f'{len(less)} took {min(less)} to {max(less)} % less time after doing what '
+        f'their summary or `mmgpu recommend` said; in {quiet} nothing was changed.'
     )
 
 

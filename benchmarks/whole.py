@@ -334,6 +334,7 @@ def offer(folder: Path, case: Case, judged: Any, outcome: Outcome) -> str:
         if each['keys'] == [setting]
     ]
     outcome.offered_s = 3600 * hours[0] if hours else None
+    outcome.changes = {**outcome.changes, setting: case.best[setting]}
     return target
 
 

@@ -73,8 +73,8 @@ def test_every_text_has_its_place_in_the_readme():
         (
             'whole',
             '**Of 3 ordinary trainings** ([the table](benchmarks/results/whole.md)), 2 '
-            'took 20 to 50 % less time after doing what the `next` line of their '
-            'summary said; in 1 nothing was changed.',
+            'took 20 to 50 % less time after doing what their summary or `mmgpu '
+            'recommend` said; in 1 nothing was changed.',
         ),
         ('demo', '```text Data-bound ```'),
         (
