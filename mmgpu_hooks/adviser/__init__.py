@@ -1,1 +1,1 @@
-"""Finds what slows or stops a training, mostly in child processes of that training."""
+"""Finds what slows or stops a training; child processes of it do most of this work."""

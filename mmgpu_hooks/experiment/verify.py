@@ -253,7 +253,7 @@ class _Blocks:
     """True if all blocks of iterations were trained to their ends."""
 
     def list_figures(self, side: str) -> list[BlockFigures]:
-        """Returns iteration times and batch size of a training's measured blocks."""
+        """Returns iteration times and batch size by block of timed iterations."""
         return [block.figures for block in self.measured if block.side == side]
 
     @property

@@ -28,7 +28,7 @@ _ANSWER_S = 10.0
 
 
 class RankWaits:
-    """Reads other ranks' evidence files while this rank stands still.
+    """Reads what other ranks have recorded while this rank stands still.
 
     Args:
         write: Adds a record to this rank's evidence.

@@ -37,7 +37,7 @@ from mmgpu_hooks.measure.validation_parts import (
 from mmgpu_hooks.schema.recorded import ValidationRecord
 
 VALIDATION_SOURCE = 'validation'
-"""Name of the measuring of validations, in warnings and the evidence file."""
+"""Name, in warnings and the evidence file, of the code that measures validations."""
 
 _MEMORY_AT = 20
 """Number of validation batches after which the workers' memory is read once.
@@ -178,7 +178,7 @@ class ValidationSource(LoopListener):
         self._batches = 0
         """Number of batches in this training's validations so far."""
         self._started_s = 0.0
-        """Seconds of making the validation's iterator, part of its first wait."""
+        """Seconds to create the validation loader's iterator (a part of its wait)."""
         self._now: _Validation | None = None
         self._progress: ValidationProgress | None = None
         self._longest_s: dict[PartCall, float] = {}

@@ -309,7 +309,7 @@ def _read(measured: Sequence[_EventCpu], name: str) -> Column:
 def _use_at_rate(
     events: Sequence[SaveRecord | ValidationRecord], seconds: float
 ) -> CpuUse:
-    """Scale the CPU use measured in saves or validations to ``seconds`` of these."""
+    """Scale CPU seconds used in timed saves or validations to ``seconds`` of them."""
     if seconds <= 0.0:
         return CpuUse()
     measured = [_EventCpu.of(event) for event in events]

@@ -36,7 +36,7 @@ class RecordedRun:
         self.last_switch = next(reversed(evidence.switches), None)
         """Last change of the train loader during training; ``None`` without one."""
         self.latest = _select_latest(self.every, self.last_switch)
-        """Log intervals with the train loader's last settings."""
+        """Log intervals since the train loader's settings last changed."""
         self.steady = self.latest.after(1) if len(self.latest) > 1 else self.latest
         """Log intervals over which means are taken: after the warm-up."""
         self.path = evidence.path

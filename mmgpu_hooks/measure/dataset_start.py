@@ -88,7 +88,7 @@ class OpenedFiles:
         self.misses_files = False
         """True if a file to be opened was missing; only with ``with_state``."""
         self.starts_others = False
-        """True if a thread or process was started; only with ``with_state``."""
+        """True if parsing started a thread or process (if that was watched)."""
         self._with_state, self._on_open = with_state, on_open
         self._thread = threading.get_ident()
         self._patches = Patches()

@@ -158,7 +158,7 @@ shares a cache. The same loading took 1 to 1.14 times the CPU beside a worker.
 """
 
 _TRANSFER = 0.06
-"""Relative error added to a prediction with workers if the run loaded without any."""
+"""Relative error of predicting workers from a training that had no loader workers."""
 
 _CROWDED = 0.06
 """Relative error of a prediction, added where all cores are in use.

@@ -80,7 +80,7 @@ class Prospect:
 
     @property
     def without_other_load(self) -> Prospect:
-        """Copy of the times, settings and length, for a host without other programs."""
+        """Copy of this forecast for a host on which no other program runs."""
         alone = replace(self.workload, other_tasks=0.0, turns_s=0.0)
         return replace(self, workload=alone)
 

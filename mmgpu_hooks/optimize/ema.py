@@ -90,7 +90,7 @@ class _Lists(NamedTuple):
     """Buffers of the average, each with the model's buffer to copy from."""
 
     def is_current(self, model: Any) -> bool:
-        """True if no tensor or submodule was replaced since the lists were made."""
+        """True if these lists of a model's tensors still hold all its tensors."""
         now = _list_held(self.dicts)
         is_same = model is self.model and len(now) == len(self.held)
         return is_same and all(map(is_, now, self.held))

@@ -105,7 +105,7 @@ class SmallTensors:
 
 @dataclass
 class ByValueInit:
-    """A ``worker_init_fn`` that calls the user's, then sends small tensors by value."""
+    """A ``worker_init_fn`` that makes a worker send small tensors by value."""
 
     user_init: Callable[[int], Any] | None
     """``worker_init_fn`` that the user's DataLoader had before."""

@@ -42,11 +42,11 @@ class Answer:
     """Reason why the rewrite of the config was refused."""
     notes: tuple[str, ...] = field(default=())
     fitted: Mapping[str, int | None] = field(default_factory=dict)
-    """Batch size of each run that shares the fitted workload, by path of the run.
+    """Batch size, by path, of each run whose measurements the model is fitted to.
 
     Empty when one run was asked for."""
     mended: MendedStart | None = None
-    """Settings and speed of the training if its SLURM task got all of its CPUs.
+    """Best settings and speed if srun gave the training all CPUs of its SLURM job.
 
     ``None`` where srun narrowed none, or where ``--cores`` says that it is mended."""
     next_job: NextJob | None = None

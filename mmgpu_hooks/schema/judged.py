@@ -354,7 +354,7 @@ class NextJob:
     cpus_per_task: int
     """Number of CPUs to ask SLURM for per task, with ranks per task as before."""
     asked_cpus: Optional[int]
-    """Number of CPUs per task that the SLURM job had asked for; ``None`` is unknown."""
+    """CPUs per task that the measured run's SLURM job had asked for, if known."""
     used_cores: Optional[float]
     """Mean number of cores that a task's ranks used in steady iterations.
 

@@ -223,7 +223,7 @@ class MemoryLine:
     """Line fitted to memory by batch size: ``memory = fixed + image x batch``."""
 
     group: str
-    """Settings that the trials share besides batch size, such as ``AMP on``."""
+    """Settings that all trials on the line have, such as ``AMP on``."""
     source: str
     """Source of the measured memory: ``cuda`` or ``host``.
 

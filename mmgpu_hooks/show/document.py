@@ -88,7 +88,7 @@ class Section:
     """HTML anchor of the section, by which a link reaches it on a page."""
     sentences: Sequence[str] = ()
     figures: Sequence[KeyFigure] = ()
-    """Measured values in large print, which only pages show."""
+    """Measured values in large print, shown only on an HTML page."""
     facts: Sequence[Fact] = ()
     table: Table | None = None
     chart: Chart | None = None

@@ -1,4 +1,4 @@
-"""Renders ``mmgpu predict`` and ``mmgpu estimate-memory``."""
+"""Renders answers of ``mmgpu predict`` (speed) and ``estimate-memory`` (memory)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Renders, as text or JSON, the answer on a training without GPUEfficiencyHook."""
+"""Renders what MMEngine's log tells of a training without GPUEfficiencyHook."""
 
 from __future__ import annotations
 

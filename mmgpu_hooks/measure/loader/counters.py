@@ -166,7 +166,7 @@ class Counters:
             self._sequences[worker] += 1
 
     def read_notes(self) -> dict[int, WorkerNotes]:
-        """Read notes that workers wrote since the last call, by worker id."""
+        """Read messages that loader workers wrote since the last call, by id."""
         found = {}
         for worker in np.flatnonzero(self._sequences != self._seen).tolist():
             sequence = self._sequences[worker]

@@ -353,7 +353,7 @@ class _Rest:
 
     @property
     def whole(self) -> Iterator[Any]:
-        """Iterator over the indices not yet given to any worker before the switch."""
+        """Iterator over sample indices that no worker had before workers changed."""
         return itertools.chain(self._drawn, self.indices)
 
 
