@@ -399,7 +399,7 @@ def time_steps(models: Sequence[Any], foreach: bool | None, rounds: int) -> Time
         )
         for model in models
     ]
-    merged = MergedGroups(SimpleNamespace(optim_wrapper=wrappers[1]), fail)
+    merged = MergedGroups(SimpleNamespace(cfg={}, optim_wrapper=wrappers[1]), fail)
     seconds = take_turns([w.optimizer.step for w in wrappers], rounds, 5)
     merged.close()
     return describe(seconds, len(wrappers[0].optimizer.param_groups))
