@@ -12,6 +12,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,8 @@ def end_workers(loader: Any) -> None:
 def nothing_is_left() -> Iterator[None]:
     """No file in shared memory, no descriptor, outlives a test."""
     gc.collect()
+    # whichever test is the first that spawns starts it, and it stays
+    resource_tracker.ensure_running()
     files, descriptors = os.listdir('/dev/shm'), len(os.listdir('/proc/self/fd'))
     yield
     gc.collect()
