@@ -1,4 +1,4 @@
-"""What four of MMDetection's own small configs gain from their recommended settings?
+"""Do MMDetection's own small configs gain from their recommended settings?
 
     python -m benchmarks.zoo [--only NAME] [--quick] [--output]
 
@@ -72,7 +72,7 @@ QUICK = ('SSDLite',)
 
 @dataclass(frozen=True)
 class Result:
-    """What was recommended for one config, and what that gave."""
+    """Recommendation for one config of MMDetection, and its measured gain."""
 
     model: Model
     loader: Mapping[str, Any]
