@@ -60,10 +60,12 @@ _LAST_SIGNAL = 64
 
 _REFUSED = {
     'array': 'a',
+    'chdir': 'D',
     'error': 'e',
     'job-name': 'J',
     'open-mode': '',
     'output': 'o',
+    'quiet': 'Q',
     'test-only': '',
     'wait': 'W',
     'wrap': '',
@@ -132,14 +134,17 @@ def run_as_job(
 
 def _expect_options(options: Sequence[str]) -> None:
     """Raises a `UserError` for words that are no options of sbatch, or refused."""
-    if options and not options[0].startswith('-'):
-        raise UserError(
-            phrase(
-                "--slurm: expected options of sbatch, such as '-p gpu --gres=gpu:1 -t "
-                "1:00:00', found {options!r}.",
-                options=options[0],
+    for before, word in zip(('', *options), options):
+        # sbatch would take the word for the script to run
+        is_value = re.fullmatch(r'-\w|--[^=]+', before) is not None
+        if word in ('--', ':') or not (word.startswith('-') or is_value):
+            raise UserError(
+                phrase(
+                    "--slurm: expected options of sbatch, such as '-p gpu "
+                    "--gres=gpu:1 -t 1:00:00', found {options!r}.",
+                    options=word,
+                )
             )
-        )
     for word in options:
         typed = word.partition('=')[0]
         for long, letter in _REFUSED.items():

@@ -138,6 +138,14 @@ def test_without_slurm_it_says_so(tmp_path, monkeypatch, capsys):
         ('-J mine', 'found -J'),
         ('--wrap=hostname', 'found --wrap=hostname'),
         ('-W', 'found -W'),
+        ('-c2 -Q', 'found -Q'),
+        ('--chdir=/tmp', 'found --chdir=/tmp'),
+        # sbatch would run these in the place of the command
+        ('-p debug hello.sh', "found 'hello.sh'"),
+        ('-c2 hello.sh', "found 'hello.sh'"),
+        ('--time=1:00:00 hello.sh', "found 'hello.sh'"),
+        ('-c2 -- hello.sh', "found '--'"),
+        ('-c1 : -c1', "found ':'"),
         ("-p 'gpu", 'No closing quotation'),
     ],
 )
