@@ -111,13 +111,19 @@ def _list_fields(template: str) -> set[str]:
         return set()
 
 
-def keep_date(template: Catalog) -> None:
-    """Give a template the date of the one before, where all messages are the same."""
-    with TEMPLATE.open('rb') as stream:
-        before = read_po(stream)
-    lists = [[(each.id, each.context) for each in some] for some in (before, template)]
-    if lists[0] == lists[1]:
-        template.creation_date = before.creation_date
+def update(catalog: Catalog, template: Catalog) -> None:
+    """Give a language's catalog the messages of the template.
+
+    Its date stays where none came or went, so that nothing differs.
+    """
+    date, before = catalog.creation_date, _list_ids(catalog)
+    catalog.update(template, no_fuzzy_matching=True)
+    if _list_ids(catalog) == before:
+        catalog.creation_date = date
+
+
+def _list_ids(catalog: Catalog) -> set[object]:
+    return {(message.id, message.context) for message in catalog}
 
 
 def drop_empty_plurals(catalog: Catalog) -> None:
@@ -135,8 +141,6 @@ def drop_empty_plurals(catalog: Catalog) -> None:
 def main() -> int:
     """Write the template, and every catalog with it."""
     template = extract()
-    if TEMPLATE.exists():
-        keep_date(template)
     LOCALE.mkdir(exist_ok=True)
     with TEMPLATE.open('wb') as stream:
         write_po(stream, template, width=88, omit_header=False, no_location=True)
@@ -144,7 +148,7 @@ def main() -> int:
     for path in sorted(LOCALE.glob('*/LC_MESSAGES/mmgpu_hooks.po')):
         with path.open('rb') as stream:
             catalog = read_po(stream, locale=path.parents[1].name)
-        catalog.update(template, no_fuzzy_matching=True)
+        update(catalog, template)
         for fault in find_faults(catalog):
             print(f'{path}: {fault}', file=sys.stderr)
             code = 1

@@ -51,10 +51,17 @@ class Answer(NamedTuple):
     """Class whose fields are keys of the answer."""
     function: str = ''
     """``module.py:name`` of what writes the answer; its docstring has the keys."""
+    condition: str = ''
+    """Words behind the commands in the heading, where they have several answers."""
 
 
 ANSWERS = (
     Answer('recommend', function='show/recommendation.py:render_json'),
+    Answer(
+        'recommend',
+        function='show/framework_log.py:render_first_answer',
+        condition='of a training without the hook',
+    ),
     Answer('why', 'Why'),
     Answer('compare', 'RunComparison'),
     Answer('set, enable, disable', function='commands/rewriting.py:_render_json'),
@@ -145,6 +152,7 @@ def render_answers() -> str:
     parts = [_INTRODUCTION]
     for answer in ANSWERS:
         title = ', '.join(f'`mmgpu {name}`' for name in answer.commands.split(', '))
+        title = f'{title} {answer.condition}'.rstrip()
         fields = list_keys(answer.function) if answer.function else []
         if answer.record:
             fields += list_fields(records.classes[answer.record])

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.verdict_names import VERDICTS
 from mmgpu_hooks.schema.framework_log import MMCV, FrameworkLog, LoggedLine
-from mmgpu_hooks.schema.judged import EvidenceCounts, FirstAnswer, Verdict
+from mmgpu_hooks.schema.judged import EvidenceCounts, FirstAnswer, LogFigures, Verdict
 from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 _SWITCH_ON = 'mmgpu run tools/train.py CONFIG'
@@ -76,15 +76,17 @@ def judge_framework_log(
         no_change_reason=phrase(
             'No setting is recommended on a log alone: train with the hook on for that.'
         ),
-        lines=len(log.lines),
-        iter_s=means.iter_s if means else None,
-        data_time_s=means.data_s if means else None,
-        data_time_share=means.data_share if means else None,
-        peak_memory_bytes=max(filter(None, memory), default=None),
-        num_workers=workers,
-        batch_size=loader.get('batch_size'),
+        figures=LogFigures(
+            lines=len(log.lines),
+            iter_s=means.iter_s if means else None,
+            data_time_s=means.data_s if means else None,
+            data_time_share=means.data_share if means else None,
+            peak_memory_bytes=max(filter(None, memory), default=None),
+            num_workers=workers,
+            batch_size=loader.get('batch_size'),
+            switch_on=_SWITCH_ON,
+        ),
         advice=tuple(_advise(log, verdict)),
-        switch_on=_SWITCH_ON,
         notes=tuple(notes),
     )
 

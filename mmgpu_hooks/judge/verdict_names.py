@@ -15,6 +15,7 @@ VERDICTS: dict[str, Text] = {
     'memory_bound': phrase('Memory runs out'),
     'quota_throttled': phrase('Held back by the CPU quota'),
     'cpu_oversubscribed': phrase('CPU oversubscribed'),
+    'start_bound': phrase('Bound by its start'),
     'startup_bound': phrase('Bound by starts of the loader'),
     'validation_bound': phrase('Bound by validation'),
     'save_bound': phrase('Bound by checkpoint saves'),

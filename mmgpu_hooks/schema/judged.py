@@ -649,6 +649,28 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class LogFigures:
+    """Figures of a training without GPUEfficiencyHook, read from its log file."""
+
+    lines: int
+    """Number of lines on training iterations in the log, the first line included."""
+    iter_s: Optional[float]
+    """Mean logged ``time`` of an iteration, s; ``None`` if the log has too little."""
+    data_time_s: Optional[float]
+    """Mean logged ``data_time``, in seconds: data wait, hooks, saves, worker starts."""
+    data_time_share: Optional[float]
+    """Share of logged ``data_time`` in ``time``, 0 to 1."""
+    peak_memory_bytes: Optional[int]
+    """Peak bytes of torch's allocator on the fullest GPU; ``None``: not logged."""
+    num_workers: Optional[int]
+    """Number of workers in the config that the run left; ``None`` if it names none."""
+    batch_size: Optional[int]
+    """Batch size per GPU in the config that the run left; ``None`` if it names none."""
+    switch_on: str
+    """Command that trains with GPUEfficiencyHook switched on."""
+
+
+@dataclass(frozen=True)
 class FirstAnswer:
     """Diagnosis of a training without GPUEfficiencyHook, from its log file alone."""
 
@@ -661,21 +683,6 @@ class FirstAnswer:
     evidence: EvidenceCounts
     no_change_reason: Text
     """Reason why no setting is recommended."""
-    lines: int
-    """Number of lines on training iterations in the log, the first line included."""
-    iter_s: Optional[float] = None
-    """Mean logged ``time`` of an iteration, s; ``None`` if the log has too little."""
-    data_time_s: Optional[float] = None
-    """Mean logged ``data_time``, in seconds: data wait, hooks, saves, worker starts."""
-    data_time_share: Optional[float] = None
-    """Share of logged ``data_time`` in ``time``, 0 to 1."""
-    peak_memory_bytes: Optional[int] = None
-    """Peak bytes of torch's allocator on the fullest GPU; ``None``: not logged."""
-    num_workers: Optional[int] = None
-    """Number of workers in the config that the run left; ``None`` if it names none."""
-    batch_size: Optional[int] = None
-    """Batch size per GPU in the config that the run left; ``None`` if it names none."""
+    figures: LogFigures
     advice: Tuple[Text, ...] = ()
-    switch_on: str = ''
-    """Command that trains with GPUEfficiencyHook switched on."""
     notes: Tuple[Text, ...] = ()

@@ -1,4 +1,17 @@
-"""Renders what MMEngine's log tells of a training without GPUEfficiencyHook."""
+"""Renders what MMEngine's log tells of a training without GPUEfficiencyHook.
+
+Keys:
+    run (str): Path of the log file.
+    source (str): Framework that wrote the log: ``mmengine`` or ``mmcv``.
+    verdict (Verdict): Where the time goes, at low confidence.
+    findings (Tuple[Finding]): Empty: rules judge evidence alone.
+    changes (Tuple[Change]): Empty, for the same reason.
+    no_change_reason (str): Why ``changes`` is empty.
+    advice (Tuple[str]): Sentences about what would help; never applied.
+    evidence (EvidenceCounts): How much it rests on.
+    first_answer (LogFigures): Figures of the log.
+    notes (Tuple[str]): Sentences for the reader.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +22,16 @@ from mmgpu_hooks.show.document import Fact, Section, align, to_json
 from mmgpu_hooks.show.recommendation import title_verdict
 from mmgpu_hooks.show.text import short_path
 
-_OWN = (
-    'lines',
-    'iter_s',
-    'data_time_s',
-    'data_time_share',
-    'peak_memory_bytes',
-    'num_workers',
-    'batch_size',
-    'switch_on',
-)
-"""Fields that exist only in the answer on a training without GPUEfficiencyHook."""
-
 
 def describe_first_answer(answer: FirstAnswer) -> list[Section]:
     """Sections on a training without GPUEfficiencyHook: verdict, facts, next step."""
-    peak = None
-    if answer.peak_memory_bytes is not None:
-        peak = phrase("{peak_memory_bytes}: torch's peak on one card", answer)
-    loader = None
-    if answer.num_workers is not None:
-        loader = phrase('{num_workers:d} workers', answer)
-        if answer.batch_size is not None:
-            loader = phrase('{num_workers:d} workers, batches of {batch_size}', answer)
+    figures, peak, loader = answer.figures, None, None
+    if figures.peak_memory_bytes is not None:
+        peak = phrase("{peak_memory_bytes}: torch's peak on one card", figures)
+    if figures.num_workers is not None:
+        loader = phrase('{num_workers:d} workers', figures)
+        if figures.batch_size is not None:
+            loader = phrase('{num_workers:d} workers, batches of {batch_size}', figures)
     facts = [
         Fact(phrase('Log     '), quoted(short_path(answer.log) or answer.log)),
         Fact(phrase('Loader  '), loader),
@@ -42,7 +42,7 @@ def describe_first_answer(answer: FirstAnswer) -> list[Section]:
     label = phrase('Switch on')
     if answer.source == MMCV:
         label = phrase('With 3.x')
-    lines = {label: answer.switch_on, phrase('Then'): 'mmgpu recommend WORK_DIR'}
+    lines = {label: figures.switch_on, phrase('Then'): 'mmgpu recommend WORK_DIR'}
     verdict = answer.verdict
     said = [verdict.why, answer.no_change_reason]
     return [
@@ -63,6 +63,6 @@ def render_first_answer(answer: FirstAnswer) -> str:
         no_change_reason=answer.no_change_reason,
         advice=answer.advice,
         evidence=answer.evidence,
-        first_answer={name: getattr(answer, name) for name in _OWN},
+        first_answer=answer.figures,
         notes=answer.notes,
     )

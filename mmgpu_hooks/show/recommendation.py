@@ -146,7 +146,10 @@ def describe_answer(answer: Answer) -> list[Section]:
     said = *verdict.sentences, slow, settings, *memory
     verdict = replace(verdict, sentences=list(filter(None, said)))
     facts = [Fact(phrase('Note    '), note) for note in notes[:3]]
-    facts += [Fact(phrase('Also    '), said) for said in found.advice[:1]]
+    why = answer.diagnosis.verdict.why
+    # what the verdict says already is not said again
+    more_advice = [said for said in found.advice if said.facts.get('detail') != why]
+    facts += [Fact(phrase('Also    '), said) for said in more_advice[:1]]
     changes = [
         describe_changes(answer),
         *describe_mended(answer),

@@ -49,7 +49,7 @@ _FAMILIES = (
     _Family(phrase('saves'), 'checkpoint_save', ('save_bound',)),
     _Family(phrase('validation'), 'validation', ('validation_bound',)),
     _Family(phrase('hooks'), 'hooks', ('hook_bound',)),
-    _Family(phrase('starts'), 'startup', ('startup_bound',)),
+    _Family(phrase('starts'), 'startup', ('startup_bound', 'start_bound')),
 )
 _REST = _Family(phrase('not judged'), 'other', ())
 _BY_VERDICT = {name: family for family in _FAMILIES for name in family.verdicts}

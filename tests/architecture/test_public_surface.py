@@ -59,6 +59,7 @@ RECORDS = (
     'LoaderPlan',
     'LostHook',
     'FirstAnswer',
+    'LogFigures',
 )
 """Of which users read the fields, in JSON answers."""
 

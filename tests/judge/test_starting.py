@@ -152,6 +152,30 @@ def test_the_cure_is_advice_and_stands_first_where_it_is_much():
     assert [said for said in advise(little) if 'MG702' in said]
 
 
+def end_with(run: Run, status: Any) -> Run:
+    assert run.end is not None
+    return Run(replace(run.evidence, end=replace(run.end, status=status)))
+
+
+VERDICTS = {
+    'much of a whole run': (make_run_of(make_start(COCO)), 'start_bound'),
+    'little of a whole run': (make_run_of(make_start(COCO), step=500.0), 'other'),
+    'much of a run that was stopped': (
+        end_with(make_run_of(make_start(COCO)), 'interrupted'),
+        'other',
+    ),
+}
+
+
+@pytest.mark.parametrize('case', VERDICTS)
+def test_a_start_that_is_much_of_a_whole_run_is_the_verdict(case):
+    run, expected = VERDICTS[case]
+    verdict = diagnose_run(run).verdict
+    is_start = verdict.name == 'start_bound'
+    assert is_start == (expected == 'start_bound')
+    assert (verdict.sentence == f'Bound by its start: {PARSED}') == is_start
+
+
 def test_a_resume_by_the_sampler_is_no_finding():
     run = make_run_of(None, resume=60.0)
     meta = replace(run.meta, optimized=('resume',))

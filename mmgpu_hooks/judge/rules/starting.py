@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mmgpu_hooks.judge import thresholds
-from mmgpu_hooks.judge.rules.rule import REGISTERED, notice, rule
+from mmgpu_hooks.judge.rules.rule import REGISTERED, notice, problem, rule
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.judged import Finding
 from mmgpu_hooks.schema.recorded import DatasetStart
-from mmgpu_hooks.schema.text import phrase
+from mmgpu_hooks.schema.text import Text, phrase
 
 
-@rule('MG701', 'Resuming loads what it skips')
+@rule('MG701', 'Resuming loads what it skips', 'start_bound')
 def judge_resume(run: Run) -> Finding | None:
     """A resumed iteration-based training loads all batches it had trained on again.
 
@@ -33,10 +33,10 @@ def judge_resume(run: Run) -> Finding | None:
         spent_s=seconds,
         run_pct=100 * share,
     )
-    return notice(detail, share)
+    return _weigh(run, detail, seconds)
 
 
-@rule('MG702', 'Annotations are parsed at each start')
+@rule('MG702', 'Annotations are parsed at each start', 'start_bound')
 def judge_parsing(run: Run) -> Finding | None:
     """Every rank reads and parses the same annotations, at every start.
 
@@ -72,10 +72,10 @@ def judge_parsing(run: Run) -> Finding | None:
             world_ranks=run.meta.world_size,
             **facts,
         )
-    return notice(detail, run.figures.run_share(seconds))
+    return _weigh(run, detail, seconds)
 
 
-@rule('MG703', 'A file for each image is read at the start')
+@rule('MG703', 'A file for each image is read at the start', 'start_bound')
 def judge_many_files(run: Run) -> Finding | None:
     """A data set opens one annotation file per image before training starts.
 
@@ -95,10 +95,10 @@ def judge_many_files(run: Run) -> Finding | None:
         read_s=seconds,
         data_set=_name(many[0]),
     )
-    return notice(detail, run.figures.run_share(seconds))
+    return _weigh(run, detail, seconds)
 
 
-@rule('MG704', 'Annotations lie on slow storage')
+@rule('MG704', 'Annotations lie on slow storage', 'start_bound')
 def judge_slow_mount(run: Run) -> Finding | None:
     """Reading annotations mostly waited, without CPU use: slow storage or network.
 
@@ -121,10 +121,10 @@ def judge_slow_mount(run: Run) -> Finding | None:
         blocked_s=blocked_s,
         read_s=whole_s,
     )
-    return notice(detail, run.figures.run_share(blocked_s))
+    return _weigh(run, detail, blocked_s)
 
 
-@rule('MG705', 'The checkpoint loads slowly')
+@rule('MG705', 'The checkpoint loads slowly', 'start_bound')
 def judge_loading(run: Run) -> Finding | None:
     """Loading a checkpoint, to start from or to resume a training, takes long.
 
@@ -145,10 +145,10 @@ def judge_loading(run: Run) -> Finding | None:
         checkpoint=loaded,
         load_s=seconds,
     )
-    return notice(detail, run.figures.run_share(seconds))
+    return _weigh(run, detail, seconds)
 
 
-@rule('MG706', 'The optimizer logs a line for each parameter')
+@rule('MG706', 'The optimizer logs a line for each parameter', 'start_bound')
 def judge_parameter_lines(run: Run) -> Finding | None:
     """With ``paramwise_cfg`` MMEngine logs the options of each parameter.
 
@@ -166,7 +166,7 @@ def judge_parameter_lines(run: Run) -> Finding | None:
         start,
         optimizer_s=seconds,
     )
-    return notice(detail, run.figures.run_share(seconds))
+    return _weigh(run, detail, seconds)
 
 
 def list_start_findings(run: Run) -> list[Finding]:
@@ -183,6 +183,18 @@ def _is_worth(run: Run, seconds: float) -> bool:
         return False
     is_much = seconds >= thresholds.START_SHARE * run.whole_s
     return is_much or seconds >= thresholds.START_LONG_S
+
+
+def _weigh(run: Run, detail: Text, seconds: float) -> Finding:
+    """Make a finding: a problem if it is much of a run that trained to its end.
+
+    A run that was ended early would have had a smaller share of it.
+    """
+    share, end = run.figures.run_share(seconds), run.end
+    is_whole = end is not None and end.status == 'completed'
+    if is_whole and seconds >= thresholds.VERDICT_SHARE * run.whole_s:
+        return problem(detail, share)
+    return notice(detail, share)
 
 
 def _list_parsed(run: Run) -> list[DatasetStart]:
