@@ -317,8 +317,15 @@ def _prove(
 ) -> RewriteOutcome:
     """Reads and edits a config, proves the edit by loading, and writes if asked."""
     original = read_source(source)
-    text = original.text
-    job = _Job(source, target, Module(text), text)
+    text, module = original.text, Module(original.text)
+    if module.is_script:
+        raise RefusedError(
+            phrase(
+                'expected a config, found a Python file that sets nothing; name the '
+                'config that is trained'
+            )
+        )
+    job = _Job(source, target, module, text)
     edit(job)
     if job.text == text:
         return RewriteOutcome('unchanged', source, proven=True)

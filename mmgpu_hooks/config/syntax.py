@@ -62,6 +62,11 @@ class Module:
         for line in self.lines:
             self._starts.append(self._starts[-1] + len(line))
 
+    @property
+    def is_script(self) -> bool:
+        """True if a file sets no variable and inherits none, as ``tools/train.py``."""
+        return not self.is_lazy and not any(map(_sets_variable, self.body))
+
     def offset(self, line: int, column: int) -> int:
         """Returns the index in the text for ast's line and column (bytes)."""
         start = self._starts[line - 1]
@@ -97,6 +102,15 @@ class Module:
 def split_lines(text: str) -> list[str]:
     """Splits a text at newlines only, unlike ``str.splitlines``, and keeps them."""
     return _LINE.findall(text)
+
+
+def _sets_variable(node: ast.AST) -> bool:
+    """Returns True if a statement, or one in it, sets a variable of its module."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return False
+    return isinstance(node, (ast.Assign, ast.AnnAssign)) or any(
+        map(_sets_variable, ast.iter_child_nodes(node))
+    )
 
 
 def is_read_base(statement: ast.stmt) -> bool:

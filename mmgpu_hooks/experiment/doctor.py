@@ -30,6 +30,7 @@ from mmgpu_hooks.config.needs import (
     read_open_files_limit,
 )
 from mmgpu_hooks.config.settings import find_hooks
+from mmgpu_hooks.config.syntax import Module
 from mmgpu_hooks.experiment.cards import VARIABLE, Card, parse_visible
 from mmgpu_hooks.judge.doctor import FAMILIES, RESUME_VARIABLE
 from mmgpu_hooks.judge.run import Run
@@ -332,6 +333,14 @@ def _examine_config(path: Path) -> tuple[ConfigCheck, Folder]:
                 error=error,
             )
         ) from error
+    if path.suffix == '.py' and Module(path.read_text('utf-8')).is_script:
+        raise UserError(
+            phrase(
+                '{path}: expected a config, found a Python file that sets nothing; '
+                'name the config that is trained.',
+                path=path,
+            )
+        )
     data = locate_data(config)
     local = [place.path for place in data if not place.is_remote]
     work_dir, *folders = _examine_folders([locate_work_dir(config, path), *local])

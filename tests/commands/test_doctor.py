@@ -758,6 +758,7 @@ def test_without_torch_and_mmengine_lines_of_a_config_are_unknown(site, check):
         ('a = []\na.append(a)\n', 'RecursionError'),
         ('a = (\n', 'SyntaxError'),
         ("_base_ = 'gone.py'\n", 'gone.py'),
+        ('def main(): ...\n', 'found a Python file that sets nothing'),
     ],
 )
 def test_a_config_that_cannot_be_used_is_one_sentence(tmp_path, capsys, text, found):

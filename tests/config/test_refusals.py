@@ -40,7 +40,9 @@ def refuse(source, settings=None, **options):
 @pytest.mark.parametrize(
     ('raw', 'words'),
     [
-        (b'# only a comment\n', 'expected train_dataloader to be a dict, found none'),
+        (b'# only a comment\n', 'found a Python file that sets nothing'),
+        (b'def main(): ...\nmain()\n', 'found a Python file that sets nothing'),
+        (b'x = 1\n', 'expected train_dataloader to be a dict, found none'),
         (b'train_dataloader = None\n', 'to be a dict, found None'),
         (b'a = 1\nb = = 2\n', 'c.py:2: expected valid Python'),
         (b'\x00\x01\x02', 'expected valid Python'),
@@ -51,7 +53,7 @@ def refuse(source, settings=None, **options):
         (b'x = "' + b'a' * 201_000 + b'"\n' + OWN, 'found 201 KB'),
         (b'train_dataloader = [dict(num_workers=2)]\n', 'to be a dict, found a list'),
         (b'train_dataloader = dict(num_workers=1)\ndel train_dataloader\n', 'expected'),
-        (b'from os import path as train_dataloader\n', 'train_dataloader'),
+        (b'from os import path as train_dataloader\nx = 1\n', 'train_dataloader'),
         (b'import time\nx = time.perf_counter_ns()\n' + OWN, 'x would change too'),
         (b'x = ' + b'-' * 3000 + b'1\n' + OWN, 'expected'),
     ],
