@@ -27,7 +27,7 @@ from mmgpu_hooks.config.registry import (
     describe_refusal,
 )
 from mmgpu_hooks.config.syntax import Module, is_display, locate_setting, parse_entries
-from mmgpu_hooks.schema.text import Text, phrase, sentences
+from mmgpu_hooks.schema.text import Text, listed, phrase, sentences
 from mmgpu_hooks.schema.values import FAST_METRIC
 
 HOOK_KEY = 'gpu_efficiency'
@@ -529,7 +529,7 @@ def describe_metric(changes: Mapping[str, SettingValue]) -> Iterator[str]:
         A sentence; none where the metric stays or is taken back.
     """
     if FAST_METRIC in changes.values():
-        yield (
+        yield phrase(
             'The config then needs mmgpu_hooks where it is trained, and FastCocoMetric '
             'a backend: pip install ultrafast-pycocotools (or hotcoco). Without one it '
             'evaluates as CocoMetric does.'
@@ -615,10 +615,11 @@ def _find_iteration_schedulers(config: FlatConfig) -> Iterator[str]:
     for path, by_epoch in config.items():
         is_scheduler = path[:1] == ('param_scheduler',)
         if is_scheduler and path[-1] == 'by_epoch' and not by_epoch:
-            kind = config.get((*path[:-1], 'type'), 'one without a type')
-            name = kind if isinstance(kind, str) else getattr(kind, '__name__', kind)
+            kind = config.get((*path[:-1], 'type'), phrase('one without a type'))
+            name = kind if isinstance(kind, str) else getattr(kind, '__name__', '')
+            name = name or str(kind)
             end = config.get((*path[:-1], 'end'))
-            yield f'{name}, end={end}' if isinstance(end, int) else f'{name}'
+            yield listed((name, f'end={end}')) if isinstance(end, int) else name
 
 
 def enabling_settings(

@@ -324,8 +324,10 @@ def judge_idle_cores(run: Run) -> Finding | None:
     if busy < thresholds.BUSY_WORKERS * found.workers:
         return None
     if used is None:
-        why = figures.why_no_cpu or 'the CPU of the training process was not recorded'
-        return cannot_tell(why)
+        return cannot_tell(
+            figures.why_no_cpu
+            or phrase('The CPU of the training process was not recorded.')
+        )
     idle = found.cores - used - run.external_share_cores
     if idle < thresholds.IDLE_CORES * found.cores:
         return None
