@@ -74,9 +74,15 @@ class Limits:
             caps.append(WorkerCap(most, need.phrase(left)))
         shares = find_shares(self.run)
         if shares is not None and shares.holding is not None:
-            holding = shares.holding.workers
-            reason = phrase('memory {outlook}', shares)
-            caps.append(WorkerCap(holding, reason))
+            holding = shares.holding
+            reason = phrase('memory with {workers} it would have held', holding)
+            if holding.ends_workers:
+                reason = phrase(
+                    'memory with {workers} and persistent_workers=False it would have '
+                    'held',
+                    holding,
+                )
+            caps.append(WorkerCap(holding.workers, reason))
         return min(caps, key=lambda cap: cap.workers)
 
 

@@ -250,11 +250,9 @@ def _save_sentences(bench: SaveBench) -> Iterator[Text]:
         row,
     )
     slow = {'slow': row.slow, 'all': len(row.saves)}
+    yield phrase('{slow} of {all} were slow.', **slow)
     if row.cause:
-        why = DELAY_CAUSES[row.cause].why
-        yield phrase('{slow} of {all} were slow, {why}.', why=why, **slow)
-    else:
-        yield phrase('{slow} of {all} were slow.', **slow)
+        yield DELAY_CAUSES[row.cause].why
 
 
 def _save_notes(bench: SaveBench) -> Iterator[Text]:

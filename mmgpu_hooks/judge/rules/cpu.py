@@ -5,7 +5,14 @@ from __future__ import annotations
 from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.core_limits import describe_core_limit, describe_quota
 from mmgpu_hooks.judge.cpu import are_workers_many
-from mmgpu_hooks.judge.rules.rule import cannot_tell, notice, problem, rule, weigh
+from mmgpu_hooks.judge.rules.rule import (
+    cannot_tell,
+    cannot_tell_as,
+    notice,
+    problem,
+    rule,
+    weigh,
+)
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.judged import Finding
 from mmgpu_hooks.schema.text import phrase, sentences
@@ -23,7 +30,7 @@ def judge_cpu_wall(run: Run) -> Finding | None:
     if share is None:
         return None
     if workload is None:
-        return cannot_tell(run.why_no_workload)
+        return cannot_tell_as(run.why_no_workload)
     if not run.is_cpu_the_wall:
         return None
     return problem(
@@ -326,7 +333,7 @@ def judge_idle_cores(run: Run) -> Finding | None:
     if used is None:
         return cannot_tell(
             figures.why_no_cpu
-            or phrase('The CPU of the training process was not recorded.')
+            or phrase('the CPU of the training process was not recorded')
         )
     idle = found.cores - used - run.external_share_cores
     if idle < thresholds.IDLE_CORES * found.cores:
