@@ -319,7 +319,9 @@ def _report_each(tree: RunTree, on_progress: OnProgress) -> Iterator[FoundEviden
     for number, file in enumerate(tree, 1):
         if (now_s := time.monotonic()) > due_s:
             due_s = now_s + _PERIOD_S
-            on_progress(phrase('finding runs: {number:,}', number=number), 0.0, None)
+            on_progress(
+                phrase('finding runs: {found_runs:,}', found_runs=number), 0.0, None
+            )
         yield file
 
 

@@ -68,11 +68,11 @@ def _number(
             raise TypeError(_expected(_to_be(name, what), value))
         if not least <= value <= most:
             limits = phrase(
-                '{argument} ({what}) between {least:g} and {most:g}',
+                '{argument} ({what}) between {least_value:g} and {most_value:g}',
                 argument=name,
                 what=what,
-                least=least,
-                most=most,
+                least_value=least,
+                most_value=most,
             )
             raise ValueError(_expected(limits, value))
 

@@ -451,10 +451,10 @@ def _phrase_cause(
     cores = host.usable_cores or 0
     if cause == 'workers':
         return phrase(
-            '{held_s} because loader workers had the cores ({busy:.1f} of {workers:d} '
-            'busy on {cores:g} usable cores)',
+            '{held_s} because loader workers had the cores ({busy_workers:.1f} of '
+            '{workers:d} busy on {cores:g} usable cores)',
             held_s=held_s,
-            busy=save.workers_busy or 0.0,
+            busy_workers=save.workers_busy or 0.0,
             workers=save.workers or 0,
             cores=cores,
         )
@@ -476,8 +476,8 @@ def _phrase_cause(
     write = save.phases.get('write')
     if save.bytes and write is not None and write.wall_s > 0:
         return phrase(
-            '{held_s} blocked in the write to storage ({rate:.0f} MB/s)',
+            '{held_s} blocked in the write to storage ({written_mb_per_s:.0f} MB/s)',
             held_s=held_s,
-            rate=save.bytes / 1e6 / write.wall_s,
+            written_mb_per_s=save.bytes / 1e6 / write.wall_s,
         )
     return phrase('{held_s} blocked in the write to storage', held_s=held_s)

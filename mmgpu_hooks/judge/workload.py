@@ -245,9 +245,9 @@ def _find_missing(part: _Part) -> Text | None:
             )
         if value is not None and not 0.0 <= value <= bounded.most:
             return phrase(
-                'The {figure} is absurd: {found:g}; was the evidence edited?',
+                'The {figure} is absurd: {found}; was the evidence edited?',
                 figure=name,
-                found=value,
+                found=format(value, 'g'),
             )
     return None
 

@@ -292,11 +292,11 @@ class CacheFolder:
         if free < SPARE_TIMES * size:
             raise CacheError(
                 phrase(
-                    '{folder} has {free_bytes} free, less than {least:d} times the '
-                    '{needed_bytes} to be written',
+                    '{folder} has {free_bytes} free, less than {least_times:d} times '
+                    'the {needed_bytes} to be written',
                     folder=self.path,
                     free_bytes=free,
-                    least=SPARE_TIMES,
+                    least_times=SPARE_TIMES,
                     needed_bytes=size,
                 )
             )

@@ -122,9 +122,9 @@ def check_schema(path: Path | str, schema: int) -> None:
         raise EvidenceError(
             path,
             phrase(
-                'expected evidence of schema {known}, found schema {schema}; '
+                'expected evidence of schema {known_schema}, found schema {schema}; '
                 'install a newer mmgpu_hooks to read it.',
-                known=SCHEMA_VERSION,
+                known_schema=SCHEMA_VERSION,
                 schema=schema,
             ),
         )
@@ -132,9 +132,9 @@ def check_schema(path: Path | str, schema: int) -> None:
         raise EvidenceError(
             path,
             phrase(
-                'expected evidence of schema {known}, found schema {schema} of '
+                'expected evidence of schema {known_schema}, found schema {schema} of '
                 'an older mmgpu_hooks; read it with that version, or train again.',
-                known=SCHEMA_VERSION,
+                known_schema=SCHEMA_VERSION,
                 schema=schema,
             ),
         )

@@ -210,7 +210,7 @@ def _read_records(path: Path) -> _Records:
             record = decode_line(line)
         except LineError as error:
             if line.endswith(b'\n'):
-                bad.append(phrase('line {number}: {error}', number=number, error=error))
+                bad.append(phrase('line {line}: {error}', line=number, error=error))
             else:
                 notes.append(
                     phrase(
@@ -232,10 +232,10 @@ def _read_records(path: Path) -> _Records:
         )
         if len(bad) > 1:
             skipped = phrase(
-                '{file}: {bad} unreadable lines skipped, first {first}; the rest is '
-                'used.',
+                '{file}: {unreadable_lines:d} unreadable lines skipped, first {first}; '
+                'the rest is used.',
                 file=path.name,
-                bad=len(bad),
+                unreadable_lines=len(bad),
                 first=bad[0],
             )
         notes.append(skipped)

@@ -303,13 +303,16 @@ class Wording:
         self,
         catalog: Optional[gettext.NullTranslations] = None,
         marks: Tuple[str, str] = ('', ''),
+        language: str = 'en',
     ) -> None:
         """Set the gettext catalog of the language that texts are worded in.
 
         Args:
             catalog: Its sentences by those in English; English by default.
             marks: What is put before and after each sentence that is looked up.
+            language: Tag of the language, as in ``lang`` of a page.
         """
+        self.language = language
         self._catalog = catalog or gettext.NullTranslations()
         self._before, self._after = marks
 

@@ -198,10 +198,10 @@ def judge_quota(run: Run) -> Finding | None:
     )
     if quota:
         detail = phrase(
-            'The quota of {quota:g} CPUs held tasks back for {throttled_s:sum} '
+            'The quota of {quota_cpus:g} CPUs held tasks back for {throttled_s:sum} '
             '({throttled_pct} of the time, summed over CPUs); it is {set_by}.',
             run.figures,
-            quota=quota,
+            quota_cpus=quota,
             set_by=describe_quota(run.meta.host),
         )
     return problem(detail, min(pct / 100.0, 1.0))
@@ -342,13 +342,13 @@ def judge_idle_cores(run: Run) -> Finding | None:
         return cannot_tell(figures.why_no_external) if figures.why_no_external else None
     return notice(
         phrase(
-            'Workers run one thread each ({workers:d} in all) and use {busy:.1f} of '
-            '{cores:g} cores, {idle:.1f} are idle, and the loop waits for '
+            'Workers run one thread each ({workers:d} in all) and use {busy_cores:.1f} '
+            'of {cores:g} cores, {idle_cores:.1f} are idle, and the loop waits for '
             '{data_wait_share} of its time.',
             workers=found.workers,
-            busy=busy,
+            busy_cores=busy,
             cores=found.cores,
-            idle=idle,
+            idle_cores=idle,
             data_wait_share=share,
         )
     )

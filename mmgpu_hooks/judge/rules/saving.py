@@ -175,8 +175,8 @@ def judge_unknown_saves(run: Run) -> Finding | None:
     worst = max(unknown, key=_delay_s)
     return cannot_tell_as(
         phrase(
-            '{unknown} of {saves}; {worst}',
-            unknown=len(unknown),
+            '{unknown_saves:d} of {saves}; {worst}',
+            unknown_saves=len(unknown),
             saves=len(run.judged_saves),
             worst=worst.sentence,
         )
@@ -199,28 +199,28 @@ def _judge_cause(run: Run, cause: str) -> Finding | None:
     share = run.figures.run_share(sum(nets)) if nets else None
     worst = max(slow, key=_delay_s)
     facts = {
-        'slow': len(slow),
+        'slow_saves': len(slow),
         'saves': len(run.judged_saves),
         'gross_s': gross_s,
     }
     if not nets:
         lost = phrase(
-            '{slow} of {saves} took {gross_s:.1f} s longer in all (gross); the job '
-            'lost an unknown time (net).',
+            '{slow_saves:d} of {saves} took {gross_s:.1f} s longer in all (gross); the '
+            'job lost an unknown time (net).',
             **facts,
         )
     elif len(nets) < len(slow):
         lost = phrase(
-            '{slow} of {saves} took {gross_s:.1f} s longer in all (gross); the job '
-            'lost {net_s:.1f} s (net, known of {known}).',
+            '{slow_saves:d} of {saves} took {gross_s:.1f} s longer in all (gross); the '
+            'job lost {net_s:.1f} s (net, known of {known_saves:d}).',
             net_s=sum(nets),
-            known=len(nets),
+            known_saves=len(nets),
             **facts,
         )
     else:
         lost = phrase(
-            '{slow} of {saves} took {gross_s:.1f} s longer in all (gross); the job '
-            'lost {net_s:.1f} s (net).',
+            '{slow_saves:d} of {saves} took {gross_s:.1f} s longer in all (gross); the '
+            'job lost {net_s:.1f} s (net).',
             net_s=sum(nets),
             **facts,
         )

@@ -226,7 +226,9 @@ def count_tensors(batch: Any) -> TensorCount:
         parts += 1
         if parts > _MOST_PARTS:
             raise SourceError(
-                phrase('a batch has more than {most} parts', most=_MOST_PARTS)
+                phrase(
+                    'a batch has more than {most_parts:d} parts', most_parts=_MOST_PARTS
+                )
             )
         part = left.pop()
         kind = type(part)
