@@ -7,6 +7,7 @@ import subprocess
 from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.clock import monotonic_s
 from mmgpu_hooks.schema.recorded import VerdictRecord
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.comment import COMMENT_START, phrase_comment
 
 _LIMIT_S = 5.0
@@ -57,12 +58,20 @@ def _ask_slurm(until_s: float, *words: str) -> str:
         )
     except FileNotFoundError:
         raise SourceError(
-            f'expected {words[0]} of SLURM, found none; install it where the job runs'
+            phrase(
+                'expected {program} of SLURM, found none; install it where the job '
+                'runs',
+                program=words[0],
+            )
         ) from None
     except (OSError, subprocess.TimeoutExpired) as error:
-        said = getattr(error, 'strerror', None) or 'no answer in time'
-        raise SourceError(f'{words[0]}: {said}') from error
+        said = getattr(error, 'strerror', None) or phrase('no answer in time')
+        raise SourceError(
+            phrase('{program}: {error}', program=words[0], error=said)
+        ) from error
     if done.returncode:
-        said = ' '.join(done.stderr.split()) or f'exit code {done.returncode}'
-        raise SourceError(f'{words[0]}: {said}')
+        said = ' '.join(done.stderr.split()) or phrase(
+            'exit code {code}', code=done.returncode
+        )
+        raise SourceError(phrase('{program}: {error}', program=words[0], error=said))
     return done.stdout

@@ -26,7 +26,8 @@ from typing import NamedTuple
 from mmgpu_hooks.experiment.children import die_with_parent
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.recorded import VerdictRecord
-from mmgpu_hooks.schema.text import phrase
+from mmgpu_hooks.schema.run_folder import EvidenceError
+from mmgpu_hooks.schema.text import Text, phrase, quoted
 
 OpenExecutor = Callable[[], AbstractContextManager[Executor]]
 
@@ -43,7 +44,7 @@ class Judged(NamedTuple):
 
     evidence: str
     verdict: VerdictRecord | None
-    reason: str | None = None
+    reason: Text | None = None
     """Sentence on why the run could not be judged; ``None`` with a verdict."""
 
 
@@ -100,7 +101,8 @@ def judge_all(evidence: Sequence[str], open_executor: OpenExecutor) -> Iterator[
         if len(suspects) == count:
             broken = [suspects.popleft()]
         for path in broken:
-            yield Judged(path, None, 'the process that judged it was killed twice.')
+            said = phrase('the process that judged it was killed twice.')
+            yield Judged(path, None, said)
 
 
 def _judge_until_broken(
@@ -141,10 +143,13 @@ def _take(future: Future[VerdictRecord], evidence: str) -> Judged:
         return Judged(evidence, future.result())
     except BrokenExecutor:
         raise
+    except EvidenceError as error:
+        # the path is named beside it
+        return Judged(evidence, None, error.fault)
     except UserError as error:
-        return Judged(evidence, None, str(error))
+        return Judged(evidence, None, error.said)
     except Exception as error:  # noqa: BLE001 - one run must not hide the others
-        return Judged(evidence, None, f'{type(error).__name__}: {error}')
+        return Judged(evidence, None, quoted(f'{type(error).__name__}: {error}'))
 
 
 def open_processes(count: int) -> ProcessPoolExecutor:

@@ -200,9 +200,13 @@ class HourlyAdviser:
             return msgspec.json.decode(answer, type=VerdictRecord)
         except msgspec.DecodeError:
             code = self._child.returncode
-            said = f'its process ended with exit code {code}'
+            said = phrase(
+                'its process ended with exit code {exit_code}', exit_code=code
+            )
             if code == -signal.SIGALRM:
-                said = f'it took longer than {self._limit_s} s'
+                said = phrase(
+                    'it took longer than {limit_s:g} s', limit_s=self._limit_s
+                )
             raise SourceError(said) from None
 
     def end(self) -> None:
@@ -281,7 +285,11 @@ class TuningAdviser:
             answer, self._read, self._asked_s = self._read, b'', None
             return msgspec.json.decode(answer, type=TuneAnswer, dec_hook=decode_text)
         if self._clock() - self._asked_s > self._limit_s:
-            raise SourceError(f'an answer took longer than {self._limit_s:g} s')
+            raise SourceError(
+                phrase(
+                    'an answer took longer than {limit_s:g} s', limit_s=self._limit_s
+                )
+            )
         return None
 
     def _describe_end(self) -> SourceError:
@@ -314,16 +322,20 @@ def _start(
         SourceError: If there is not, or it cannot be started.
     """
     if not hasattr(os, 'killpg'):  # Windows
-        raise SourceError('this system could not end it with all that it starts')
+        raise SourceError(
+            phrase('this system could not end it with all that it starts')
+        )
     free = read_free_bytes()
     try:
         needed = _MEMORY_FACTOR * evidence.stat().st_size
         if free is not None and free < LEAST_FREE_BYTES + needed:
-            raise SourceError('less than 1 GiB of memory would stay free')
+            raise SourceError(phrase('less than 1 GiB of memory would stay free'))
         return _open(program, evidence, stdin)
     except (OSError, ValueError) as error:
         said = getattr(error, 'strerror', None) or error
-        raise SourceError(f'no process could be started ({said})') from error
+        raise SourceError(
+            phrase('no process could be started ({error})', error=said)
+        ) from error
 
 
 def _open(program: str, evidence: Path, stdin: int) -> subprocess.Popen[bytes]:

@@ -11,11 +11,14 @@ from mmgpu_hooks.commands.options import PATH, as_format, command, parsed
 from mmgpu_hooks.commands.output import print_answer
 from mmgpu_hooks.commands.read_runs import find_run
 from mmgpu_hooks.judge.run_comparison import compare_runs
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.comparison import describe_compare
 from mmgpu_hooks.show.document import to_json
 
 PERCENTAGE = parsed(
-    r'(\d{1,9}(?:\.\d+)?) ?%', lambda match: float(match[1]), 'a percentage such as 5%'
+    r'(\d{1,9}(?:\.\d+)?) ?%',
+    lambda match: float(match[1]),
+    phrase('a percentage such as 5%'),
 )
 
 

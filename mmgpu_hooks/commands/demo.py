@@ -73,10 +73,10 @@ def demo(config: Path, work_dir: Path) -> int:
         )
     )
     dataset = write_demo_dataset(_DATA_ROOT)
-    facts = {'root': dataset.root, 'size_mb': dataset.image_bytes / 1e6}
-    done = phrase('written: {root}, {size_mb:.0f} MB', **facts)
+    facts = {'root': dataset.root, 'images_mb': dataset.image_bytes / 1e6}
+    done = phrase('written: {root}, {images_mb:.0f} MB', **facts)
     if dataset.is_reused:
-        done = phrase('reused: {root}, {size_mb:.0f} MB', **facts)
+        done = phrase('reused: {root}, {images_mb:.0f} MB', **facts)
     print(f'     {say(done)}')
     os.environ.update(_ONE_THREAD)
     before, after = work_dir / 'before', work_dir / 'after'
@@ -141,11 +141,11 @@ def describe_tuned(before: Path, after: Path, tuned: Path) -> str:
     old_s, new_s, own_s = (run.figures.duration_s for run in runs)
     lines = [
         phrase(
-            'Begun with num_workers={begun_with:d}, ended with {ended_with:d}: '
+            'Begun with num_workers={begun_workers:d}, ended with {ended_workers:d}: '
             '{tuned_s} in all, beside {before_s} untouched and {after_s} with the '
             'recommended setting from the start.',
-            begun_with=runs[2].begun_with.num_workers,
-            ended_with=runs[2].meta.loader.num_workers,
+            begun_workers=runs[2].begun_with.num_workers,
+            ended_workers=runs[2].meta.loader.num_workers,
             tuned_s=own_s,
             before_s=old_s,
             after_s=new_s,

@@ -31,7 +31,9 @@ def _parse_size(match: re.Match[str]) -> ImageSize | None:
 @click.option(
     '--image-size',
     type=options.parsed(
-        r'(\d{1,9})(?:[x,](\d{1,9}))?', _parse_size, 'height and width such as 800x1344'
+        r'(\d{1,9})(?:[x,](\d{1,9}))?',
+        _parse_size,
+        phrase('height and width such as 800x1344'),
     ),
     metavar='HxW',
     help="Padded size in pixels, such as 800x1344; by default the config's.",
@@ -66,7 +68,9 @@ def estimate_memory(
     be run on the CPU gets its static part. Nothing is downloaded.
     """
     if run is not None and fit is None:
-        raise click.UsageError('--run corrects --fit; say how large the card is.')
+        raise click.UsageError(
+            phrase('--run corrects --fit; say how large the card is.')
+        )
     measured = None if run is None else _read_peak(run)
     if sys.stderr.isatty():
         warner('estimate-memory')(

@@ -42,7 +42,7 @@ class HelpFormatter(click.HelpFormatter):
         self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
     ) -> None:
         """Appends a list of options or commands, each with its help."""
-        widened = [(name, widen(text)) for name, text in rows]
+        widened = [(widen(name), widen(text)) for name, text in rows]
         super().write_dl(widened, col_max, col_spacing)
 
     def getvalue(self) -> str:

@@ -17,7 +17,7 @@ from mmgpu_hooks.commands.help import Context, translate_help
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import phrase, sentences
 from mmgpu_hooks.show.text import STANDARD_OUTPUT, guarded_output
-from mmgpu_hooks.show.words import say, speak
+from mmgpu_hooks.show.words import MARKS, say, speak
 from mmgpu_hooks.version import __version__
 
 GROUPS = {
@@ -57,6 +57,8 @@ GROUPS = {
         'runs': phrase('List many runs, those that waste most first.'),
     },
 }
+_ENDS = ('.', '?', '。', '\uff1f', MARKS[1])
+"""Last characters of a sentence, in any language."""
 COMMANDS = [name for group in GROUPS.values() for name in group]
 
 
@@ -83,7 +85,13 @@ class _LazyGroup(click.Group):
         # click 8.4 and later suggest commands that are imported; none is, here
         near = difflib.get_close_matches(args[0], COMMANDS)
         if near and args[0] not in COMMANDS:
-            ctx.fail(f'No such command {args[0]!r}. Did you mean {" or ".join(near)}?')
+            ctx.fail(
+                phrase(
+                    'No such command {name!r}. Did you mean {near:/}?',
+                    name=args[0],
+                    near=tuple(near),
+                )
+            )
         return super().resolve_command(ctx, args)
 
     def format_commands(
@@ -143,6 +151,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             _drop_output()
             return exit_codes.CLOSED_PIPE
         except click.UsageError as error:
+            # click puts it into a sentence of its own, as a string
+            vars(error)['message'] = say(error.message)
             wrong = _end(' '.join(error.format_message().split()))
             see = phrase('See "{command} --help".', command=name)
             sentence = say(sentences(wrong, see))
@@ -158,7 +168,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 phrase(
                     'expected to use {place}, found "{found}"; name another place.',
                     place=place,
-                    found=str(found),
+                    found=found if isinstance(found, str) else str(found),
                 )
             )
         with contextlib.suppress(OSError):
@@ -169,8 +179,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _end(text: str) -> str:
     """Returns an error's message in the user's language, ended by a full stop."""
     said = say(text)
-    is_open = said == text and not text.endswith(('.', '?', '。', '\uff1f'))
-    return f'{said}.' if is_open else said
+    if said.endswith(_ENDS):
+        return said
+    return say(phrase('{error}.', error=said))
 
 
 def _run(words: list[str]) -> int:

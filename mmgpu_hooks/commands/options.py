@@ -15,8 +15,7 @@ import click
 from mmgpu_hooks.commands.help import Context, translate_help
 from mmgpu_hooks.model.bounds import MOST_BATCH, MOST_WORKERS
 from mmgpu_hooks.schema import values
-from mmgpu_hooks.schema.text import phrase, worded
-from mmgpu_hooks.show.words import say
+from mmgpu_hooks.schema.text import Text, phrase, worded
 
 Function = TypeVar('Function', bound=Callable[..., Any])
 Decorator = Callable[[Function], Function]
@@ -114,12 +113,12 @@ class WholeNumber(click.IntRange):
         """Converts text to a whole number within the range; other text is refused."""
         if not isinstance(value, int) and not re.fullmatch(_WHOLE, value, re.A):
             said = phrase('expected a whole number, found {found}', found=short(value))
-            self.fail(say(said), param, ctx)
+            self.fail(said, param, ctx)
         most = values.LARGEST if self.max is None else int(self.max)
         taken = values.Whole(int(self.min or 0), most)
         if not taken.takes(int(value)):
             said = phrase('expected {expected}, found {found}', taken, found=int(value))
-            self.fail(say(said), param, ctx)
+            self.fail(said, param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -136,7 +135,7 @@ def command(
 
 
 def parsed(
-    pattern: str, parse: Callable[[re.Match[str]], Any], expected: str
+    pattern: str, parse: Callable[[re.Match[str]], Any], expected: Text
 ) -> Callable[[Any], Any]:
     """Makes a click type that matches text against a regex and parses the match.
 
@@ -151,16 +150,22 @@ def parsed(
         match = re.fullmatch(pattern, str(text).strip(), re.IGNORECASE | re.ASCII)
         value = parse(match) if match else None
         if value is None:
-            raise click.BadParameter(f'expected {expected}, found {short(text)}')
+            raise click.BadParameter(
+                phrase(
+                    'expected {expected}, found {found}',
+                    expected=expected,
+                    found=short(text),
+                )
+            )
         return value
 
     return convert
 
 
-def above_0(unit: str) -> Callable[[Any], Any]:
-    """Makes a click type for a number above 0; ``unit`` (seconds) is for its errors."""
+def above_0(expected: Text) -> Callable[[Any], Any]:
+    """Makes a click type for a number above 0; ``expected`` is for its errors."""
     number = r'\d{1,9}(?:\.\d{1,9})?'
-    return parsed(number, lambda match: float(match[0]) or None, f'{unit} above 0')
+    return parsed(number, lambda match: float(match[0]) or None, expected)
 
 
 def _parse_size(match: re.Match[str]) -> int | None:
@@ -174,16 +179,18 @@ def flag(name: str, text: str) -> Decorator[Any]:
 
 
 PATH = click.Path(path_type=Path)
-SECONDS = above_0('seconds')
-WHOLE = parsed(_WHOLE, lambda match: int(match[0]), 'a whole number')
+SECONDS = above_0(phrase('seconds above 0'))
+WHOLE = parsed(_WHOLE, lambda match: int(match[0]), phrase('a whole number'))
 NUMBER = parsed(
     r'[+-]?\d{1,18}(?:\.\d{1,18})?(?:e[+-]?\d{1,2})?',
     lambda match: float(match[0]),
-    'a number',
+    phrase('a number'),
 )
 """Click type for a number as Python prints it, without ``nan`` and ``inf``."""
 SIZE = parsed(
-    r'(\d{1,9}(?:\.\d{1,3})?) ?([KMGT])(i?B|)', _parse_size, 'a size such as 24GiB'
+    r'(\d{1,9}(?:\.\d{1,3})?) ?([KMGT])(i?B|)',
+    _parse_size,
+    phrase('a size such as 24GiB'),
 )
 """Click type for a size in bytes; 24GiB and 24g are 24 x 2^30, 24GB are 24 x 10^9."""
 
@@ -257,7 +264,12 @@ def _split_words(text: str) -> list[str]:
         return shlex.split(text)
     except ValueError as error:
         raise click.BadParameter(
-            f'expected options of sbatch as a shell takes them, found {text!r}: {error}'
+            phrase(
+                'expected options of sbatch as a shell takes them, found {text!r}: '
+                '{error}',
+                text=text,
+                error=error,
+            )
         ) from error
 
 

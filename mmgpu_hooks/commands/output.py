@@ -88,7 +88,7 @@ def phrase_left(left_s: float | None) -> Text:
     if left_s is None:
         return quoted('')
     if left_s < 90:
-        return phrase('{left:.0f} s left', left=max(left_s, 0.0))
+        return phrase('{left_s:.0f} s left', left_s=max(left_s, 0.0))
     hours, minutes = divmod(round(left_s / 60), 60)
     if hours:
         return phrase('{hours:d} h {minutes} min left', hours=hours, minutes=minutes)

@@ -75,7 +75,9 @@ def pick_gpu(
             is_waiting = True
             shortage = _describe_shortage(cards, count)
             _warn(
-                phrase('waiting {wait:g} s: {shortage}.', wait=wait, shortage=shortage)
+                phrase(
+                    'waiting {wait_s:g} s: {shortage}.', wait_s=wait, shortage=shortage
+                )
             )
         time.sleep(min(_POLL_S, left_s))
     if not program:

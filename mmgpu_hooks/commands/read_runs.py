@@ -115,20 +115,17 @@ def find_run(folder: Path) -> FoundRun:
     if files.evidence is None:
         older = next((path for path in files.older_runs if path.is_file()), None)
         missing = phrase(
-            '{folder}: expected evidence of GPUEfficiencyHook, found only '
-            "MMEngine's log; train with the hook: mmgpu run tools/train.py CONFIG (or "
-            'mmgpu enable CONFIG).',
-            files,
+            "expected evidence of GPUEfficiencyHook, found only MMEngine's log; train "
+            'with the hook: mmgpu run tools/train.py CONFIG (or mmgpu enable CONFIG).'
         )
         if older:
             missing = phrase(
-                '{folder}: expected evidence of GPUEfficiencyHook, found only '
+                'expected evidence of GPUEfficiencyHook, found only '
                 "MMEngine's log; train with the hook: mmgpu run tools/train.py CONFIG "
                 '(or mmgpu enable CONFIG); an older run has it: {older}.',
-                files,
                 older=older,
             )
-        raise EvidenceError(missing)
+        raise EvidenceError(files.folder, missing)
     evidence = read_evidence(files.evidence)
     # a folder may have been moved since
     folders = (evidence.run.work_dir, files.run_folder.parent)

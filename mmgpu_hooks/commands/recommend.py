@@ -40,7 +40,7 @@ from mmgpu_hooks.show.text import short_path
 )
 @click.option(
     '--cores',
-    type=options.above_0('a number of cores'),
+    type=options.above_0(phrase('a number of cores above 0')),
     metavar='N',
     help='Usable cores that each rank will have on its next start, where that is '
     'mended (MG117); by default as many as the run had.',

@@ -19,7 +19,7 @@ import click
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import warner
 from mmgpu_hooks.commands.programs import become
-from mmgpu_hooks.config.hook_arguments import check_argument
+from mmgpu_hooks.config.hook_arguments import expect_argument
 from mmgpu_hooks.config.switches import (
     DISABLE,
     compile_injected,
@@ -28,7 +28,7 @@ from mmgpu_hooks.config.switches import (
 )
 from mmgpu_hooks.config.syntax import is_read_base, parse_chain
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.text import phrase
+from mmgpu_hooks.schema.text import phrase, quoted, said_by
 
 _MOST_BYTES = 2**20
 """Number of a script's first bytes that are read to tell it from a config."""
@@ -40,10 +40,9 @@ def _check(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
     """Click callback that refuses values which GPUEfficiencyHook would refuse."""
     if value is not None:
         try:
-            check_argument(option.name or '', value)
+            expect_argument(option.name or '', value)
         except (TypeError, ValueError) as error:
-            said = str(error).partition(': ')[2].rstrip('.')
-            raise click.BadParameter(said) from error
+            raise click.BadParameter(said_by(error)) from error
     return value
 
 
@@ -182,14 +181,14 @@ def _read_script(name: str) -> bytes:
             with open(name, 'rb') as file:
                 return file.read(_MOST_BYTES)
         is_package = os.path.isfile(os.path.join(name, '__main__.py'))
-        found = 'a folder without __main__.py'
+        found = phrase('a folder without __main__.py')
         if not stat.S_ISDIR(mode) or is_package:
             return b''
     except OSError as error:
-        found = error.strerror or str(error)
+        found = quoted(error.strerror or str(error))
     raise UserError(
         phrase(
-            'expected a Python script, found {found!r} for {name!r}.',
+            'expected a Python script, found "{found}" for {name!r}.',
             found=found,
             name=name,
         )

@@ -73,7 +73,7 @@ def _parse_since(match: re.Match[str]) -> date | None:
 SINCE = options.parsed(
     r'(\d{4}-\d\d-\d\d)|(\d{1,4})([dw])',
     _parse_since,
-    'a day as 2026-11-01, or a number of days or weeks as 7d, 2w',
+    phrase('a day as 2026-11-01, or a number of days or weeks as 7d, 2w'),
 )
 
 
@@ -285,8 +285,7 @@ def read_rows(
         try:
             ends = read_run_ends(file.path)
         except EvidenceError as error:
-            reason = _to_text(str(error)).removeprefix(f'{row.evidence}: ')
-            rows.append(replace(row, reason=reason))
+            rows.append(replace(row, reason=error.fault))
             continue
         if ends.identity in seen:  # by way of a link
             continue
@@ -320,7 +319,9 @@ def _report_each(tree: RunTree, on_progress: OnProgress) -> Iterator[FoundEviden
     for number, file in enumerate(tree, 1):
         if (now_s := time.monotonic()) > due_s:
             due_s = now_s + _PERIOD_S
-            on_progress(phrase('finding runs: {number:,}', number=number), 0.0, None)
+            on_progress(
+                phrase('finding runs: {found_runs:,}', found_runs=number), 0.0, None
+            )
         yield file
 
 
@@ -404,8 +405,7 @@ def judge_rows(
         if judged.verdict is not None:
             row = with_verdict(row, judged.verdict, is_judged_now=True)
         else:
-            reason = judged.reason or ''
-            row = replace(row, reason=reason.removeprefix(f'{row.evidence}: '))
+            row = replace(row, reason=judged.reason)
         judged_rows[judged.evidence] = row
         done = len(judged_rows)
         left_s = (time.monotonic() - begun_s) / done * (count - done)

@@ -141,7 +141,7 @@ def _count_cpus(given: Mapping[str, Any]) -> int:
 )
 @click.option(
     '--max-minutes',
-    type=options.above_0('minutes'),
+    type=options.above_0(phrase('minutes above 0')),
     default=5.0,
     metavar='MINUTES',
     help='Time budget, the start of the trainings included.',

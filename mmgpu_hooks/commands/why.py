@@ -266,7 +266,7 @@ def _read_console(name: str) -> _Console:
     """
     if name == '-' and sys.stdin is None:
         raise UserError(phrase('--log - reads standard input, which is closed.'))
-    shown = 'standard input' if name == '-' else name
+    shown = phrase('standard input') if name == '-' else name
     try:
         with contextlib.ExitStack() as stack:
             if name == '-':

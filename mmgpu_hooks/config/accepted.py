@@ -19,7 +19,7 @@ from mmgpu_hooks.config.loading import (
 )
 from mmgpu_hooks.config.registry import is_checked
 from mmgpu_hooks.config.settings import OF_LOADER, OF_MMENGINE, OF_WORKERS
-from mmgpu_hooks.schema.text import phrase
+from mmgpu_hooks.schema.text import phrase, said_by
 
 _REFUSALS = (
     ValueError,
@@ -84,9 +84,9 @@ def _find_error_of_priority(value: SettingValue) -> str | None:
     try:
         get_priority(value)
     except KeyError:
-        return 'expected 0 to 100, or a name such as NORMAL'
+        return phrase('expected 0 to 100, or a name such as NORMAL')
     except (TypeError, ValueError) as error:
-        return str(error)
+        return said_by(error)
     return None
 
 

@@ -255,11 +255,11 @@ def verify_output(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISREG(mode):
-        found = 'a folder, link, device or pipe in the place of a file'
+        found = phrase('a folder, link, device or pipe in the place of a file')
         raise FileExistsError(errno.EEXIST, found, str(path))
     # root may write to every file, and a file in a folder of ours can be replaced
     if not mode & 0o222 or not os.access(path, os.W_OK):
-        found = f'a read-only file (mode {stat.S_IMODE(mode):04o})'
+        found = phrase('a read-only file (mode {mode:04o})', mode=stat.S_IMODE(mode))
         raise PermissionError(errno.EACCES, found, str(path))
 
 

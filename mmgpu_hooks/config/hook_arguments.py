@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.values import NICENESS
 
 HOOK_TYPE = 'mmgpu_hooks.GPUEfficiencyHook'
@@ -22,11 +23,25 @@ def is_our_hook(value: object) -> bool:
 
 
 def check_argument(name: str, value: Any) -> None:
-    """Raises an error if GPUEfficiencyHook's argument cannot have a value.
+    """Raises an error of GPUEfficiencyHook if its argument cannot have a value.
 
     Args:
         name: One of :data:`ARGUMENTS`.
         value: As the config gives it.
+
+    Raises:
+        TypeError: If it has another type.
+        ValueError: If a number is out of range, or a name is unknown.
+    """
+    try:
+        expect_argument(name, value)
+    except (TypeError, ValueError) as error:
+        said = phrase('GPUEfficiencyHook: {error}.', error=error)
+        raise type(error)(said) from None
+
+
+def expect_argument(name: str, value: Any) -> None:
+    """Raises an error like :func:`check_argument`, which does not name the hook.
 
     Raises:
         TypeError: If it has another type.
@@ -39,7 +54,7 @@ def _number(
     kinds: Any,
     least: float,
     most: float,
-    what: str,
+    what: Text,
     *,
     is_optional: bool = False,
 ) -> Callable[[str, Any], None]:
@@ -50,9 +65,15 @@ def _number(
             return
         # True is an int in Python, but no number of iterations
         if isinstance(value, bool) or not isinstance(value, kinds):
-            raise TypeError(_expected(f'{name} to be {what}', value))
+            raise TypeError(_expected(_to_be(name, what), value))
         if not least <= value <= most:
-            limits = f'{name} ({what}) between {least:g} and {most:g}'
+            limits = phrase(
+                '{argument} ({what}) between {least_value:g} and {most_value:g}',
+                argument=name,
+                what=what,
+                least_value=least,
+                most_value=most,
+            )
             raise ValueError(_expected(limits, value))
 
     return check
@@ -60,12 +81,12 @@ def _number(
 
 def _check_flag(name: str, value: Any) -> None:
     if not isinstance(value, bool):
-        raise TypeError(_expected(f'{name} to be True or False', value))
+        raise TypeError(_expected(_to_be(name, phrase('True or False')), value))
 
 
 def _check_scalars(name: str, value: Any) -> None:
     if value not in ('main', 'all'):
-        raise ValueError(_expected(f"{name} to be 'main' or 'all'", value))
+        raise ValueError(_expected(_to_be(name, phrase("'main' or 'all'")), value))
 
 
 def parse_optimizations(value: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -84,16 +105,17 @@ def parse_optimizations(value: str | Sequence[str] | None) -> tuple[str, ...]:
     if isinstance(listed, str):
         listed = listed.split(',')
     if not isinstance(listed, (list, tuple)):
-        raise TypeError(_expected(f'optimize to be {_SHAPE}', value))
+        raise TypeError(_expected(_to_be('optimize', _SHAPE), value))
     names = []
     for name in listed:
         if not isinstance(name, str):
-            raise TypeError(_expected(f'optimize to be {_SHAPE}', value))
+            raise TypeError(_expected(_to_be('optimize', _SHAPE), value))
         names += [name.strip()] if name.strip() else []
     for name in names:
         if name not in (*OPTIMIZATIONS, *OTHER_OPTIMIZATIONS, 'all'):
-            known = ', '.join((*OPTIMIZATIONS, *OTHER_OPTIMIZATIONS))
-            raise ValueError(_expected(f"optimize out of {known} or 'all'", name))
+            known = (*OPTIMIZATIONS, *OTHER_OPTIMIZATIONS)
+            expected = phrase("optimize out of {known} or 'all'", known=known)
+            raise ValueError(_expected(expected, name))
     if 'all' in names:
         names = [*OPTIMIZATIONS, *(name for name in names if name != 'all')]
     return tuple(dict.fromkeys(names))
@@ -103,8 +125,14 @@ def _check_optimize(name: str, value: Any) -> None:
     parse_optimizations(value)
 
 
-def _expected(what: str, found: Any) -> str:
-    return f'GPUEfficiencyHook: expected {what}, found {found!r}.'
+def _to_be(name: str, what: Text) -> Text:
+    return phrase('{argument} to be {what}', argument=name, what=what)
+
+
+def _expected(expected: Text, found: Any) -> Text:
+    return phrase(
+        'expected {expected}, found {found}', expected=expected, found=repr(found)
+    )
 
 
 OPTIMIZATIONS = ('param_groups', 'ema', 'small_tensors', 'history')
@@ -116,24 +144,30 @@ OTHER_OPTIMIZATIONS = ('annotations', 'resume')
 """Names of the optimisations that ``optimize='all'`` leaves out.
 
 Each draws other random numbers or writes to the disk."""
-_SHAPE = "names with commas, a list of names or 'all'"
+_SHAPE = phrase("names with commas, a list of names or 'all'")
 
 _SECONDS = (int, float)
 _CHECKS: dict[str, Callable[[str, Any], None]] = {
     'interval': _number(
-        int, 1, math.inf, "a whole number, by default LoggerHook's", is_optional=True
+        int,
+        1,
+        math.inf,
+        phrase("a whole number, by default LoggerHook's"),
+        is_optional=True,
     ),
-    'gpu_sample_period_s': _number(_SECONDS, 0.01, 60, 'in seconds, by default 0.2'),
+    'gpu_sample_period_s': _number(
+        _SECONDS, 0.01, 60, phrase('in seconds, by default 0.2')
+    ),
     'summary': _check_flag,
     'worker_nice': _number(
         int,
         NICENESS.least,
         NICENESS.most,
-        'a whole number; with 10 training goes first',
+        phrase('a whole number; with 10 training goes first'),
         is_optional=True,
     ),
     'stuck_after_s': _number(
-        _SECONDS, 0, 86_400, 'in seconds, by default 60; 0 is off'
+        _SECONDS, 0, 86_400, phrase('in seconds, by default 60; 0 is off')
     ),
     'scalars': _check_scalars,
     'write_config': _check_flag,

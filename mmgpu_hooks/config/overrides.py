@@ -139,7 +139,7 @@ def _expect_names(config: FlatConfig, path: KeyPath, known: int) -> None:
         parent, name = path[:count], path[count]
         if not (name.isdecimal() or parent == ('custom_hooks',)):
             continue
-        said = 'a dict' if parent in config else 'none'
+        said = phrase('a dict') if parent in config else phrase('none')
         raise RefusedError(
             phrase(
                 'expected a list in {parent} for {name!r}, found {said}; add '

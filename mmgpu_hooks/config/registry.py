@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mmgpu_hooks.config.edits import HOOK_ROOTS
-from mmgpu_hooks.config.hook_arguments import ARGUMENTS, check_argument
+from mmgpu_hooks.config.hook_arguments import ARGUMENTS, expect_argument
 from mmgpu_hooks.recommend.settings import SETTINGS
 from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.values import Values, Whole
@@ -71,10 +71,9 @@ def describe_refusal(dotted: str, value: Any) -> str | None:
 def _describe_argument(dotted: str, name: str, value: Any) -> str | None:
     if name in ARGUMENTS:
         try:
-            check_argument(name, value)
+            expect_argument(name, value)
         except (TypeError, ValueError) as error:
-            said = str(error).partition(': ')[2].rstrip('.')
-            return f'{dotted}: {said}'
+            return phrase('{dotted}: {error}', dotted=dotted, error=error)
     return None
 
 

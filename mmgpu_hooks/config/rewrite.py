@@ -436,8 +436,10 @@ class _Job:
         is_imported = any(_root(str(name)) == 'mmgpu_hooks' for name in imports)
         if is_imported:
             self.notes.append(
-                'custom_imports still names mmgpu_hooks: take that out before you '
-                'uninstall the package.'
+                phrase(
+                    'custom_imports still names mmgpu_hooks: take that out before you '
+                    'uninstall the package.'
+                )
             )
 
     def _find_disabled(

@@ -27,7 +27,7 @@ from mmgpu_hooks.config.registry import (
     describe_refusal,
 )
 from mmgpu_hooks.config.syntax import Module, is_display, locate_setting, parse_entries
-from mmgpu_hooks.schema.text import Text, phrase, sentences
+from mmgpu_hooks.schema.text import Text, listed, phrase, sentences
 from mmgpu_hooks.schema.values import FAST_METRIC
 
 HOOK_KEY = 'gpu_efficiency'
@@ -529,7 +529,7 @@ def describe_metric(changes: Mapping[str, SettingValue]) -> Iterator[str]:
         A sentence; none where the metric stays or is taken back.
     """
     if FAST_METRIC in changes.values():
-        yield (
+        yield phrase(
             'The config then needs mmgpu_hooks where it is trained, and FastCocoMetric '
             'a backend: pip install ultrafast-pycocotools (or hotcoco). Without one it '
             'evaluates as CocoMetric does.'
@@ -562,17 +562,17 @@ def describe_recipe(
     if config.get(('auto_scale_lr', 'enable')):
         yield phrase(
             'auto_scale_lr is on: MMEngine multiplies the learning rate by batch size '
-            'x ranks / {base}.',
-            base=base,
+            'x ranks / {base_batch_size}.',
+            base_batch_size=base,
         )
     elif isinstance(rate, (int, float)):
         yield phrase(
-            'The learning rate stays at {rate:g}. By the linear scaling rule it goes '
-            'to {scaled_rate:g}, {ratio:g} times as high, and a longer warm-up may be '
-            'needed.',
-            rate=rate,
-            scaled_rate=rate * times,
-            ratio=times,
+            'The learning rate stays at {learning_rate:g}. By the linear scaling rule '
+            'it goes to {scaled_learning_rate:g}, {batch_size_ratio:g} times as high, '
+            'and a longer warm-up may be needed.',
+            learning_rate=rate,
+            scaled_learning_rate=rate * times,
+            batch_size_ratio=times,
         )
     yield from _describe_length(config, times)
 
@@ -583,13 +583,13 @@ def _describe_length(config: FlatConfig, times: float) -> Iterator[str]:
     epochs = config.get(('train_cfg', 'max_epochs'))
     if isinstance(iterations, int):
         yield phrase(
-            'train_cfg.max_iters stays at {max_iters}: the training sees {ratio:.3g} '
-            'times as many images. For as many as before it goes to {scaled_iters}, '
-            'and so do val_interval, milestones, warm-up and all else that is counted '
-            'in iterations.',
-            max_iters=iterations,
-            ratio=times,
-            scaled_iters=max(round(iterations / times), 1),
+            'train_cfg.max_iters stays at {max_iterations:d}: the training sees '
+            '{batch_size_ratio:.3g} times as many images. For as many as before it '
+            'goes to {scaled_iterations:d}, and so do val_interval, milestones, '
+            'warm-up and all else that is counted in iterations.',
+            max_iterations=iterations,
+            batch_size_ratio=times,
+            scaled_iterations=max(round(iterations / times), 1),
         )
     elif isinstance(epochs, int):
         lasting = None
@@ -597,9 +597,9 @@ def _describe_length(config: FlatConfig, times: float) -> Iterator[str]:
         if counted:
             lasting = phrase(
                 'What param_scheduler counts in iterations ({schedulers}) lasts '
-                '{ratio:.3g} times as many epochs.',
+                '{batch_size_ratio:.3g} times as many epochs.',
                 schedulers=counted,
-                ratio=times,
+                batch_size_ratio=times,
             )
         seen = phrase(
             'train_cfg.max_epochs stays at {max_epochs:d}: the training sees as many '
@@ -615,10 +615,11 @@ def _find_iteration_schedulers(config: FlatConfig) -> Iterator[str]:
     for path, by_epoch in config.items():
         is_scheduler = path[:1] == ('param_scheduler',)
         if is_scheduler and path[-1] == 'by_epoch' and not by_epoch:
-            kind = config.get((*path[:-1], 'type'), 'one without a type')
-            name = kind if isinstance(kind, str) else getattr(kind, '__name__', kind)
+            kind = config.get((*path[:-1], 'type'), phrase('one without a type'))
+            name = kind if isinstance(kind, str) else getattr(kind, '__name__', '')
+            name = name or str(kind)
             end = config.get((*path[:-1], 'end'))
-            yield f'{name}, end={end}' if isinstance(end, int) else f'{name}'
+            yield listed((name, f'end={end}')) if isinstance(end, int) else name
 
 
 def enabling_settings(

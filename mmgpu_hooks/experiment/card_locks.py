@@ -213,7 +213,9 @@ class _Folder:
         if is_regular and status.st_uid == os.getuid():
             return descriptor
         os.close(descriptor)
-        raise PermissionError(errno.EPERM, 'not a regular file of this user alone')
+        raise PermissionError(
+            errno.EPERM, phrase('not a regular file of this user alone')
+        )
 
     def _hold(
         self, name: str, descriptor: int, operation: int, end_s: float
@@ -227,7 +229,7 @@ class _Folder:
             except BlockingIOError:
                 if time.monotonic() >= end_s:
                     process = os.pread(descriptor, 20, 0).decode('ascii', 'replace')
-                    known = process if process.isdigit() else 'unknown'
+                    known = process if process.isdigit() else None
                     return phrase('in use by process {pid}', pid=known)
                 time.sleep(_POLL_S)
             except OSError as error:
@@ -276,14 +278,18 @@ def _open_folders(
             opened.callback(os.close, descriptor)
             status = os.fstat(descriptor)
             if status.st_uid != os.getuid():
-                raise PermissionError(errno.EPERM, f'is that of user {status.st_uid}')
+                raise PermissionError(
+                    errno.EPERM, phrase('is that of user {uid:d}', uid=status.st_uid)
+                )
             if status.st_mode & _OTHERS_WRITE:
                 os.fchmod(descriptor, 0o700)
             strange = _find_strange(descriptor)
             if strange is not None:
-                raise PermissionError(errno.EPERM, f'{strange} in it is not ours')
+                raise PermissionError(
+                    errno.EPERM, phrase('{file} in it is not ours', file=strange)
+                )
         except OSError as error:
-            refused.append(f'{path}: {error.strerror}')
+            refused.append(phrase('{path}: {error}', path=path, error=error.strerror))
             return None
         return _Folder(path, descriptor)
 

@@ -78,7 +78,7 @@ def _read_card(index: int) -> Card:
             device, sample = gpu.device(), gpu.read_sample()
             reasons = gpu.reasons()
     except (AbsentError, SourceError) as error:
-        return Card(index, reason=phrase('cannot be read: {reason}', reason=str(error)))
+        return Card(index, reason=phrase('cannot be read: {reason}', reason=error))
     uuid, total = device.get('uuid'), device.get('memory_total_bytes')
     used = sample.get('mem_used_bytes')
     known = Card(index, uuid, device.get('name'), util_pct=sample.get('util_pct'))
@@ -91,7 +91,9 @@ def _read_card(index: int) -> Card:
         why = (reasons[figure] for figure in needed if figure in reasons)
         return replace(
             known,
-            reason=phrase('cannot be read: {reason}', reason=next(why, 'no UUID')),
+            reason=phrase(
+                'cannot be read: {reason}', reason=next(why, phrase('no UUID'))
+            ),
         )
     return replace(known, total_bytes=total, free_bytes=total - used)
 

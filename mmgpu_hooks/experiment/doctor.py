@@ -147,11 +147,15 @@ def _examine_binding(environ: Mapping[str, str]) -> Binding:
         return Binding()
     torch = packages.find_package('torch')
     if torch is None:
-        return Binding(names, reason='whether it binds is unknown without torch')
+        return Binding(
+            names, reason=phrase('whether it binds is unknown without torch')
+        )
     library = packages.find_openmp(torch)
     found = None if library is None else run_binding_probe(library, environ)
     if found is None:
-        reason = "whether it binds is unknown: torch's OpenMP library cannot be tried"
+        reason = phrase(
+            "whether it binds is unknown: torch's OpenMP library cannot be tried"
+        )
         return Binding(names, reason=reason)
     return Binding(names, found.before_cpus, found.after_cpus)
 
@@ -213,9 +217,9 @@ def _examine_cards(environ: Mapping[str, str]) -> Cards:
     try:
         driver = read_driver()
     except AbsentError as error:
-        return Cards(visible=visible, reason=str(error))
+        return Cards(visible=visible, reason=error.said)
     if not driver.cards:
-        return Cards(visible=visible, reason='the driver lists none')
+        return Cards(visible=visible, reason=phrase('the driver lists none'))
     cards = tuple(map(_examine_card, range(driver.cards)))
     count = _count_visible(cards, environ)
     return Cards(cards, driver.version, driver.cuda, visible, count)
@@ -240,7 +244,7 @@ def _examine_card(index: int) -> HostCard:
         with closing(open_gpu(index=index)) as gpu:
             device, place = gpu.device(), gpu.place()
     except (AbsentError, SourceError) as error:
-        return HostCard(index, reason=str(error))
+        return HostCard(index, reason=error.said)
     bus_id, node, cpus = place.get('pci_bus_id'), None, None
     if bus_id is not None:
         node, cpus = read_device_place(bus_id, PLACES.sys)
@@ -366,7 +370,9 @@ def _examine_config(path: Path) -> tuple[ConfigCheck, Folder]:
         )
         return replace(check, lost=lost), work_dir
     except (LoadError, RefusedError, OSError) as error:
-        return replace(check, lost_reason=f'unknown: {error}'), work_dir
+        return replace(
+            check, lost_reason=phrase('unknown: {error}', error=error)
+        ), work_dir
 
 
 def _read_plan(config: Mapping[str, Any], work_dir: Folder) -> LoaderPlan | None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.text import phrase
+from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tried import Profile, Trial
 from mmgpu_hooks.show.words import phrase_status
 
@@ -181,12 +181,14 @@ def summarize_steps(
 
 def _judge_bound(
     busy_s: float, plain_s: float, kernels: int, *, on_card: bool
-) -> tuple[str | None, str | None]:
+) -> tuple[str | None, Text | None]:
     """Decides if kernels or launches limit a train step; else why that is unknown."""
     if not on_card:
-        return None, 'on a CPU nothing is launched'
+        return None, phrase('on a CPU nothing is launched')
     if not kernels:
-        return None, 'the profiler saw no kernels (CUPTI is missing or not allowed)'
+        return None, phrase(
+            'the profiler saw no kernels (CUPTI is missing or not allowed)'
+        )
     return 'launches' if 1 - busy_s / plain_s > LAUNCH_BOUND else 'kernels', None
 
 

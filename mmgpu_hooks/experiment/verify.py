@@ -367,9 +367,9 @@ def _describe(blocks: _Blocks) -> str:
         return words
     low, high = 100 * gain.low, 100 * gain.high
     return phrase(
-        '{words}, gain {value:+.1f} % ({low:+.1f} to {high:+.1f})',
+        '{words}, gain {gain_pct:+.1f} % ({low_pct:+.1f} to {high_pct:+.1f})',
         words=words,
-        value=100 * gain.value,
-        low=low,
-        high=high,
+        gain_pct=100 * gain.value,
+        low_pct=low,
+        high_pct=high,
     )

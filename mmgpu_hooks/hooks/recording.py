@@ -19,6 +19,7 @@ from mmgpu_hooks.schema.recorded import (
     UnknownRecord,
 )
 from mmgpu_hooks.schema.run_folder import evidence_name, unused_path
+from mmgpu_hooks.schema.text import Text, quoted
 from mmgpu_hooks.schema.writer import EvidenceWriter, open_evidence
 
 _T = TypeVar('_T')
@@ -50,7 +51,7 @@ class Guard:
 
     def note_absent(self, source: str, reason: str) -> None:
         """Note that a source of measured values does not exist here, and why."""
-        self.absent[str(source)] = reason
+        self.absent[str(source)] = str(reason)
 
     def run(
         self, source: str, function: Callable[..., _T], *args: Any, **kwargs: Any
@@ -71,7 +72,7 @@ class Guard:
         try:
             return function(*args, **kwargs)
         except AbsentError as error:
-            self.note_absent(source, str(error))
+            self.note_absent(source, error.said)
             return None
         except Exception as error:  # noqa: BLE001  # training must not see it
             self.switch_off(source, error)
@@ -81,15 +82,18 @@ class Guard:
         """Switch off a source of measured values that failed, and log why, once."""
         if source in self.off:
             return
-        text = ' '.join(str(error).split())
         # our own error is a sentence; of a foreign one the type says more than the text
-        if not isinstance(error, SourceError):
-            text = f'{type(error).__name__}: {text}'
+        text = error.said if isinstance(error, SourceError) else _name_error(error)
         # a name out of an enum is text from here on
         name = str(source)
-        self.off[name] = text
+        self.off[name] = str(text)
         with contextlib.suppress(Exception):  # not even the warning may do harm
             self._on_off(name, text)
+
+
+def _name_error(error: Exception) -> Text:
+    words = ' '.join(str(error).split())
+    return quoted(f'{type(error).__name__}: {words}')
 
 
 class Recording:
@@ -155,4 +159,4 @@ class Recording:
         self, kind: type[UnknownRecord | SourceOffRecord], source: str, reason: str
     ) -> None:
         """Record in the evidence file why a value is not measured any more."""
-        self.write(kind(source=source, reason=reason, iteration=self.recorded))
+        self.write(kind(source=source, reason=str(reason), iteration=self.recorded))

@@ -54,6 +54,7 @@ from mmgpu_hooks.schema.recorded import (
     HostLimits,
     IntervalRecord,
 )
+from mmgpu_hooks.schema.text import phrase
 
 MEMORY_THREAD = 'mmgpu-worker-memory'
 
@@ -87,7 +88,9 @@ class CardSource(FigureSource):
         import torch
 
         if torch.version.hip:
-            raise AbsentError('NVML knows no AMD card, and this torch is for ROCm')
+            raise AbsentError(
+                phrase('NVML knows no AMD card, and this torch is for ROCm')
+            )
         # kept first: it is to be closed, whatever fails
         self._gpu = gpu = open_gpu(**self._ours)
         self.device = GpuDevice(**gpu.device())
@@ -185,7 +188,8 @@ class GpuSources:
             card = CardSource(guard, ours, sample_period_s)
             self._card = self._sources.open(card)
         elif not self.is_used:
-            guard.note_absent(SourceName.GPU, f'training runs on the {device.upper()}')
+            where = phrase('training runs on the {device}', device=device.upper())
+            guard.note_absent(SourceName.GPU, where)
         self.cudnn_benchmark: bool | None = None
         if self.is_used:
             self.cudnn_benchmark = self._run('cuDNN', read_cudnn_benchmark)

@@ -20,6 +20,7 @@ from mmengine import visualization
 
 from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.schema.recorded import VerdictRecord
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.summary_fields import list_summary_fields
 
 TRACKERS_SOURCE = 'summary fields'
@@ -66,9 +67,11 @@ def write_summary_fields(
         thread.join(limit_s)
     except KeyboardInterrupt:
         # the training is over, and goes on to its end without the fields
-        raise SourceError('Ctrl-C ended the wait for W&B or MLflow') from None
+        raise SourceError(phrase('Ctrl-C ended the wait for W&B or MLflow')) from None
     if thread.is_alive():
-        raise SourceError(f'W&B or MLflow gave no answer in {limit_s:g} s')
+        raise SourceError(
+            phrase('W&B or MLflow gave no answer in {limit_s:g} s', limit_s=limit_s)
+        )
     if failures:
         raise failures[0]
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from mmgpu_hooks.measure.absent import SourceError
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.tuning import TuneOffer
 
 NEVER = -1
@@ -93,8 +94,10 @@ def find_store() -> Any:
 
     find = getattr(distributed_c10d, '_get_default_store', None)
     if find is None:
-        raise SourceError('this PyTorch does not show the store of its process group')
+        raise SourceError(
+            phrase('this PyTorch does not show the store of its process group')
+        )
     try:
         return find()
     except (RuntimeError, ValueError) as error:
-        raise SourceError('ranks have no process group of torch') from error
+        raise SourceError(phrase('ranks have no process group of torch')) from error

@@ -75,17 +75,20 @@ class CardFigures(NamedTuple):
     @property
     def sentence(self) -> Text:
         """Sentence on GPU memory: ``nvidia-smi shows 15.8 GiB = 9.1 in use + ...``."""
-        parts = [phrase('{peak_gib:.1f} in use at the peak', **self._in_gib('peak'))]
+        parts = [
+            phrase('{peak_memory_gib:.1f} in use at the peak', **self._in_gib('peak'))
+        ]
         if self.kept_bytes is not None:
             parts.append(
                 phrase(
-                    '{kept_gib:.1f} that the allocator keeps', **self._in_gib('kept')
+                    '{kept_memory_gib:.1f} that the allocator keeps',
+                    **self._in_gib('kept'),
                 )
             )
         if self.beside_bytes is not None:
             parts.append(
                 phrase(
-                    '{beside_gib:.1f} CUDA context and other programs',
+                    '{beside_memory_gib:.1f} CUDA context and other programs',
                     **self._in_gib('beside'),
                 )
             )
@@ -98,27 +101,29 @@ class CardFigures(NamedTuple):
         if self.beside_bytes is None:
             if self.total_bytes:
                 return phrase(
-                    'The allocator holds {used_gib:.1f} GiB of {total_bytes} = '
+                    'The allocator holds {used_memory_gib:.1f} GiB of {total_bytes} = '
                     '{parts_gib:+}; {growth}.',
                     **facts,
                 )
             return phrase(
-                'The allocator holds {used_gib:.1f} GiB = {parts_gib:+}; {growth}.',
+                'The allocator holds {used_memory_gib:.1f} GiB = {parts_gib:+}; '
+                '{growth}.',
                 **facts,
             )
         if self.total_bytes:
             return phrase(
-                'nvidia-smi shows {used_gib:.1f} GiB of {total_bytes} = '
+                'nvidia-smi shows {used_memory_gib:.1f} GiB of {total_bytes} = '
                 '{parts_gib:+}; {growth}.',
                 **facts,
             )
         return phrase(
-            'nvidia-smi shows {used_gib:.1f} GiB = {parts_gib:+}; {growth}.', **facts
+            'nvidia-smi shows {used_memory_gib:.1f} GiB = {parts_gib:+}; {growth}.',
+            **facts,
         )
 
     def _in_gib(self, name: str) -> dict[str, float]:
-        """Return one part of GPU memory for a template: ``{'<name>_gib': GiB}``."""
-        return {f'{name}_gib': getattr(self, f'{name}_bytes') / _GIB}
+        """Return one part of GPU memory for a template, in GiB, by name."""
+        return {f'{name}_memory_gib': getattr(self, f'{name}_bytes') / _GIB}
 
     def _phrase_growth(self) -> Text:
         if self.is_leak:
@@ -139,7 +144,13 @@ class CardFigures(NamedTuple):
             )
         sizes = []
         if growth.height is not None and growth.width is not None:
-            sizes.append(phrase('{height} x {width}', growth))
+            sizes.append(
+                phrase(
+                    '{height_pixels} x {width_pixels}',
+                    height_pixels=growth.height,
+                    width_pixels=growth.width,
+                )
+            )
         elif growth.pixels is not None:
             sizes.append(phrase('{pixels:count} pixels', growth))
         if growth.boxes is not None:

@@ -25,9 +25,9 @@ def describe_quota(host: HostLimits) -> Text:
             limit=_write_millicores(cores),
         )
     if host.manager == 'docker':
-        return phrase('set by docker run --cpus={quota:g}', quota=cores)
+        return phrase('set by docker run --cpus={quota_cpus:g}', quota_cpus=cores)
     if host.manager == 'podman':
-        return phrase('set by podman run --cpus={quota:g}', quota=cores)
+        return phrase('set by podman run --cpus={quota_cpus:g}', quota_cpus=cores)
     if host.manager == 'slurm':
         return phrase(
             'set by the SLURM job (--cpus-per-task={whole_cpus:d})',
@@ -36,9 +36,9 @@ def describe_quota(host: HostLimits) -> Text:
     if host.manager == 'systemd':
         return phrase('set by systemd, CPUQuota={quota_pct:.0f}%', quota_pct=pct)
     return phrase(
-        'set by docker run --cpus={quota:g}, resources.limits.cpu of a pod, or '
+        'set by docker run --cpus={quota_cpus:g}, resources.limits.cpu of a pod, or '
         'CPUQuota={quota_pct:.0f}% of systemd',
-        quota=cores,
+        quota_cpus=cores,
         quota_pct=pct,
     )
 
@@ -77,7 +77,9 @@ def describe_core_limit(host: HostLimits) -> Text:
     cores = host.cgroup_cpu_cores
     if quota and cores is not None and (not mask or cores <= (own or math.inf)):
         return phrase(
-            'The quota of {quota:g} CPUs is {set_by}.', quota=cores, set_by=quota
+            'The quota of {quota_cpus:g} CPUs is {set_by}.',
+            quota_cpus=cores,
+            set_by=quota,
         )
     if mask and host.logical_cpus:
         return phrase(

@@ -84,9 +84,11 @@ def _judge_cores(machine: Machine) -> Checked:
     host, usable = machine.host, machine.host.usable_cores
     if usable is None:
         return Checked(phrase('cores'), 'unknown', _NOT_SAID)
-    text = phrase('{usable:g} usable of an unknown number', usable=usable)
+    text = phrase('{usable_cores:g} usable of an unknown number', usable_cores=usable)
     if host.logical_cpus:
-        text = phrase('{usable:g} usable of {logical_cpus:d}', host, usable=usable)
+        text = phrase(
+            '{usable_cores:g} usable of {logical_cpus:d}', host, usable_cores=usable
+        )
     binders = _name_binders(host, usable)
     if binders:
         text = phrase('{text}: {binders}', text=text, binders=binders)
@@ -155,7 +157,9 @@ def _judge_threads(machine: Machine) -> Checked:
         text = phrase('{text} is no number of threads, and is not heeded', text=text)
         return Checked(phrase('threads'), 'notice', text, cure)
     if usable is not None and threads > math.ceil(usable):
-        text = phrase('{text}, on {usable:g} usable cores', text=text, usable=usable)
+        text = phrase(
+            '{text}, on {usable_cores:g} usable cores', text=text, usable_cores=usable
+        )
         return Checked(phrase('threads'), 'notice', text, cure)
     return Checked(phrase('threads'), 'ok', text)
 
@@ -257,12 +261,16 @@ def _judge_open_files(machine: Machine) -> Checked:
     text = quoted(f'{soft:,}')
     if limit > soft:
         text = phrase(
-            '{text} (MMEngine raises it to {limit:,})', text=text, limit=limit
+            '{text} (MMEngine raises it to {limit_files:,})',
+            text=text,
+            limit_files=limit,
         )
     if hard is None:
         text = phrase('{text}, no hard limit', text=text)
     else:
-        text = phrase('{text}, hard limit {hard:,}', text=text, hard=hard)
+        text = phrase(
+            '{text}, hard limit {hard_limit_files:,}', text=text, hard_limit_files=hard
+        )
     wanted = thresholds.WANTED_OPEN_FILES
     wanted = wanted if hard is None else min(wanted, hard)
     cure = (

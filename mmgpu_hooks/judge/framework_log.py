@@ -94,9 +94,10 @@ def judge_framework_log(
 def _judge(log: FrameworkLog, means: _Means | None, workers: int | None) -> Verdict:
     if means is None:
         why = phrase(
-            'Lines of training with time and data_time in the log: {known:d}. A first '
-            'answer needs 2, with {needed_iterations} from the first to the last.',
-            known=sum(line.data_s is not None for line in log.lines),
+            'Lines of training with time and data_time in the log: {known_lines:d}. A '
+            'first answer needs 2, with {needed_iterations} from the first to the '
+            'last.',
+            known_lines=sum(line.data_s is not None for line in log.lines),
             needed_iterations=thresholds.MIN_ITERATIONS,
         )
         return _make_verdict('not_enough_evidence', why)

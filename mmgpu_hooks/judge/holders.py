@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -45,6 +45,8 @@ _DROP = 0.2
 
 
 _NOTHING = Text('')
+
+_Growing = Literal['process', 'workers']
 
 
 class Holder(NamedTuple):
@@ -82,22 +84,38 @@ class MemoryShares:
 
     ``None`` where no other number would have helped, or none was needed.
     """
-    growth: Text
-    """Clause on memory growth that fewer workers would not stop; empty without one."""
+    growing: _Growing | None
+    """Processes whose growth fewer workers would not stop; ``None`` without such."""
 
     @property
     def shares(self) -> Text:
         """Text on what holds host memory: ``62 GiB: 8 workers 41 (5.1 each), ...``."""
         holders = self._list_holders()
-        if self.holding is not None:
-            return phrase('{holders}; {outlook}', holders=holders, outlook=self.outlook)
-        if self.growth:
+        if self.growing == 'process':
             return phrase(
-                '{holders}; no number of workers would have held: {growth}',
+                '{holders}; no number of workers would have held: the training process '
+                'grows',
                 holders=holders,
-                growth=self.growth,
             )
-        return holders
+        if self.growing == 'workers':
+            return phrase(
+                '{holders}; no number of workers would have held: the workers grow',
+                holders=holders,
+            )
+        if self.holding is None:
+            return holders
+        if self.holding.ends_workers:
+            return phrase(
+                '{holders}; with {workers} and persistent_workers=False it would have '
+                'held',
+                self.holding,
+                holders=holders,
+            )
+        return phrase(
+            '{holders}; with {workers} it would have held',
+            self.holding,
+            holders=holders,
+        )
 
     @property
     def sentence(self) -> Text:
@@ -129,18 +147,6 @@ class MemoryShares:
             whole=whole,
             holders=holders,
         )
-
-    @property
-    def outlook(self) -> Text:
-        """Clause on how many workers memory would have sufficed for; may be empty."""
-        if self.holding is None:
-            return _NOTHING
-        if self.holding.ends_workers:
-            return phrase(
-                'with {workers} and persistent_workers=False it would have held',
-                self.holding,
-            )
-        return phrase('with {workers} it would have held', self.holding)
 
 
 class _Unit(NamedTuple):
@@ -200,7 +206,7 @@ def find_shares(run: Run) -> MemoryShares | None:
         record=worst,
         holders=tuple(holder for holder in shown if holder.bytes >= least),
         holding=outlook.holding,
-        growth=outlook.growth,
+        growing=outlook.growing,
     )
 
 
@@ -221,7 +227,7 @@ def describe_start_memory(ranks: Sequence[MemoryRecord]) -> Text:
     ]
     least = _SHOWN_SHARE * first.total_bytes
     shown = tuple(holder for holder in holders if holder.bytes >= least)
-    return MemoryShares(first, shown, None, _NOTHING).sentence
+    return MemoryShares(first, shown, None, None).sentence
 
 
 def find_worst(records: Sequence[MemoryRecord]) -> MemoryRecord | None:
@@ -379,7 +385,7 @@ class _Outlook(NamedTuple):
     """Number of workers for which memory would have sufficed, or what grows anyway."""
 
     holding: Holding | None = None
-    growth: Text = _NOTHING
+    growing: _Growing | None = None
 
 
 class _WorkerCost(NamedTuple):
@@ -408,7 +414,7 @@ def _find_outlook(
         steady += process.bytes_per_s * left_s.training * len(ranks)
     budget = SAFE_MEMORY_SHARE * worst.total_bytes - steady
     if process is not None and budget < 0:
-        return _Outlook(growth=phrase('the training process grows'))
+        return _Outlook(growing='process')
     if not worst.workers or not held:
         return _Outlook()
     cost, kept = _find_worker_cost(run, ranks), are_workers_kept(run)
@@ -424,7 +430,7 @@ def _find_outlook(
         if fits >= (1 if leak else 0):
             return _Outlook(Holding(min(int(fits), worst.workers), ends_workers))
     if cost.bytes_per_s:
-        return _Outlook(growth=phrase('the workers grow'))
+        return _Outlook(growing='workers')
     return _Outlook()
 
 

@@ -103,8 +103,8 @@ def compare_ranks(
     if missing:
         said.append(
             phrase(
-                '{found:d} of {ranks} left evidence here; missing: {missing}.',
-                found=len(ranks),
+                '{found_ranks:d} of {ranks} left evidence here; missing: {missing}.',
+                found_ranks=len(ranks),
                 ranks=world,
                 missing=missing,
             )
@@ -198,7 +198,9 @@ def choose_judged(ranks: RanksSummary | None, runs: Sequence[Run]) -> JudgedRank
         return JudgedRank(first, ranks, first)
     judged = ranks.slowest
     note = phrase(
-        'Rank {slowest} of {world_size} holds the others up and is judged.', ranks
+        'Rank {rank} of {world_size} holds the others up and is judged.',
+        ranks,
+        rank=judged,
     )
     if judged is None:
         judged = max(ranks.rows, key=lambda row: row.data_wait_s).rank
@@ -267,9 +269,9 @@ def _compare(shared: Mapping[int, Intervals], summary: RanksSummary) -> RanksSum
     summary = replace(summary, rows=tuple(rows), iterations=iterations)
     if len(rows) < 2:
         why = phrase(
-            'The slowest rank is unknown: only {known:d} of {ranks} had recorded '
+            'The slowest rank is unknown: only {known_ranks:d} of {ranks} had recorded '
             'intervals when this was read.',
-            known=len(rows),
+            known_ranks=len(rows),
             ranks=summary.world_size,
         )
         return replace(summary, why=why)

@@ -112,10 +112,10 @@ def _why_left_out(newest: Run, run: Run) -> Text | None:
     here, there = _measure_image(newest), _measure_image(run)
     if here and there and max(here, there) > _LARGER * min(here, there):
         return phrase(
-            'Its images have another size: {there_mib:.2f} MiB each, and '
-            '{here_mib:.2f} MiB in {path}.',
-            there_mib=there / 2**20,
-            here_mib=here / 2**20,
+            'Its images have another size: {there_image_mib:.2f} MiB each, and '
+            '{here_image_mib:.2f} MiB in {path}.',
+            there_image_mib=there / 2**20,
+            here_image_mib=here / 2**20,
             path=str(newest.path),
         )
     return run.why_no_workload or None

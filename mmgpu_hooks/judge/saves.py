@@ -89,30 +89,29 @@ class _ThreadTimes(NamedTuple):
 
 
 class DelayCause(NamedTuple):
-    """Texts on a cause of slow saves: the reason, and what helps."""
+    """Sentences on a cause of slow saves: the reason, and what helps."""
 
     why: Text
-    """Clause on the cause of a slow save, to follow "it took longer"."""
     cure: Text
 
 
 DELAY_CAUSES = {
     'workers': DelayCause(
-        phrase('because loader workers had the cores'),
+        phrase('Loader workers had the cores.'),
         phrase(
             'Use fewer workers, or GPUEfficiencyHook(worker_nice=10), which lets the '
             'saving thread go first.'
         ),
     ),
     'other_load': DelayCause(
-        phrase('because other programs had the cores'),
+        phrase('Other programs had the cores.'),
         phrase(
             'Run the other programs elsewhere or at another time; no setting of the '
             'loader helps.'
         ),
     ),
     'storage': DelayCause(
-        phrase('blocked in the write to storage'),
+        phrase('They were blocked in the write to storage.'),
         phrase(
             'The storage is slow, not the loader: save to a faster or a local disk, '
             'less often, or without the optimizer (save_optimizer=False) where none is '
@@ -120,7 +119,7 @@ DELAY_CAUSES = {
         ),
     ),
     'memory': DelayCause(
-        phrase('because memory was short'),
+        phrase('Memory was short.'),
         phrase(
             'A save holds its file in memory, and more: free some (fewer workers, a '
             'smaller batch), or save without the optimizer.'
@@ -214,14 +213,22 @@ def judge_save(
     held_s = _divide_delay(save, times, gross_s, host)
     cause = _find_cause(held_s, min(gross_s, times.run_delay_s), usual_s)
     is_slow = bool(cause) or is_delay(gross_s, usual_s, thresholds.ODD_SAVE)
+    facts = {'what': what, 'usual_s': usual_s}
     sentence = phrase(
         'Saving {what} at iteration {iteration} took {wall_s}; {usual_s} uncontended '
-        '({basis}).',
+        '(its parts that did not wait).',
         save,
-        what=what,
-        usual_s=usual_s,
-        basis=usual.basis,
+        **facts,
     )
+    if usual.alike:
+        sentence = phrase(
+            'Saving {what} at iteration {iteration} took {wall_s}; {usual_s} '
+            'uncontended (median of {alike_saves:d} uncontended saves of this run like '
+            'it).',
+            save,
+            alike_saves=usual.alike,
+            **facts,
+        )
     judged = SaveJudgement(
         is_slow=is_slow,
         cause=cause,
@@ -322,8 +329,8 @@ class _UsualLength(NamedTuple):
     """Expected seconds of a save that does not wait, and how they were estimated."""
 
     wall_s: float
-    basis: Text
-    """Phrase on how the expected seconds were estimated."""
+    alike: int = 0
+    """Number of saves of like size whose median it is; 0 for its own parts."""
 
 
 def _usual_length(
@@ -343,14 +350,11 @@ def _usual_length(
         if 1 / LIKE_SIZE <= scale <= LIKE_SIZE:
             alike.append(other.wall_s * scale)
     if len(alike) >= LEAST_REFERENCES:
-        basis = phrase(
-            'median of {alike} uncontended saves of this run like it', alike=len(alike)
-        )
-        return _UsualLength(min(statistics.median(alike), save.wall_s), basis)
+        return _UsualLength(min(statistics.median(alike), save.wall_s), len(alike))
     excess_s = max(times.blocked_s - USUAL_BLOCKING * times.cpu_s, 0.0)
     left_s = save.wall_s - times.run_delay_s - excess_s
     wall_s = min(max(left_s, 0.0), save.wall_s)
-    return _UsualLength(wall_s, phrase('its parts that did not wait'))
+    return _UsualLength(wall_s)
 
 
 def _divide_delay(
@@ -447,10 +451,10 @@ def _phrase_cause(
     cores = host.usable_cores or 0
     if cause == 'workers':
         return phrase(
-            '{held_s} because loader workers had the cores ({busy:.1f} of {workers:d} '
-            'busy on {cores:g} usable cores)',
+            '{held_s} because loader workers had the cores ({busy_workers:.1f} of '
+            '{workers:d} busy on {cores:g} usable cores)',
             held_s=held_s,
-            busy=save.workers_busy or 0.0,
+            busy_workers=save.workers_busy or 0.0,
             workers=save.workers or 0,
             cores=cores,
         )
@@ -472,8 +476,8 @@ def _phrase_cause(
     write = save.phases.get('write')
     if save.bytes and write is not None and write.wall_s > 0:
         return phrase(
-            '{held_s} blocked in the write to storage ({rate:.0f} MB/s)',
+            '{held_s} blocked in the write to storage ({written_mb_per_s:.0f} MB/s)',
             held_s=held_s,
-            rate=save.bytes / 1e6 / write.wall_s,
+            written_mb_per_s=save.bytes / 1e6 / write.wall_s,
         )
     return phrase('{held_s} blocked in the write to storage', held_s=held_s)

@@ -317,7 +317,7 @@ def _name_starter(own: _Found) -> _Meeting | None:
 def _late(ranks: Iterable[Rank]) -> _Meeting:
     late = tuple(rank.evidence.run.rank for rank in ranks)
     if len(late) == 1:
-        said = phrase('Rank {late} has not begun to train.', late=late[0])
+        said = phrase('Rank {rank} has not begun to train.', rank=late[0])
         return _Meeting('rank_never_came', 'likely', said, late[0])
     said = phrase('Ranks {late:,} have not begun to train.', late=late)
     return _Meeting('rank_never_came', 'likely', said)
@@ -694,7 +694,10 @@ def describe_stuck(stuck: StuckRecord) -> list[str]:
         found.append(waits)
     if stuck.alike > 1:
         found.append(
-            phrase('{alike} workers stand at the same line', alike=stuck.alike)
+            phrase(
+                '{alike_workers:d} workers stand at the same line',
+                alike_workers=stuck.alike,
+            )
         )
     row = find_row(stuck)
     if row is not None:

@@ -165,9 +165,6 @@ def _save_cause(run: Run) -> Text | None:
     for cause, seconds in held_s.most_common(1):
         least_s = thresholds.SLOW_SAVE.ratio * usual_s
         if seconds >= least_s or run.saves_held_by(cause):
-            return phrase(
-                '{held_s:sum} of it {why} (gross).',
-                held_s=seconds,
-                why=DELAY_CAUSES[cause].why,
-            )
+            took = phrase('One cause took {held_s:sum} of it (gross).', held_s=seconds)
+            return sentences(took, DELAY_CAUSES[cause].why)
     return None

@@ -240,15 +240,14 @@ def _find_missing(part: _Part) -> Text | None:
                 return phrase(
                     'The {figure} is unknown: it was not recorded.', figure=name
                 )
-            facts = {'figure': name, 'reason': reason}
-            if reason.endswith('.'):
-                return phrase('The {figure} is unknown: {reason}', **facts)
-            return phrase('The {figure} is unknown: {reason}.', **facts)
+            return phrase(
+                'The {figure} is unknown: {reason}.', figure=name, reason=reason
+            )
         if value is not None and not 0.0 <= value <= bounded.most:
             return phrase(
-                'The {figure} is absurd: {found:g}; was the evidence edited?',
+                'The {figure} is absurd: {found}; was the evidence edited?',
                 figure=name,
-                found=value,
+                found=format(value, 'g'),
             )
     return None
 

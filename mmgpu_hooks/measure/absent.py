@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from mmgpu_hooks.schema.errors import SaidError
 
-class AbsentError(Exception):
+
+class AbsentError(SaidError):
     """Raised when this host, or this training, lacks a source of measured values.
 
     It is a reason and no failure. Its text is one sentence: what was found and,
@@ -11,7 +13,7 @@ class AbsentError(Exception):
     """
 
 
-class SourceError(Exception):
+class SourceError(SaidError):
     """Raised when a source of measured values is there, but fails while it is used.
 
     The caller switches the source off with one warning. Its text is one sentence for

@@ -46,7 +46,7 @@ from mmgpu_hooks.measure.clock import read_age_s
 from mmgpu_hooks.measure.mounts import read_mount
 from mmgpu_hooks.schema.checkup import CacheFault, CacheUse
 from mmgpu_hooks.schema.errors import SaidError
-from mmgpu_hooks.schema.text import Text, phrase, quoted
+from mmgpu_hooks.schema.text import Text, phrase
 
 FOLDER_VARIABLE = 'MMGPU_CACHE'
 """Environment variable that names the folder of the annotation cache."""
@@ -234,7 +234,9 @@ class CacheFolder:
                 buffer = _read_whole(descriptor, info.st_size)
             for section in (header.state, header.addresses, header.data):
                 if _sum_up(descriptor, buffer, section) != section.crc:
-                    raise _TornError('its bytes are not those that were written')
+                    raise _TornError(
+                        phrase('its bytes are not those that were written')
+                    )
             state = os.pread(descriptor, header.state.size, header.state.begin)
         except (_TornError, OSError) as error:
             # a disk that cannot read it any more may well write it anew elsewhere
@@ -290,11 +292,11 @@ class CacheFolder:
         if free < SPARE_TIMES * size:
             raise CacheError(
                 phrase(
-                    '{folder} has {free_bytes} free, less than {least:d} times the '
-                    '{needed_bytes} to be written',
+                    '{folder} has {free_bytes} free, less than {least_times:d} times '
+                    'the {needed_bytes} to be written',
                     folder=self.path,
                     free_bytes=free,
-                    least=SPARE_TIMES,
+                    least_times=SPARE_TIMES,
                     needed_bytes=size,
                 )
             )
@@ -426,7 +428,7 @@ def read_use(environ: Mapping[str, str]) -> CacheUse:
     try:
         path = locate_folder(environ)
     except CacheError as error:
-        return CacheUse(reason=str(error))
+        return CacheUse(reason=error.said)
     is_there = False
     try:
         try:
@@ -444,7 +446,7 @@ def read_use(environ: Mapping[str, str]) -> CacheUse:
         return CacheUse(str(path), is_there=True, files=len(sizes), bytes=sum(sizes))
     target = _find_target(path) if found.fault == 'link' else None
     return CacheUse(
-        str(path), is_there, reason=str(found), fault=found.fault, target=target
+        str(path), is_there, reason=found.said, fault=found.fault, target=target
     )
 
 
@@ -470,7 +472,8 @@ def _explain(path: Path, error: OSError) -> CacheError:
         return CacheError(phrase('{path} is a link', path=path), 'link')
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
         return CacheError(phrase('{path} is no folder', path=path), 'kind')
-    return CacheError(quoted(f'{path}: {error.strerror or error}'))
+    found = error.strerror or str(error)
+    return CacheError(phrase('{path}: {found}', path=path, found=found))
 
 
 def _check_folder(info: os.stat_result, path: Path) -> None:
@@ -530,7 +533,7 @@ def _are_current(files: Sequence[tuple[str, int, int, int, int]]) -> bool:
         return False
 
 
-class _TornError(Exception):
+class _TornError(SaidError):
     """Raised when a cache file is cut off or damaged; the text says in which way."""
 
 
@@ -542,17 +545,17 @@ def _read_header(descriptor: int, size: int) -> _Header | None:
     """
     head = os.pread(descriptor, _HEAD.size, 0)
     if len(head) < _HEAD.size:
-        raise _TornError('it is cut off')
+        raise _TornError(phrase('it is cut off'))
     magic, length, crc = _HEAD.unpack(head)
     if magic != _MAGIC:
         return None
     text = os.pread(descriptor, min(length, size), _HEAD.size)
     if len(text) != length or zlib.crc32(text) != crc:
-        raise _TornError('its header is not the one that was written')
+        raise _TornError(phrase('its header is not the one that was written'))
     header = msgspec.json.decode(text, type=_Header)
     # the data comes last
     if header.data.begin + header.data.size != size:
-        raise _TornError('its size is not the one that was written')
+        raise _TornError(phrase('its size is not the one that was written'))
     return header
 
 
@@ -609,7 +612,7 @@ def _write_all(descriptor: int, part: memoryview) -> None:
     while part:
         written = os.write(descriptor, part)
         if not written:
-            raise OSError(errno.EIO, 'the file system takes no more')
+            raise OSError(errno.EIO, phrase('the file system takes no more'))
         part = part[written:]
 
 

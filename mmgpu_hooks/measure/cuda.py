@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, NamedTuple, TypedDict
 
 from mmgpu_hooks.measure.absent import AbsentError, SourceError
+from mmgpu_hooks.schema.text import phrase
 
 
 def read_pci_bus_id(index: int) -> str | None:
@@ -204,7 +205,7 @@ class CudaMemory:
         peak = self._find('peak_bytes')
         reserved = self._find('reserved_bytes')
         if peak is None and reserved is None:
-            raise SourceError('the CUDA allocator keeps no peak statistics')
+            raise SourceError(phrase('the CUDA allocator keeps no peak statistics'))
         if reserved is not None:
             self._reserved = max(self._reserved or 0, reserved)
         return peak
@@ -345,14 +346,14 @@ def _torch_with_cuda() -> Any:
     # a process that trains has imported it: never pull in 3 s to say no
     torch: Any = sys.modules.get('torch')
     if torch is None:
-        raise AbsentError('torch is not in use in this process')
+        raise AbsentError(phrase('torch is not in use in this process'))
     if not torch.cuda.is_initialized():
         if not torch.backends.cuda.is_built():
             raise AbsentError(
-                'this build of torch has no CUDA: training runs on the CPU'
+                phrase('this build of torch has no CUDA: training runs on the CPU')
             )
         raise AbsentError(
-            'CUDA is not in use in this process: training runs on the CPU'
+            phrase('CUDA is not in use in this process: training runs on the CPU')
         )
     return torch
 

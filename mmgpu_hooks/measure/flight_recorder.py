@@ -23,6 +23,7 @@ from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.schema.judged import FlightRecord
 from mmgpu_hooks.schema.recorded import RunRecord
 from mmgpu_hooks.schema.regular import open_regular
+from mmgpu_hooks.schema.text import phrase
 
 _NAMES = 'TORCH_FR_DUMP_TEMP_FILE', 'TORCH_NCCL_DEBUG_INFO_TEMP_FILE'
 """Environment variables that name the flight recorder's files, newer torch first."""
@@ -78,14 +79,20 @@ def read_flight_record(runs: Sequence[RunRecord]) -> FlightRecord | None:
         collectives = _compare(dumps)
     except ImportError as error:
         raise SourceError(
-            "reading NCCL's flight recorder needs a torch that has its reader, "
-            f'torch.distributed.flight_recorder ({error})'
+            phrase(
+                "reading NCCL's flight recorder needs a torch that has its reader, "
+                'torch.distributed.flight_recorder ({error})',
+                error=error,
+            )
         ) from error
     except Exception as error:  # torch's reader asserts, and meets any content
         said = ' '.join(str(error).split())[:200]
         raise SourceError(
-            "torch's reader of NCCL's flight recorder failed "
-            f'({type(error).__name__}: {said})'
+            phrase(
+                "torch's reader of NCCL's flight recorder failed ({kind}: {error})",
+                kind=type(error).__name__,
+                error=said,
+            )
         ) from error
     for collective in collectives:
         record = _describe(collective, dumps)
@@ -127,19 +134,30 @@ def _read_dump(path: Path) -> dict[str, Any]:
         with open_regular(path) as file:
             content = file.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
-            raise SourceError(f'{path}: expected a dump of at most {_MOST_BYTES} bytes')
+            raise SourceError(
+                phrase(
+                    '{path}: expected a dump of at most {most_bytes}',
+                    path=path,
+                    most_bytes=_MOST_BYTES,
+                )
+            )
         dump = _PlainUnpickler(io.BytesIO(content)).load()
         groups = dump['pg_config'].values()
         is_dump = isinstance(dump['entries'], list) and isinstance(dump['version'], str)
         if not is_dump or not all(_RANKS.fullmatch(group['ranks']) for group in groups):
-            raise TypeError('its entries or its groups are no such thing')
+            raise TypeError(phrase('its entries or its groups are no such thing'))
     except SourceError:
         raise
     except Exception as error:  # a pickle of any content may be there
         said = ' '.join(str(error).split())[:200]
         raise SourceError(
-            f"{path}: expected what NCCL's flight recorder dumps, found something else "
-            f'({type(error).__name__}: {said})'
+            phrase(
+                "{path}: expected what NCCL's flight recorder dumps, found something "
+                'else ({kind}: {error})',
+                path=path,
+                kind=type(error).__name__,
+                error=said,
+            )
         ) from error
     found: dict[str, Any] = dump
     return found

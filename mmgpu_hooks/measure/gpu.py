@@ -20,12 +20,17 @@ import numpy as np
 
 from mmgpu_hooks.measure.absent import AbsentError, SourceError
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
+from mmgpu_hooks.schema.text import phrase
 
 _START_HINTS = {
-    9: 'the NVIDIA driver is not loaded; nvidia-smi should fail in the same way',
-    12: 'the NVIDIA driver library (libnvidia-ml) was not found; install the '
-    'driver, or start the container with access to it (docker run --gpus all)',
-    18: 'the NVIDIA driver was updated under a running kernel module; reboot',
+    9: phrase(
+        'the NVIDIA driver is not loaded; nvidia-smi should fail in the same way'
+    ),
+    12: phrase(
+        'the NVIDIA driver library (libnvidia-ml) was not found; install the '
+        'driver, or start the container with access to it (docker run --gpus all)'
+    ),
+    18: phrase('the NVIDIA driver was updated under a running kernel module; reboot'),
 }
 
 # Return codes of nvml.h; pynvml names only those that its version knows.
@@ -225,7 +230,9 @@ class Gpu:
         except Exception as error:  # drivers answer garbage too
             text, code = describe(error), getattr(error, 'value', None)
             if code in _LOST:
-                lost = f'NVML stopped answering for this GPU: {text}'
+                lost = phrase(
+                    'NVML stopped answering for this GPU: {error}', error=text
+                )
                 raise SourceError(lost) from error
             under = ' under MIG' if self._is_mig else ''
             self._missing[figure] = f'the driver does not give it{under}: {text}'
@@ -377,14 +384,17 @@ def start_nvml() -> Any:
         import pynvml  # type: ignore[import-untyped, unused-ignore]
     except ImportError as error:
         raise AbsentError(
-            'GPU figures need the package nvidia-ml-py, which is not installed: '
-            'pip install nvidia-ml-py'
+            phrase(
+                'GPU figures need the package nvidia-ml-py, which is not installed: '
+                'pip install nvidia-ml-py'
+            )
         ) from error
     try:
         pynvml.nvmlInit()
     except Exception as error:  # a broken driver library
         hint = _START_HINTS.get(getattr(error, 'value', -1))
-        raise AbsentError(hint or f'NVML could not start: {describe(error)}') from error
+        found = phrase('NVML could not start: {error}', error=describe(error))
+        raise AbsentError(hint or found) from error
     return pynvml
 
 
@@ -422,7 +432,7 @@ def read_driver() -> Driver:
             number = int(nvml.nvmlSystemGetCudaDriverVersion_v2())
             cuda = f'{number // 1000}.{number % 1000 // 10}'
     except Exception as error:
-        text = f'NVML could not list the GPUs: {describe(error)}'
+        text = phrase('NVML could not list the GPUs: {error}', error=describe(error))
         raise AbsentError(text) from error
     finally:
         stop_nvml(nvml)
@@ -458,7 +468,7 @@ def open_gpu(
         raise
     except Exception as error:  # drivers answer garbage too
         stop_nvml(nvml)
-        text = f'NVML could not look up the GPU: {describe(error)}'
+        text = phrase('NVML could not look up the GPU: {error}', error=describe(error))
         raise AbsentError(text) from error
 
 
@@ -484,10 +494,16 @@ def _find_handle(
     if failure is not None:
         raise failure
     if not names:
-        raise AbsentError('nothing is known that names the GPU that the training uses')
-    named = ' or '.join(str(name) for name in (uuid, pci_bus_id, index) if name)
+        raise AbsentError(
+            phrase('nothing is known that names the GPU that the training uses')
+        )
+    named = tuple(str(name) for name in (uuid, pci_bus_id, index) if name)
     raise AbsentError(
-        f'the driver lists other GPUs ({nvml.nvmlDeviceGetCount()}), not {named}'
+        phrase(
+            'the driver lists other GPUs ({count:d}), not {named:/}',
+            count=nvml.nvmlDeviceGetCount(),
+            named=named,
+        )
     )
 
 

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 from mmgpu_hooks.memory.config_model import CannotRunError, ConfigModel, shorten_error
 from mmgpu_hooks.schema.memory import ActivationPoint, ImageSize
+from mmgpu_hooks.schema.text import phrase
 
 _PROBE_HEIGHTS = (256, 384, 512)
 _STRIDE = 128
@@ -108,7 +109,9 @@ def probe_model(
             failure = failure or error
     assert failure is not None
     raise CannotRunError(
-        f'the model does not run on the CPU ({shorten_error(failure)})'
+        phrase(
+            'the model does not run on the CPU ({error})', error=shorten_error(failure)
+        )
     ) from failure
 
 

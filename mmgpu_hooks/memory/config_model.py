@@ -13,7 +13,7 @@ from typing import Any
 
 from mmgpu_hooks.config.loading import expect_file, silence
 from mmgpu_hooks.memory.padded_size import each_transform, type_name
-from mmgpu_hooks.schema.errors import UserError
+from mmgpu_hooks.schema.errors import SaidError, UserError
 from mmgpu_hooks.schema.text import phrase
 
 
@@ -69,7 +69,9 @@ class ConfigModel:
             if type_name(transform).startswith('Pack')
         ]
         if not pack:
-            raise CannotRunError('the train pipeline has no transform that packs')
+            raise CannotRunError(
+                phrase('the train pipeline has no transform that packs')
+            )
         samples = []
         try:
             steps = [TRANSFORMS.build(part) for part in (*load[:1], pack[-1])]
@@ -80,7 +82,10 @@ class ConfigModel:
                 samples.append(sample)
         except Exception as error:
             raise CannotRunError(
-                f'its annotations cannot be made up ({shorten_error(error)})'
+                phrase(
+                    'its annotations cannot be made up ({error})',
+                    error=shorten_error(error),
+                )
             ) from error
         return {name: [sample[name] for sample in samples] for name in samples[0]}
 
@@ -198,7 +203,7 @@ BOXES = 7
 """Number of boxes in each artificial image; COCO has 7.3 on average."""
 
 
-class CannotRunError(Exception):
+class CannotRunError(SaidError):
     """Raised when a config's model cannot be run on the CPU; the message says why."""
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from mmgpu_hooks.config.loading import bare_name
 from mmgpu_hooks.schema.memory import ImageSize
+from mmgpu_hooks.schema.text import listed, phrase
 
 
 class PaddedSize(NamedTuple):
@@ -41,7 +42,7 @@ def locate_padded_size(config: Mapping[str, Any]) -> PaddedSize:
     if mixes and size is not None and size.height != size.width:
         side = max(size)
         size = ImageSize(side, side)
-        sources.append('portrait beside landscape')
+        sources.append(phrase('portrait beside landscape'))
     preprocessor = (config.get('model') or {}).get('data_preprocessor') or {}
     preprocessor = preprocessor or config.get('data_preprocessor') or {}
     for augment in preprocessor.get('batch_augments') or ():
@@ -55,11 +56,11 @@ def locate_padded_size(config: Mapping[str, Any]) -> PaddedSize:
             sources.append(name)
     divisor = int(preprocessor.get('pad_size_divisor') or 1)
     if size is None:
-        why = 'no known transform of the train pipeline fixes the size'
+        why = phrase('no known transform of the train pipeline fixes the size')
         return PaddedSize(None, why)
     if divisor > 1:
         sources.append(f'pad_size_divisor={divisor}')
-    source = ', '.join(dict.fromkeys(sources))
+    source = listed(dict.fromkeys(sources))
     return PaddedSize(_round_up(size, divisor), source)
 
 

@@ -177,12 +177,12 @@ def fit_batch_memory(points: Sequence[MeasuredPeak]) -> MemoryFit:
         least, most = min(points), max(points)
         raise NoPredictionError(
             phrase(
-                'Memory does not grow with the batch size: {least_mib:.0f} MiB with '
-                '{least_size}, {most_mib:.0f} MiB with {most_size}. That is noise or '
-                'another limit; measure batch sizes further apart.',
-                least_mib=least.peak_bytes / 2**20,
+                'Memory does not grow with the batch size: {least_peak_mib:.0f} MiB '
+                'with {least_size}, {most_peak_mib:.0f} MiB with {most_size}. That is '
+                'noise or another limit; measure batch sizes further apart.',
+                least_peak_mib=least.peak_bytes / 2**20,
                 least_size=least.batch_size,
-                most_mib=most.peak_bytes / 2**20,
+                most_peak_mib=most.peak_bytes / 2**20,
                 most_size=most.batch_size,
             )
         )

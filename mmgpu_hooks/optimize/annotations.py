@@ -354,7 +354,7 @@ def list_attributes(dataset: Any) -> dict[str, str]:
             texts[name] = describe(value)
         except RefusalError as error:
             raise RefusalError(
-                phrase('its {name} has {error}', name=name, error=error)
+                phrase('attribute {name}: {error}', name=name, error=error)
             ) from None
     return texts
 

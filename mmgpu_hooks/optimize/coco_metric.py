@@ -30,6 +30,9 @@ from packaging.version import Version
 
 from mmgpu_hooks.config.switches import DISABLE, is_disabled
 from mmgpu_hooks.measure.installed import read_versions
+from mmgpu_hooks.schema.errors import SaidError
+from mmgpu_hooks.schema.text import Text, phrase, quoted, said_by
+from mmgpu_hooks.show.words import say
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -68,7 +71,7 @@ class OpenBackend:
     """Name and version of the package that replaces pycocotools."""
 
 
-class NoBackendError(Exception):
+class NoBackendError(SaidError):
     """Raised if no replacement of pycocotools can be used; the message says why."""
 
 
@@ -78,23 +81,44 @@ def open_backend(backends: Sequence[Backend]) -> OpenBackend:
     Raises:
         NoBackendError: If none is installed, new enough and can be imported.
     """
-    names = ' or '.join(backend.distribution for backend in backends)
+    names = tuple(backend.distribution for backend in backends)
     found = read_versions(backend.distribution for backend in backends)
-    problems = []
+    problems = list[Text]()
     for backend in backends:
         version = found.get(backend.distribution)
         if version is None:
             continue
         title = f'{backend.distribution} {version}'
         if Version(version) < Version(backend.lowest):
-            problems.append(f'{title} is older than {backend.lowest}')
+            problems.append(
+                phrase(
+                    '{package} is older than {lowest}',
+                    package=title,
+                    lowest=backend.lowest,
+                )
+            )
             continue
         try:
             return OpenBackend(importlib.import_module(backend.module), title)
         except Exception as error:  # noqa: BLE001 - a foreign binary, of an alpha
-            problems.append(f'{title} does not load ({_phrase(error)})')
-    reason = ', '.join(problems) or 'none is installed'
-    raise NoBackendError(f'it wants {names}, {reason}')
+            problems.append(
+                phrase(
+                    '{package} does not load ({error})',
+                    package=title,
+                    error=_phrase(error),
+                )
+            )
+    if not problems:
+        raise NoBackendError(
+            phrase('it wants {packages:/}, none is installed', packages=names)
+        )
+    raise NoBackendError(
+        phrase(
+            'it wants {packages:/}, {problems:,}',
+            packages=names,
+            problems=tuple(problems),
+        )
+    )
 
 
 def find_coco_metric() -> Any:
@@ -107,8 +131,10 @@ def find_coco_metric() -> Any:
     found = METRICS.get('mmdet.CocoMetric')
     if found is None:
         raise RuntimeError(
-            'expected MMDetection, whose CocoMetric is what FastCocoMetric builds on, '
-            'found none; install mmdet or name another metric in val_evaluator'
+            phrase(
+                'expected MMDetection, whose CocoMetric is what FastCocoMetric builds '
+                'on, found none; install mmdet or name another metric in val_evaluator'
+            )
         )
     return found
 
@@ -136,7 +162,7 @@ class FastCocoMetric(_CocoMetric):
         super().__init__(*args, **kwargs)
         self._is_off = is_disabled(os.environ)
         self._has_told = False
-        self.plain_reason: str | None = None
+        self.plain_reason: Text | None = None
         """Reason why the last evaluation fell back to CocoMetric; ``None`` if not."""
         self._backend: Any = None
         self._truth: Any = None
@@ -145,38 +171,43 @@ class FastCocoMetric(_CocoMetric):
             if reason is None:
                 opened = open_backend(self.backends)
                 self._backend = opened.module
-                print_log(f'FastCocoMetric: evaluates with {opened.title}.', 'current')
+                said = phrase('FastCocoMetric: evaluates with {title}.', opened)
+                print_log(say(said), 'current')
         except NoBackendError as error:
-            reason = str(error)
+            reason = error.said
         if reason is not None:
             self._tell_plain(reason)
 
-    def _find_plain_reason(self) -> str | None:
+    def _find_plain_reason(self) -> Text | None:
         """Reason why the metric's arguments need CocoMetric's code, or ``None``."""
         kind = type(self)
         if self._is_off:
-            return f'{DISABLE} is set'
+            return phrase('{variable} is set', variable=DISABLE)
         if self.format_only:
-            return 'format_only=True wants files and no figures'
+            return phrase('format_only=True wants files and no figures')
         if self.outfile_prefix is not None:
-            return 'outfile_prefix wants files of the results'
+            return phrase('outfile_prefix wants files of the results')
         if self._coco_api is None:
-            return 'without ann_file the ground truth comes with the results'
+            return phrase('without ann_file the ground truth comes with the results')
         # MMDetection 3.0 has no such argument
         if getattr(self, 'use_mp_eval', False):
-            return 'use_mp_eval=True wants processes of pycocotools'
+            return phrase('use_mp_eval=True wants processes of pycocotools')
         if kind.results2json is not _CocoMetric.results2json:
-            return f'{kind.__name__} writes results in a way of its own'
+            return phrase(
+                '{kind} writes results in a way of its own', kind=kind.__name__
+            )
         if not _can_rebind(_CocoMetric.compute_metrics):
-            return 'this version of MMDetection evaluates in another way'
+            return phrase('this version of MMDetection evaluates in another way')
         return None
 
-    def _tell_plain(self, reason: str) -> None:
+    def _tell_plain(self, reason: Text) -> None:
         self.plain_reason = reason
         if not self._has_told:
             self._has_told = True
-            text = f'FastCocoMetric: evaluates as CocoMetric does: {reason}.'
-            print_log(text, 'current', logging.WARNING)
+            said = phrase(
+                'FastCocoMetric: evaluates as CocoMetric does: {reason}.', reason=reason
+            )
+            print_log(say(said), 'current', logging.WARNING)
 
     def process(self, data_batch: Any, data_samples: Sequence[Any]) -> None:
         """Keeps a batch's detections for the evaluation, as CocoMetric does.
@@ -236,7 +267,7 @@ class FastCocoMetric(_CocoMetric):
     def _load_results(self, results: Results) -> Any:
         if not len(results.rows):
             # as pycocotools has it; MMDetection logs that there are no results
-            raise IndexError('no results')
+            raise IndexError(phrase('no results'))
         rows = results.rows
         if isinstance(rows, list):
             # backends add to them, and a metric may be asked for twice
@@ -325,9 +356,12 @@ def rebind(function: Any, names: Mapping[str, Any]) -> Any:
     )
 
 
-def _phrase(error: BaseException) -> str:
-    text = ' '.join(str(error).split())[:200].rstrip('.')
-    return f'{type(error).__name__}: {text}' if text else type(error).__name__
+def _phrase(error: BaseException) -> Text:
+    kind, said = type(error).__name__, said_by(error)
+    if not said.template:
+        # another program's words
+        said = quoted(' '.join(said.split())[:200].rstrip('.'))
+    return phrase('{kind}: {error}', kind=kind, error=said) if said else quoted(kind)
 
 
 def expect_regular(dataset: Mapping[str, Any]) -> None:
@@ -343,14 +377,16 @@ def expect_regular(dataset: Mapping[str, Any]) -> None:
     numbers = [number - 1 if type(number) is int else number for number in own]
     for number in (*numbers, *others):
         if type(number) is not int or not 0 <= number < _LARGEST_ID:
-            raise ValueError('ids of the annotations are no whole numbers above 0')
+            raise ValueError(
+                phrase('ids of the annotations are no whole numbers above 0')
+            )
     if len(set(own)) < len(own):
-        raise ValueError('annotations share an id')
+        raise ValueError(phrase('annotations share an id'))
     for annotation in annotations:
         if not annotation.keys() >= {'bbox', 'area', 'iscrowd'}:
-            raise ValueError('an annotation lacks bbox, area or iscrowd')
+            raise ValueError(phrase('an annotation lacks bbox, area or iscrowd'))
         if annotation['iscrowd'] not in (0, 1):
-            raise ValueError('iscrowd is neither 0 nor 1')
+            raise ValueError(phrase('iscrowd is neither 0 nor 1'))
 
 
 def index_truth(backend: Any, dataset: dict[str, Any]) -> Any:
@@ -369,7 +405,7 @@ def _tabulate(metric: Any, results: Sequence[Any], _: str) -> dict[str, Results]
         if len(result['labels'])
     ]
     if not {each.image_id for each in found} <= metric._coco_api.imgs.keys():
-        raise ValueError('results are of images that ann_file does not have')
+        raise ValueError(phrase('results are of images that ann_file does not have'))
     boxes = Results(tabulate_boxes(found, metric.cat_ids))
     tables = {'bbox': boxes, 'proposal': boxes}
     if 'segm' in metric.metrics and 'masks' in results[0]:
@@ -410,7 +446,7 @@ def tabulate_boxes(
     labels = np.concatenate([result['labels'] for result in results])
     table[:, 6] = np.asarray(categories)[labels]
     if not np.isfinite(table).all():
-        raise ValueError('a box or a score is not finite')
+        raise ValueError(phrase('a box or a score is not finite'))
     return table
 
 
@@ -429,10 +465,10 @@ def list_masks(
     for image_id, result in found:
         scores = np.asarray(result.get('mask_scores', result['scores']), np.float64)
         if not np.isfinite(scores).all():
-            raise ValueError('the score of a mask is not finite')
+            raise ValueError(phrase('the score of a mask is not finite'))
         labels, masks = result['labels'].tolist(), result['masks']
         if not len(labels) == len(scores) == len(masks):
-            raise ValueError('an image has not as many masks as labels')
+            raise ValueError(phrase('an image has not as many masks as labels'))
         for label, score, mask in zip(labels, scores.tolist(), masks):
             counts = mask['counts']
             if isinstance(counts, bytes):

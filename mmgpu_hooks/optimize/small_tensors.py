@@ -92,10 +92,10 @@ class SmallTensors:
         init = ByValueInit(loader.worker_init_fn)
         self._patches.set(loader, 'worker_init_fn', init)
         self.changed = phrase(
-            'workers send tensors of at most {most:d} bytes within their message, and '
-            'arrays from {least:d} bytes on through shared memory',
-            most=MOST_BYTES,
-            least=LEAST_BYTES,
+            'workers send tensors of at most {most_bytes:d} bytes within their '
+            'message, and arrays from {least_bytes:d} bytes on through shared memory',
+            most_bytes=MOST_BYTES,
+            least_bytes=LEAST_BYTES,
         )
 
     def close(self) -> None:

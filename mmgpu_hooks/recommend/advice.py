@@ -283,9 +283,9 @@ def _name_cheaper_decoding(run: Run) -> Text | None:
         )
     elif ratio >= _LARGER:
         smaller = phrase(
-            'images stored smaller (they have {ratio:.1f} times the pixels that are '
-            'trained at)',
-            ratio=ratio,
+            'images stored smaller (they have {pixels_ratio:.1f} times the pixels that '
+            'are trained at)',
+            pixels_ratio=ratio,
         )
     if run.meta.loader.image_decoder != 'pillow':
         return smaller

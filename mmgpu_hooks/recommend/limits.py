@@ -74,9 +74,15 @@ class Limits:
             caps.append(WorkerCap(most, need.phrase(left)))
         shares = find_shares(self.run)
         if shares is not None and shares.holding is not None:
-            holding = shares.holding.workers
-            reason = phrase('memory {outlook}', shares)
-            caps.append(WorkerCap(holding, reason))
+            holding = shares.holding
+            reason = phrase('memory with {workers} it would have held', holding)
+            if holding.ends_workers:
+                reason = phrase(
+                    'memory with {workers} and persistent_workers=False it would have '
+                    'held',
+                    holding,
+                )
+            caps.append(WorkerCap(holding.workers, reason))
         return min(caps, key=lambda cap: cap.workers)
 
 
@@ -84,16 +90,16 @@ def _cap_by_cores(run: Run) -> WorkerCap:
     allowed, waiting = run.meta.host.usable_cores, run.waiting_share
     assert allowed is not None  # the caller has seen to it
     crowd = run.external_share_cores
-    facts = {'cores': allowed, 'others': crowd, 'needed_share': 1 - waiting}
+    facts = {'cores': allowed, 'other_cores': crowd, 'needed_share': 1 - waiting}
     if crowd >= 0.05 and waiting > 0.0:
         reason = phrase(
-            '{cores:g} usable cores, {others:.1f} of them used by others, which a '
+            '{cores:g} usable cores, {other_cores:.1f} of them used by others, which a '
             'worker needs {needed_share} of its time',
             **facts,
         )
     elif crowd >= 0.05:
         reason = phrase(
-            '{cores:g} usable cores, {others:.1f} of them used by others', **facts
+            '{cores:g} usable cores, {other_cores:.1f} of them used by others', **facts
         )
     elif waiting > 0.0:
         reason = phrase(
@@ -138,17 +144,17 @@ def _list_needs(run: Run, prefetch: int, larger: float = 1.0) -> Iterator[_Need]
             each_gib,
             lambda left: (
                 phrase(
-                    '{left_gib:.1f} GiB of memory for this rank, measured '
-                    '{each_gib:.1f} GiB each',
-                    left_gib=left,
-                    each_gib=each_gib,
+                    '{rank_memory_gib:.1f} GiB of memory for this rank, measured '
+                    '{worker_memory_gib:.1f} GiB each',
+                    rank_memory_gib=left,
+                    worker_memory_gib=each_gib,
                 )
                 if is_measured
                 else phrase(
-                    '{left_gib:.1f} GiB of memory for this rank, at most '
-                    '{each_gib:.1f} GiB each',
-                    left_gib=left,
-                    each_gib=each_gib,
+                    '{rank_memory_gib:.1f} GiB of memory for this rank, at most '
+                    '{worker_memory_gib:.1f} GiB each',
+                    rank_memory_gib=left,
+                    worker_memory_gib=each_gib,
                 )
             ),
         )
@@ -162,10 +168,10 @@ def _list_needs(run: Run, prefetch: int, larger: float = 1.0) -> Iterator[_Need]
             free / _MIB,
             ahead / _MIB,
             lambda left: phrase(
-                '{left_mib:.0f} MiB of /dev/shm for this rank, {each_mib:.0f} MiB per '
-                'worker',
-                left_mib=left,
-                each_mib=ahead / _MIB,
+                '{rank_shm_mib:.0f} MiB of /dev/shm for this rank, '
+                '{worker_shm_mib:.0f} MiB per worker',
+                rank_shm_mib=left,
+                worker_shm_mib=ahead / _MIB,
             ),
         )
     if host.open_files_soft is not None and run.figures.batch_tensors:
@@ -175,9 +181,9 @@ def _list_needs(run: Run, prefetch: int, larger: float = 1.0) -> Iterator[_Need]
             host.open_files_soft,
             each_opens,
             lambda left: phrase(
-                '{left:.0f} open files, one per tensor in flight ({each:.0f} per '
-                'worker)',
-                left=left,
-                each=each_opens,
+                '{rank_files:.0f} open files, one per tensor in flight '
+                '({worker_files:.0f} per worker)',
+                rank_files=left,
+                worker_files=each_opens,
             ),
         )

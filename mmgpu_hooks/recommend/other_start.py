@@ -52,9 +52,10 @@ def expect_cores(run: Run, cores: float) -> None:
     if least is not None and cores < least:
         raise UserError(
             phrase(
-                '--cores: expected at least the {least:g} usable cores that the run '
-                'had, found {cores:g}; what fewer would give, this run does not show.',
-                least=least,
+                '--cores: expected at least the {least_cores:g} usable cores that the '
+                'run had, found {cores:g}; what fewer would give, this run does not '
+                'show.',
+                least_cores=least,
                 cores=cores,
             )
         )

@@ -32,7 +32,7 @@ class Binding:
     """Environment variables that ask OpenMP to bind threads."""
     before_cpus: Optional[int] = None
     after_cpus: Optional[int] = None
-    reason: Optional[str] = None
+    reason: Optional[Text] = None
     """Reason why it is unknown if OpenMP binds threads to CPUs; ``None`` if known."""
 
 
@@ -71,7 +71,7 @@ class HostCard:
     numa_node: Optional[int] = None
     near_cpus: Optional[Tuple[int, ...]] = None
     """CPUs that are local to the GPU; ``None`` if unknown."""
-    reason: Optional[str] = None
+    reason: Optional[Text] = None
     """Reason why no data of the GPU could be read; ``None`` if it could."""
     uuid: Optional[str] = None
 
@@ -90,7 +90,7 @@ class Cards:
     """Number of GPUs that a process may use by ``CUDA_VISIBLE_DEVICES``.
 
     ``None`` where it is not set, or names slices, or it is unknown what it counts."""
-    reason: Optional[str] = None
+    reason: Optional[Text] = None
     """Reason why no GPU of the host is known; ``None`` where a GPU was found."""
 
 
@@ -161,7 +161,7 @@ class ConfigCheck:
     """Result of checking a config: its train loader, data sets and hooks."""
 
     path: str
-    reason: Optional[str] = None
+    reason: Optional[Text] = None
     """Reason why MMEngine could not load the config; ``None`` if it was loaded."""
     loader: Optional[LoaderPlan] = None
     data: Tuple[Folder, ...] = ()
@@ -175,7 +175,7 @@ class ConfigCheck:
 
     One of ``hooks``."""
     lost: Tuple[LostHook, ...] = ()
-    lost_reason: Optional[str] = None
+    lost_reason: Optional[Text] = None
     """Reason why it is unknown if ``custom_hooks`` replaced hooks of a base config."""
     open_files: int = MMENGINE_OPEN_FILES
     """Soft limit on open files that MMEngine sets in place of any lower limit."""
@@ -195,7 +195,7 @@ class CacheUse:
     files: int = 0
     bytes: int = 0
     """Bytes of all files in the folder of parsed annotations."""
-    reason: Optional[str] = None
+    reason: Optional[Text] = None
     """Reason why the cache folder is not used; ``None`` if it can be used or made."""
     fault: Optional[CacheFault] = None
     """Fault that makes the cache folder unusable, by name; ``None``: no such fault."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmgpu_hooks.schema.text import Text, quoted
+from mmgpu_hooks.schema.text import Text, said_by
 
 
 class SaidError(Exception):
@@ -11,8 +11,7 @@ class SaidError(Exception):
     @property
     def said(self) -> Text:
         """Message of the error as a `Text`: a ``str`` that also keeps named values."""
-        words = self.args[0] if self.args else ''
-        return quoted(words if isinstance(words, str) else str(words))
+        return said_by(self)
 
 
 class UserError(SaidError):

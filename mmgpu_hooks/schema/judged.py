@@ -556,7 +556,7 @@ class MetricCheck:
     plain_cpu_s: float
     """CPU seconds of CocoMetric's ``compute_metrics``."""
     fast_cpu_s: float
-    plain_reason: Optional[str]
+    plain_reason: Optional[Text]
     """Reason why FastCocoMetric fell back to CocoMetric's own evaluation.
 
     ``None`` if it did not."""

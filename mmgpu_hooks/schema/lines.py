@@ -108,7 +108,7 @@ def decode_schema(line: bytes) -> int | None:
     return head.schema if head is not None and head.kind == 'run' else None
 
 
-def check_schema(path: object, schema: int) -> None:
+def check_schema(path: Path | str, schema: int) -> None:
     """Raise an error for an evidence file whose schema version cannot be read here.
 
     Args:
@@ -120,23 +120,23 @@ def check_schema(path: object, schema: int) -> None:
     """
     if schema > SCHEMA_VERSION:
         raise EvidenceError(
+            path,
             phrase(
-                '{path}: expected evidence of schema {known}, found schema {schema}; '
+                'expected evidence of schema {known_schema}, found schema {schema}; '
                 'install a newer mmgpu_hooks to read it.',
-                path=path,
-                known=SCHEMA_VERSION,
+                known_schema=SCHEMA_VERSION,
                 schema=schema,
-            )
+            ),
         )
     if schema < SCHEMA_VERSION:
         raise EvidenceError(
+            path,
             phrase(
-                '{path}: expected evidence of schema {known}, found schema {schema} of '
+                'expected evidence of schema {known_schema}, found schema {schema} of '
                 'an older mmgpu_hooks; read it with that version, or train again.',
-                path=path,
-                known=SCHEMA_VERSION,
+                known_schema=SCHEMA_VERSION,
                 schema=schema,
-            )
+            ),
         )
 
 
@@ -170,21 +170,21 @@ def read_lines(path: Path) -> Iterator[NumberedLine]:
                 yield NumberedLine(number, data)
     except NotRegularError as error:
         raise EvidenceError(
+            path,
             phrase(
-                '{path}: expected a regular file, found {strerror}; move it out of the '
+                'expected a regular file, found {strerror}; move it out of the '
                 'folder of the run.',
-                path=path,
                 strerror=error.strerror,
-            )
+            ),
         ) from None
     except OSError as error:
         raise EvidenceError(
+            path,
             phrase(
-                '{path}: expected a readable file, found {strerror}; check the path '
+                'expected a readable file, found {strerror}; check the path '
                 'and its permissions.',
-                path=path,
                 strerror=error.strerror,
-            )
+            ),
         ) from error
 
 

@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from mmgpu_hooks.schema.recorded import RecommendedChange, VerdictRecord
+from mmgpu_hooks.schema.text import Text
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -52,7 +53,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     saved_gpu_hours: Optional[float] = None
     """Predicted GPU hours saved: ``saved_hours`` times the ranks, each with a GPU."""
     slurm_job_id: Optional[int] = None
-    reason: Optional[str] = None
+    reason: Optional[Text] = None
     """Reason why the run has no verdict, as a sentence."""
 
 

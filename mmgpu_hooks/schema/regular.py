@@ -8,12 +8,14 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+from mmgpu_hooks.schema.text import phrase
+
 _KINDS = {
-    stat.S_IFDIR: 'a folder',
-    stat.S_IFCHR: 'a device',
-    stat.S_IFBLK: 'a device',
-    stat.S_IFIFO: 'a pipe',
-    stat.S_IFSOCK: 'a socket',
+    stat.S_IFDIR: phrase('a folder'),
+    stat.S_IFCHR: phrase('a device'),
+    stat.S_IFBLK: phrase('a device'),
+    stat.S_IFIFO: phrase('a pipe'),
+    stat.S_IFSOCK: phrase('a socket'),
 }
 
 # Windows has the one that keeps bytes as they are, other systems the other one
@@ -53,7 +55,7 @@ def open_descriptor(path: Path | str, *, or_pipe: bool = False) -> int:
         os.set_blocking(descriptor, True)
         return descriptor
     os.close(descriptor)
-    kind = _KINDS.get(stat.S_IFMT(mode), 'no file')
+    kind = _KINDS.get(stat.S_IFMT(mode), phrase('no file'))
     raise NotRegularError(errno.EINVAL, kind, str(path))
 
 

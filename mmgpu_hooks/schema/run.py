@@ -15,7 +15,6 @@ from typing import Any, List, NamedTuple, Optional, Tuple
 from msgspec.structs import replace
 
 from mmgpu_hooks.schema import recorded
-from mmgpu_hooks.schema.figures import plural
 from mmgpu_hooks.schema.lines import (
     LineError,
     check_schema,
@@ -200,7 +199,7 @@ class _Records(NamedTuple):
 
 def _read_records(path: Path) -> _Records:
     found: dict[Any, list[Any]] = defaultdict(list)
-    starts, bad, notes = list[str](), list[str](), list[Text]()
+    starts, bad, notes = list[str](), list[Text](), list[Text]()
     for number, line in read_lines(path):
         if line.isspace():
             continue
@@ -211,7 +210,7 @@ def _read_records(path: Path) -> _Records:
             record = decode_line(line)
         except LineError as error:
             if line.endswith(b'\n'):
-                bad.append(f'line {number}: {error}')
+                bad.append(phrase('line {line}: {error}', line=number, error=error))
             else:
                 notes.append(
                     phrase(
@@ -233,36 +232,40 @@ def _read_records(path: Path) -> _Records:
         )
         if len(bad) > 1:
             skipped = phrase(
-                '{file}: {bad} unreadable lines skipped, first {first}; the rest is '
-                'used.',
+                '{file}: {unreadable_lines:d} unreadable lines skipped, first {first}; '
+                'the rest is used.',
                 file=path.name,
-                bad=len(bad),
+                unreadable_lines=len(bad),
                 first=bad[0],
             )
         notes.append(skipped)
     return _Records(found, notes)
 
 
-def _check_one_run(path: Path, starts: list[str], bad: list[str]) -> None:
+def _check_one_run(path: Path, starts: list[str], bad: list[Text]) -> None:
     if not starts:
-        seen = plural(len(bad), 'unreadable line') if bad else 'none'
+        seen = phrase('none')
+        if bad:
+            seen = phrase('1 unreadable line')
+        if len(bad) > 1:
+            seen = phrase('{lines:d} unreadable lines', lines=len(bad))
         raise EvidenceError(
+            path,
             phrase(
-                '{path}: expected a run record of GPUEfficiencyHook, found {seen}; the '
+                'expected a run record of GPUEfficiencyHook, found {seen}; the '
                 'file is damaged or not ours, so train again with the hook.',
-                path=path,
                 seen=seen,
-            )
+            ),
         )
     if len(starts) > 1:
         raise EvidenceError(
+            path,
             phrase(
-                '{path}: expected the records of one run, found {starts_count!s} runs '
+                'expected the records of one run, found {starts_count!s} runs '
                 '(they begin on lines {starts}); split the file there, one run each.',
-                path=path,
                 starts_count=len(starts),
                 starts=tuple(starts),
-            )
+            ),
         )
 
 

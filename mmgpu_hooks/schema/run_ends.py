@@ -77,11 +77,11 @@ def read_run_ends(path: str) -> RunEnds:
         descriptor = open_descriptor(path)
     except OSError as error:
         raise EvidenceError(
+            path,
             phrase(
-                '{path}: expected evidence that can be read, found "{strerror}".',
-                path=path,
+                'expected evidence that can be read, found "{strerror}".',
                 strerror=error.strerror,
-            )
+            ),
         ) from error
     try:
         status = os.fstat(descriptor)
@@ -100,11 +100,11 @@ def read_run_ends(path: str) -> RunEnds:
         end = _find_last(tail[-_TAILS_BYTES[0] :], EndRecord)
     except OSError as error:
         raise EvidenceError(
+            path,
             phrase(
-                '{path}: expected evidence that can be read, found "{strerror}".',
-                path=path,
+                'expected evidence that can be read, found "{strerror}".',
                 strerror=error.strerror,
-            )
+            ),
         ) from error
     finally:
         os.close(descriptor)
@@ -122,11 +122,11 @@ def _read_first(path: str, descriptor: int, whole: bytes) -> RunRecord:
         record = None
     if not isinstance(record, RunRecord):
         raise EvidenceError(
+            path,
             phrase(
-                '{path}: expected a run record of GPUEfficiencyHook in its first line, '
+                'expected a run record of GPUEfficiencyHook in its first line, '
                 'found none; the file is damaged or not ours.',
-                path=path,
-            )
+            ),
         )
     check_schema(path, record.schema)
     return record

@@ -8,10 +8,11 @@ import re
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.regular import read_end
-from mmgpu_hooks.schema.text import phrase
+from mmgpu_hooks.schema.text import Text, phrase
 
 EVIDENCE_NAME = 'gpu_efficiency.jsonl'
 OTHER_RANKS = 'gpu_efficiency_rank*.jsonl'
@@ -29,7 +30,21 @@ _MOST_BYTES = 2**20
 
 
 class EvidenceError(UserError):
-    """Error for a path that cannot be judged: one sentence for the user."""
+    """Error for a path that cannot be judged: one sentence for the user.
+
+    Args:
+        path: The path, which begins the message.
+        fault: What was expected of it and found.
+    """
+
+    def __init__(self, path: Path | str, fault: Text) -> None:
+        super().__init__(phrase('{path}: {fault}', path=path, fault=fault))
+        self.path = path
+        self.fault = fault
+
+    def __reduce__(self) -> Any:
+        # another process judges runs: it is made anew here
+        return type(self), (self.path, self.fault)
 
 
 @dataclass(frozen=True)
@@ -140,47 +155,49 @@ def read_run_folder(path: Path) -> RunFiles:
     if path.is_file():
         if path.suffix == '.py':
             raise EvidenceError(
+                path,
                 phrase(
-                    '{path}: expected the work_dir of a training, found a Python file; '
+                    'expected the work_dir of a training, found a Python file; '
                     'name the folder that the training wrote to (MMDetection: '
                     'work_dirs/{stem}).',
-                    path=path,
                     stem=path.stem,
-                )
+                ),
             )
         return RunFiles(path.parent, path, _config_copy(path.parent))
     try:
         runs = _find_runs(path)
     except (FileNotFoundError, NotADirectoryError):
-        found = 'neither a folder nor a file' if path.exists() else 'nothing there'
+        found = phrase('nothing there')
+        if path.exists():
+            found = phrase('neither a folder nor a file')
         raise EvidenceError(
+            path,
             phrase(
-                '{path}: expected the work_dir of a training, found {found}; check the '
+                'expected the work_dir of a training, found {found}; check the '
                 'path (MMDetection writes to work_dirs/<config name>).',
-                path=path,
                 found=found,
-            )
+            ),
         ) from None
     except OSError as error:
         raise EvidenceError(
+            path,
             phrase(
-                '{path}: expected a folder that can be read, found "{strerror}" at '
+                'expected a folder that can be read, found "{strerror}" at '
                 '{filename}; check its permissions.',
-                path=path,
                 strerror=error.strerror,
                 filename=error.filename,
-            )
+            ),
         ) from error
     if not runs:
         found = phrase('none') if any(path.iterdir()) else phrase('an empty folder')
         raise EvidenceError(
+            path,
             phrase(
-                '{path}: expected {evidence_name} in some <timestamp>/vis_data, found '
+                'expected {evidence_name} in some <timestamp>/vis_data, found '
                 '{found}; train with mmgpu run, or give the folder that holds a run.',
-                path=path,
                 evidence_name=EVIDENCE_NAME,
                 found=found,
-            )
+            ),
         )
     *older, newest = runs
     evidence, is_ours = newest / EVIDENCE_NAME, (newest / EVIDENCE_NAME).is_file()

@@ -183,8 +183,17 @@ def phrase(template: str, /, *sources: object, **facts: Any) -> Text:
     for name, value in facts.items():
         if isinstance(value, BaseException):
             # it would keep the frames that it passed, and what is open in them
-            facts[name] = getattr(value, 'said', None) or str(value)
+            facts[name] = said_by(value)
     return Text(ENGLISH.fill(template, facts), template, facts)
+
+
+def said_by(error: BaseException) -> Text:
+    """Return an error's message as a `Text`; that of other programs is a quotation.
+
+    ``str(error)`` is the English sentence alone, which no language translates.
+    """
+    words = error.args[0] if len(error.args) == 1 else None
+    return words if isinstance(words, Text) else quoted(str(error))
 
 
 def sentences(*parts: Optional[str]) -> Text:
@@ -294,13 +303,16 @@ class Wording:
         self,
         catalog: Optional[gettext.NullTranslations] = None,
         marks: Tuple[str, str] = ('', ''),
+        language: str = 'en',
     ) -> None:
         """Set the gettext catalog of the language that texts are worded in.
 
         Args:
             catalog: Its sentences by those in English; English by default.
             marks: What is put before and after each sentence that is looked up.
+            language: Tag of the language, as in ``lang`` of a page.
         """
+        self.language = language
         self._catalog = catalog or gettext.NullTranslations()
         self._before, self._after = marks
 
@@ -309,8 +321,7 @@ class Wording:
         if not isinstance(said, Text):
             return str(said)
         if not said.template and _PARTS in said.facts:
-            space = self._catalog.pgettext(*SPACE).strip('|')
-            return space.join(map(self.say, said.facts[_PARTS]))
+            return self._join(map(self.say, said.facts[_PARTS]))
         if not said.template:
             return str(said)
         if said.template == _LISTED:
@@ -374,6 +385,15 @@ class Wording:
     def _list(self, values: Iterable[Any], spec: str) -> str:
         separator = self._catalog.gettext(SEPARATORS.get(spec, ', '))
         return separator.join(self._figure(value, '', '') for value in values)
+
+    def _join(self, parts: Iterable[str]) -> str:
+        """Join sentences; one that ends as English does is followed by a space."""
+        space = self._catalog.pgettext(*SPACE).strip('|')
+        joined = ''
+        for part in parts:
+            joined += (' ' if joined[-1:].isascii() else space) if joined else ''
+            joined += part
+        return joined
 
     def _mark(self, worded: str) -> str:
         return f'{self._before}{worded}{self._after}' if worded else worded

@@ -40,7 +40,11 @@ class Whole:
     @property
     def expected(self) -> str:
         """Allowed values in words, for an error: ``a whole number from 0 to 8``."""
-        return phrase('a whole number from {least} to {most}', self)
+        return phrase(
+            'a whole number from {least_value} to {most_value}',
+            least_value=self.least,
+            most_value=self.most,
+        )
 
     def takes(self, value: Any) -> bool:
         """Return True for a whole number in the range; a bool counts as no number."""

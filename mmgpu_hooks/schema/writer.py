@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mmgpu_hooks.schema.lines import encode_line
 from mmgpu_hooks.schema.recorded import EvidenceLine, RunRecord
+from mmgpu_hooks.schema.text import phrase
 
 
 class EvidenceWriter:
@@ -38,13 +39,15 @@ class EvidenceWriter:
             OSError: If it could not be written whole; nothing of it is left.
         """
         if self._fd is None:
-            raise OSError(f'{self.path} is already closed')
+            raise OSError(phrase('{path} is already closed', path=self.path))
         data, written = encode_line(record), 0
         try:
             while written < len(data):
                 taken = os.write(self._fd, data[written:])
                 if not taken:
-                    raise OSError(f'{self.path}: the file system takes no more')
+                    raise OSError(
+                        phrase('{path}: the file system takes no more', path=self.path)
+                    )
                 written += taken
         except OSError:
             if written:

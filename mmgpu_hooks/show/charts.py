@@ -10,6 +10,7 @@ variables.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import re
@@ -28,7 +29,7 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.judged import Prediction
 from mmgpu_hooks.schema.recorded import PART_NAMES, PARTS
 from mmgpu_hooks.schema.text import Text, phrase
-from mmgpu_hooks.show.words import say
+from mmgpu_hooks.show.words import current, in_english, say
 
 
 class Color(NamedTuple):
@@ -90,6 +91,25 @@ _STYLE: dict[str, Any] = {
     'legend.fontsize': _TINY,
     'legend.labelcolor': _FAINT,
 }
+_FONTS = {
+    'zh-CN': (
+        'Noto Sans CJK SC',
+        'Noto Sans SC',
+        'Noto Sans CJK JP',
+        'Source Han Sans SC',
+        'Source Han Sans CN',
+        'WenQuanYi Micro Hei',
+        'WenQuanYi Zen Hei',
+        'Microsoft YaHei',
+        'SimHei',
+        'PingFang SC',
+        'Hiragino Sans GB',
+        'Heiti SC',
+        'Arial Unicode MS',
+        'Droid Sans Fallback',
+    )
+}
+"""Font families with the letters of a language that matplotlib's own font lacks."""
 _POINTS = 400
 """Maximum number of points of a line over time, as many as the page is wide."""
 _CUT = 4.0
@@ -461,6 +481,21 @@ def _find_events(run: Run) -> Iterator[_Event]:
             yield _Event(float(ends_s[mask][first]), kind)
 
 
+def find_font() -> str | None:
+    """Finds the installed font family in which charts are lettered.
+
+    Returns:
+        Empty for matplotlib's own; ``None`` where no font has the language's letters.
+    """
+    families = _FONTS.get(current().language)
+    if families is None:
+        return ''
+    from matplotlib.font_manager import fontManager
+
+    installed = {font.name for font in fontManager.ttflist}
+    return next((family for family in families if family in installed), None)
+
+
 _PROLOGUE = re.compile(r'^.*?(?=<svg)|<(metadata|style|title)\b.*?</\1>', re.DOTALL)
 _IDS = re.compile(r'(\bid="|url\(#|href="#)')
 
@@ -477,7 +512,11 @@ def draw(chart: Chart, prefix: str) -> str:
 
     buffer = io.StringIO()
     style: Any = {**_STYLE, 'svg.hashsalt': prefix}
-    with matplotlib.rc_context(style):
+    font = find_font()
+    if font:
+        style['font.sans-serif'] = [font, *matplotlib.rcParams['font.sans-serif']]
+    speaking = contextlib.nullcontext() if font is not None else in_english()
+    with matplotlib.rc_context(style), speaking:
         figure = Figure(facecolor=_PAPER, layout='constrained')
         chart.paint(figure)
         figure.savefig(buffer, format='svg', metadata={'Date': None})

@@ -54,7 +54,11 @@ def _show_mean(mean: Estimate | None) -> str:
 
 
 def _show_interval(difference: Estimate) -> Text:
-    return phrase('{low:signed} to {high:signed}', difference)
+    return phrase(
+        '{low_s:signed} to {high_s:signed}',
+        low_s=difference.low,
+        high_s=difference.high,
+    )
 
 
 _COLUMNS: Sequence[TableColumn] = (
@@ -96,20 +100,21 @@ def describe_whole_training(
         before: Images per second of the first, over everything from start to end.
         after: Of the second.
     """
-    facts = {'before_rate': before, 'after_rate': after}
+    facts = {'before_images_per_s': before, 'after_images_per_s': after}
     if (comparison.verdict == FASTER) == (after > before) and comparison.verdict in (
         FASTER,
         SLOWER,
     ):
         return phrase(
-            'Whole training, with start-up, saves and validation: {before_rate:.2f} -> '
-            '{after_rate:.2f} images/s, {times:.2f} times as fast.',
+            'Whole training, with start-up, saves and validation: '
+            '{before_images_per_s:.2f} -> {after_images_per_s:.2f} images/s, '
+            '{times:.2f} times as fast.',
             times=after / before,
             **facts,
         )
     rates = phrase(
-        'Whole training, with start-up, saves and validation: {before_rate:.2f} -> '
-        '{after_rate:.2f} images/s.',
+        'Whole training, with start-up, saves and validation: '
+        '{before_images_per_s:.2f} -> {after_images_per_s:.2f} images/s.',
         **facts,
     )
     why = {
@@ -157,9 +162,10 @@ def _sentences(comparison: RunComparison) -> Iterator[Text]:
     rate = figures.rate
     if rate.before and rate.after:
         yield phrase(
-            '{before_rate:.2f} -> {after_rate:.2f} images/s while iterating.',
-            before_rate=rate.before.value,
-            after_rate=rate.after.value,
+            '{before_images_per_s:.2f} -> {after_images_per_s:.2f} images/s while '
+            'iterating.',
+            before_images_per_s=rate.before.value,
+            after_images_per_s=rate.after.value,
         )
     # the parts whose change is beyond noise, the largest first
     known = [

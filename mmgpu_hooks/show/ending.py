@@ -78,11 +78,25 @@ def phrase_limit(limit: JobLimit, end: datetime, now: datetime) -> Text:
     if ' ' not in moment:
         moment = phrase('at {time}', time=moment)
     if limit.unit == 'epoch':
-        missing = phrase('{missing:,} of {whole:,} epochs will be missing', limit)
-        saved = phrase('epoch {last_saved:,} is the last that is saved', limit)
+        missing = phrase(
+            '{missing_epochs:,} of {whole_epochs:,} epochs will be missing',
+            missing_epochs=limit.missing,
+            whole_epochs=limit.whole,
+        )
+        saved = phrase(
+            'epoch {last_epoch:,} is the last that is saved',
+            last_epoch=limit.last_saved,
+        )
     else:
-        missing = phrase('{missing:,} of {whole:,} iterations will be missing', limit)
-        saved = phrase('iteration {last_saved:,} is the last that is saved', limit)
+        missing = phrase(
+            '{missing_iterations:,} of {whole_iterations:,} iterations will be missing',
+            missing_iterations=limit.missing,
+            whole_iterations=limit.whole,
+        )
+        saved = phrase(
+            'iteration {last_iteration:,} is the last that is saved',
+            last_iteration=limit.last_saved,
+        )
     if limit.last_saved is None:
         saved = phrase('nothing more will be saved')
     return phrase(

@@ -249,12 +249,10 @@ def _save_sentences(bench: SaveBench) -> Iterator[Text]:
         '{net_s} (net).',
         row,
     )
-    slow = {'slow': row.slow, 'all': len(row.saves)}
+    slow = {'slow_saves': row.slow, 'all_saves': len(row.saves)}
+    yield phrase('{slow_saves:d} of {all_saves:d} were slow.', **slow)
     if row.cause:
-        why = DELAY_CAUSES[row.cause].why
-        yield phrase('{slow} of {all} were slow, {why}.', why=why, **slow)
-    else:
-        yield phrase('{slow} of {all} were slow.', **slow)
+        yield DELAY_CAUSES[row.cause].why
 
 
 def _save_notes(bench: SaveBench) -> Iterator[Text]:
@@ -359,9 +357,9 @@ def _verify_sentences(measured: Verification) -> Iterator[Text]:
     is_setting = measured.before_config == measured.after_config
     rates = (measured.before_images_per_s, measured.after_images_per_s)
     change = _phrase_change(gain)
-    speed = phrase('{change} images/s', change=change)
+    speed = phrase('{change_share} images/s', change_share=change)
     if None in rates:
-        speed = phrase('{change} iterations/s', change=change)
+        speed = phrase('{change_share} iterations/s', change_share=change)
     if gain.low > 0:
         if is_setting:
             yield phrase(
@@ -381,16 +379,18 @@ def _verify_sentences(measured: Verification) -> Iterator[Text]:
     if predicted is not None:
         if gain.low <= predicted <= gain.high:
             yield phrase(
-                'Predicted: {gain:+.1%}, inside the measured interval.', gain=predicted
+                'Predicted: {gain_share:+.1%}, inside the measured interval.',
+                gain_share=predicted,
             )
         else:
             yield phrase(
-                'Predicted: {gain:+.1%}, outside the measured interval.', gain=predicted
+                'Predicted: {gain_share:+.1%}, outside the measured interval.',
+                gain_share=predicted,
             )
     if measured.iteration_change is not None:
         yield phrase(
-            'Time per iteration: {change}.',
-            change=_phrase_change(measured.iteration_change),
+            'Time per iteration: {change_share}.',
+            change_share=_phrase_change(measured.iteration_change),
         )
     yield from _phrase_epochs(measured)
 
@@ -398,10 +398,10 @@ def _verify_sentences(measured: Verification) -> Iterator[Text]:
 def _phrase_change(change: Estimate) -> Text:
     """Text on a relative change with its interval: ``+20.0 % (+16.4 to +23.9 %)``."""
     return phrase(
-        '{change:+.1%} ({low_pct:+.1f} to {high:+.1%})',
-        change=change.value,
+        '{change_share:+.1%} ({low_pct:+.1f} to {high_share:+.1%})',
+        change_share=change.value,
         low_pct=100 * change.low,
-        high=change.high,
+        high_share=change.high,
     )
 
 
@@ -417,16 +417,17 @@ def _phrase_epochs(measured: Verification) -> Iterator[Text]:
     gain = (1 + measured.gain.value) * starts - 1
     if before == after:
         yield phrase(
-            'Over epochs of {iterations}, with starts: {gain:+.1%}.',
+            'Over epochs of {iterations}, with starts: {gain_share:+.1%}.',
             iterations=before,
-            gain=gain,
+            gain_share=gain,
         )
         return
     yield phrase(
-        'Over epochs of {before} and {after} iterations, with starts: {gain:+.1%}.',
-        before=before,
-        after=after,
-        gain=gain,
+        'Over epochs of {before_iterations:d} and {after_iterations:d} iterations, '
+        'with starts: {gain_share:+.1%}.',
+        before_iterations=before,
+        after_iterations=after,
+        gain_share=gain,
     )
 
 

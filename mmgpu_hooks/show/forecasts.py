@@ -225,9 +225,10 @@ def describe_estimate(estimate: MemoryEstimate) -> list[Section]:
     beside = phrase(
         'On top of these totals a training needs the CUDA context (300 to 600 MiB), '
         "cuDNN's workspaces, tensors that live briefly, and room for fragments: "
-        'published peaks of the allocator were {least:g} to {most:g} times such a '
-        'total.',
-        estimate.peak_factors,
+        'published peaks of the allocator were {least_ratio:g} to {most_ratio:g} times '
+        'such a total.',
+        least_ratio=estimate.peak_factors.least,
+        most_ratio=estimate.peak_factors.most,
     )
     head = [phrase('batch'), phrase('activations'), phrase('total')]
     return [
@@ -246,10 +247,10 @@ def _describe_card(card: CardFit | None) -> list[Fact]:
     if card.batch_size is not None:
         text = phrase(
             'batch {batch_size} by the estimate; {safe_batch_size} to be safe, with a '
-            'peak of {factor:.3g} times the estimate',
+            'peak of {peak_ratio:.3g} times the estimate',
             batch_size=card.batch_size or phrase('none'),
             safe_batch_size=card.safe_batch_size or phrase('none'),
-            factor=card.factor,
+            peak_ratio=card.factor,
         )
     return [Fact(phrase('{card_bytes} card', card), text)]
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from mmgpu_hooks.recommend.answer import Answer
 from mmgpu_hooks.schema.many_runs import ManyRuns
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.tried import Sweep
 from mmgpu_hooks.show.charts import COLORS, can_draw, draw
 from mmgpu_hooks.show.document import SIGNS, Section
@@ -23,8 +24,25 @@ from mmgpu_hooks.show.run_sections import describe_page
 from mmgpu_hooks.show.runs_page import describe_runs_page
 from mmgpu_hooks.show.sweep_page import describe_sweep_page
 from mmgpu_hooks.show.text import bind_units, visible
-from mmgpu_hooks.show.words import say
+from mmgpu_hooks.show.words import current, say
 from mmgpu_hooks.version import __version__
+
+_TEXTS = {
+    'skip': phrase('Skip to the verdict'),
+    'sections': phrase('Sections'),
+    'verdict': phrase('Verdict'),
+    'no_charts': phrase(
+        'Charts are left out, because matplotlib cannot be imported: their figures '
+        "stand in tables. To have them: pip install 'mmgpu_hooks[plots]'"
+    ),
+    'nothing': phrase('Nothing is known of it: the notes say why.'),
+    'written': phrase('Written by mmgpu_hooks {version}.', version=__version__),
+    'problem': phrase('problem'),
+    'notice': phrase('notice'),
+    'ok': phrase('ok'),
+    'unknown': phrase('unknown'),
+}
+"""Texts of the page's own frame, and of the levels of its items, by name."""
 
 _MARK = b'name="generator" content="mmgpu_hooks '
 
@@ -81,12 +99,14 @@ def _render(described: Sequence[Section], label: str, kind: str) -> str:
     return environment.from_string(_read_own('page.html')).render(
         can_draw=can_draw(),
         kind=kind,
+        language=current().language,
         pictures=pictures,
         script=Markup(script),
         script_hash=Markup(f'sha256-{digest}'),
         sections=sections,
         signs=SIGNS,
         style=Markup(_style()),
+        texts=_TEXTS,
         title=label,
         verdict=verdict,
         version=__version__,

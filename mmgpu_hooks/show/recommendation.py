@@ -340,10 +340,15 @@ def _phrase_saved(saved: SavedHours) -> Text:
     if saved.keys == (FAST_METRIC_KEY,):
         names = quoted('FastCocoMetric (MG501)')
     if saved.rest is None:
-        return phrase('{names}: {whole:hours} off a whole run', saved, names=names)
+        return phrase(
+            '{names}: {whole_hours} off a whole run',
+            whole_hours=saved.whole,
+            names=names,
+        )
     return phrase(
-        '{names}: {whole:hours} off a whole run, {rest:hours} off what is left',
-        saved,
+        '{names}: {whole_hours} off a whole run, {left_hours} off what is left',
+        whole_hours=saved.whole,
+        left_hours=saved.rest,
         names=names,
     )
 
@@ -361,9 +366,10 @@ def _phrase_end(answer: Answer) -> Text | None:
         limit = phrase_limit(end.limit, end.moment, now)
         return phrase('{ends}. {limit}', ends=ends, limit=limit)
     return phrase(
-        '{hours_left:hours} were left ({hours_left_low:hours} to '
-        '{hours_left_high:hours})',
-        ending,
+        '{left_hours} were left ({low_hours} to {high_hours})',
+        left_hours=ending.hours_left,
+        low_hours=ending.hours_left_low,
+        high_hours=ending.hours_left_high,
     )
 
 

@@ -323,7 +323,7 @@ def _saves_section(run: Run) -> Section:
         TableColumn(phrase('waits for one'), 'run_delay_s', format_seconds),
         TableColumn(phrase('blocked'), 'blocked_s', format_seconds),
     )
-    caption = phrase('The {shown} longest saves', shown=len(longest))
+    caption = phrase('The {shown_saves:d} longest saves', shown_saves=len(longest))
     table = tabulate(longest, columns, caption, 1)
     return Section(phrase('Checkpoint saves'), 'saves', said, table=table)
 

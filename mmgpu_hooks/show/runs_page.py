@@ -115,7 +115,7 @@ def describe_runs_page(answer: ManyRuns) -> list[Section]:
 
 def _figures(answer: ManyRuns) -> Iterator[KeyFigure]:
     totals = answer.totals
-    judged = phrase('{judged:,} with a verdict', totals)
+    judged = phrase('{judged_runs:,} with a verdict', judged_runs=totals.judged)
     yield KeyFigure(phrase('Runs'), f'{totals.runs:,}', judged)
     spent, lost = totals.gpu_hours, totals.saved_gpu_hours
     if not spent:

@@ -335,8 +335,8 @@ def _machine(run: Run) -> Iterator[Text]:
     used = run.used_cores
     if used is not None:
         yield phrase(
-            '{used:.1f} of {usable_cores:g} cores busy',
-            used=used,
+            '{used_cores:.1f} of {usable_cores:g} cores busy',
+            used_cores=used,
             usable_cores=host.usable_cores,
         )
     if figures.external_cpu_cores is not None:

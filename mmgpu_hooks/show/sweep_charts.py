@@ -63,19 +63,19 @@ def title_memory(line: MemoryLine) -> Text:
     grown = last.total_bytes / first.total_bytes
     facts = {
         'last': last.batch_size,
-        'grown': max(grown, 0.1),
+        'grown_times': max(grown, 0.1),
         'first': first.batch_size,
         'times': times,
     }
     if line.fixed_bytes > 0:
         return phrase(
-            'Batch {last} takes {grown:.1f} times what batch {first} takes, not '
+            'Batch {last} takes {grown_times:.1f} times what batch {first} takes, not '
             '{times:.3g} times: {fixed_bytes} are taken before the first image',
             line,
             **facts,
         )
     return phrase(
-        'Batch {last} takes {grown:.1f} times what batch {first} takes, not '
+        'Batch {last} takes {grown_times:.1f} times what batch {first} takes, not '
         '{times:.3g} times',
         **facts,
     )

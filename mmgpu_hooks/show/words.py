@@ -7,11 +7,12 @@ its logs. Catalogs are those of the standard library's gettext, in ``locale/``.
 
 from __future__ import annotations
 
+import contextlib
 import gettext
 import locale
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from mmgpu_hooks.schema.text import ENGLISH, Text, Wording, phrase, quoted
@@ -74,7 +75,9 @@ def make_wording(languages: list[str]) -> Wording:
         DOMAIN, str(find_folder()), languages=languages, fallback=True
     )
     is_found = isinstance(catalog, gettext.GNUTranslations)
-    return Wording(catalog) if is_found else ENGLISH
+    if not is_found:
+        return ENGLISH
+    return Wording(catalog, language=catalog.info()['language'].replace('_', '-'))
 
 
 _wording: Wording | None = None
@@ -118,6 +121,17 @@ def current() -> Wording:
 def is_english() -> bool:
     """True if this process's language is English."""
     return current() is ENGLISH
+
+
+@contextlib.contextmanager
+def in_english() -> Iterator[None]:
+    """Context in which texts of this process are worded in English."""
+    global _wording
+    before, _wording = _wording, ENGLISH
+    try:
+        yield
+    finally:
+        _wording = before
 
 
 def say(said: object) -> str:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.core_limits import describe_core_limit, describe_quota
 from mmgpu_hooks.judge.cpu import are_workers_many
-from mmgpu_hooks.judge.rules.rule import cannot_tell, notice, problem, rule, weigh
+from mmgpu_hooks.judge.rules.rule import (
+    cannot_tell,
+    cannot_tell_as,
+    notice,
+    problem,
+    rule,
+    weigh,
+)
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.judged import Finding
 from mmgpu_hooks.schema.text import phrase, sentences
@@ -23,7 +30,7 @@ def judge_cpu_wall(run: Run) -> Finding | None:
     if share is None:
         return None
     if workload is None:
-        return cannot_tell(run.why_no_workload)
+        return cannot_tell_as(run.why_no_workload)
     if not run.is_cpu_the_wall:
         return None
     return problem(
@@ -191,10 +198,10 @@ def judge_quota(run: Run) -> Finding | None:
     )
     if quota:
         detail = phrase(
-            'The quota of {quota:g} CPUs held tasks back for {throttled_s:sum} '
+            'The quota of {quota_cpus:g} CPUs held tasks back for {throttled_s:sum} '
             '({throttled_pct} of the time, summed over CPUs); it is {set_by}.',
             run.figures,
-            quota=quota,
+            quota_cpus=quota,
             set_by=describe_quota(run.meta.host),
         )
     return problem(detail, min(pct / 100.0, 1.0))
@@ -324,8 +331,10 @@ def judge_idle_cores(run: Run) -> Finding | None:
     if busy < thresholds.BUSY_WORKERS * found.workers:
         return None
     if used is None:
-        why = figures.why_no_cpu or 'the CPU of the training process was not recorded'
-        return cannot_tell(why)
+        return cannot_tell(
+            figures.why_no_cpu
+            or phrase('the CPU of the training process was not recorded')
+        )
     idle = found.cores - used - run.external_share_cores
     if idle < thresholds.IDLE_CORES * found.cores:
         return None
@@ -333,13 +342,13 @@ def judge_idle_cores(run: Run) -> Finding | None:
         return cannot_tell(figures.why_no_external) if figures.why_no_external else None
     return notice(
         phrase(
-            'Workers run one thread each ({workers:d} in all) and use {busy:.1f} of '
-            '{cores:g} cores, {idle:.1f} are idle, and the loop waits for '
+            'Workers run one thread each ({workers:d} in all) and use {busy_cores:.1f} '
+            'of {cores:g} cores, {idle_cores:.1f} are idle, and the loop waits for '
             '{data_wait_share} of its time.',
             workers=found.workers,
-            busy=busy,
+            busy_cores=busy,
             cores=found.cores,
-            idle=idle,
+            idle_cores=idle,
             data_wait_share=share,
         )
     )

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from mmgpu_hooks.judge import thresholds
-from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rule
+from mmgpu_hooks.judge.rules.rule import (
+    cannot_tell,
+    cannot_tell_as,
+    fine,
+    notice,
+    problem,
+    rule,
+)
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.judged import Finding
 from mmgpu_hooks.schema.text import phrase
@@ -48,7 +55,7 @@ def judge_blocked_loading(run: Run) -> Finding | None:
         return None
     share, workload = run.blocked_share, run.workload
     if workload is None:
-        return cannot_tell(run.why_no_workload)
+        return cannot_tell_as(run.why_no_workload)
     if share is None:
         return cannot_tell(
             phrase('the time to load a batch was only bounded, not measured')

@@ -100,10 +100,10 @@ def _judge_short_growth(run: Run) -> Finding | None:
     return cannot_tell(
         phrase(
             'the training process took {rise_bytes} more since it began; whether that '
-            'goes on shows after {missing} more readings, one each interval and one a '
-            'second at most',
+            'goes on shows after {missing_readings:d} more readings, one each interval '
+            'and one a second at most',
             rise_bytes=rise,
-            missing=missing,
+            missing_readings=missing,
         )
     )
 
@@ -286,11 +286,22 @@ def judge_burst(run: Run) -> Finding | None:
         usual_held, held = median(peaks.column(field)), largest(row.column(field)) or 0
         if not usual_held or held <= usual_held:
             continue
-        sizes = {'held': held, 'usual': usual_held}
         if field == 'most_boxes':
-            what.append(phrase('boxes {held} (usually {usual:.0f})', **sizes))
+            what.append(
+                phrase(
+                    'boxes {held_boxes} (usually {usual_boxes:.0f})',
+                    held_boxes=held,
+                    usual_boxes=usual_held,
+                )
+            )
         else:
-            what.append(phrase('pixels {held} (usually {usual:.0f})', **sizes))
+            what.append(
+                phrase(
+                    'pixels {held_pixels} (usually {usual_pixels:.0f})',
+                    held_pixels=held,
+                    usual_pixels=usual_held,
+                )
+            )
     if not what:  # a first iteration, or a library's workspace
         return None
     batches = run.meta.loader.batches_per_epoch

@@ -8,7 +8,7 @@ from typing import Callable, Optional
 
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.judged import Finding
-from mmgpu_hooks.schema.text import Text, phrase, quoted, worded
+from mmgpu_hooks.schema.text import Text, phrase, worded
 
 Judge = Callable[[Run], Optional[Finding]]
 
@@ -80,10 +80,12 @@ def cannot_tell(missing: str) -> Finding:
     """Make a finding that nothing can be judged, as an input is missing.
 
     Args:
-        missing: What is missing, with a full stop or without.
+        missing: What is missing, as a clause without a full stop.
     """
-    said = quoted(missing)
-    detail = phrase('Cannot tell: {missing}.', missing=said)
-    if said.endswith('.'):
-        detail = phrase('Cannot tell: {missing}', missing=said)
-    return _make_finding('unknown', detail)
+    return _make_finding('unknown', phrase('Cannot tell: {missing}.', missing=missing))
+
+
+def cannot_tell_as(sentence: Text) -> Finding:
+    """Make a finding that nothing can be judged, for a reason that is a sentence."""
+    said = phrase('Cannot tell: {reason}', reason=sentence)
+    return _make_finding('unknown', said)

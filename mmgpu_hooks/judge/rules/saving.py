@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.memory import count_left
-from mmgpu_hooks.judge.rules.rule import cannot_tell, fine, notice, problem, rule
+from mmgpu_hooks.judge.rules.rule import (
+    cannot_tell_as,
+    fine,
+    notice,
+    problem,
+    rule,
+)
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.saves import DELAY_CAUSES
 from mmgpu_hooks.schema.judged import Finding, SaveJudgement
-from mmgpu_hooks.schema.text import phrase
+from mmgpu_hooks.schema.text import phrase, sentences
 
 _MOST_VALUES = 1_000_000
 """Maximum number of values that MMEngine keeps in the history of a scalar."""
@@ -167,10 +173,10 @@ def judge_unknown_saves(run: Run) -> Finding | None:
     if not unknown:
         return None
     worst = max(unknown, key=_delay_s)
-    return cannot_tell(
+    return cannot_tell_as(
         phrase(
-            '{unknown} of {saves}; {worst}',
-            unknown=len(unknown),
+            '{unknown_saves:d} of {saves}; {worst}',
+            unknown_saves=len(unknown),
             saves=len(run.judged_saves),
             worst=worst.sentence,
         )
@@ -193,33 +199,36 @@ def _judge_cause(run: Run, cause: str) -> Finding | None:
     share = run.figures.run_share(sum(nets)) if nets else None
     worst = max(slow, key=_delay_s)
     facts = {
-        'slow': len(slow),
+        'slow_saves': len(slow),
         'saves': len(run.judged_saves),
         'gross_s': gross_s,
-        'why': DELAY_CAUSES[cause].why,
-        'worst': worst.sentence,
     }
     if not nets:
-        detail = phrase(
-            '{slow} of {saves} took {gross_s:.1f} s longer in all {why} (gross); the '
-            'job lost an unknown time (net). The worst: {worst}',
+        lost = phrase(
+            '{slow_saves:d} of {saves} took {gross_s:.1f} s longer in all (gross); the '
+            'job lost an unknown time (net).',
             **facts,
         )
     elif len(nets) < len(slow):
-        detail = phrase(
-            '{slow} of {saves} took {gross_s:.1f} s longer in all {why} (gross); the '
-            'job lost {net_s:.1f} s (net, known of {known}). The worst: {worst}',
+        lost = phrase(
+            '{slow_saves:d} of {saves} took {gross_s:.1f} s longer in all (gross); the '
+            'job lost {net_s:.1f} s (net, known of {known_saves:d}).',
             net_s=sum(nets),
-            known=len(nets),
+            known_saves=len(nets),
             **facts,
         )
     else:
-        detail = phrase(
-            '{slow} of {saves} took {gross_s:.1f} s longer in all {why} (gross); the '
-            'job lost {net_s:.1f} s (net). The worst: {worst}',
+        lost = phrase(
+            '{slow_saves:d} of {saves} took {gross_s:.1f} s longer in all (gross); the '
+            'job lost {net_s:.1f} s (net).',
             net_s=sum(nets),
             **facts,
         )
+    detail = sentences(
+        lost,
+        DELAY_CAUSES[cause].why,
+        phrase('The worst: {worst}', worst=worst.sentence),
+    )
     if share is not None and share >= thresholds.SAVE_PROBLEM:
         return problem(detail, share)
     return notice(detail, share)

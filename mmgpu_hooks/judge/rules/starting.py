@@ -88,10 +88,10 @@ def judge_many_files(run: Run) -> Finding | None:
     if not many or not _is_worth(run, seconds):
         return None
     detail = phrase(
-        '{annotations:d} annotation files were read one by one in {read_s:sum} '
+        '{annotation_files:d} annotation files were read one by one in {read_s:sum} '
         '({data_set}); one file for all is read at once, and '
         "optimize='annotations' keeps what was parsed.",
-        annotations=sum(start.files for start in many),
+        annotation_files=sum(start.files for start in many),
         read_s=seconds,
         data_set=_name(many[0]),
     )

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple, TypeVar
 
 from mmgpu_hooks.measure.absent import SourceError
+from mmgpu_hooks.schema.text import phrase
 
 _ODD = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)
 """Exceptions that reading a batch of unknown structure may raise."""
@@ -224,7 +225,11 @@ def count_tensors(batch: Any) -> TensorCount:
     while left:
         parts += 1
         if parts > _MOST_PARTS:
-            raise SourceError(f'a batch has more than {_MOST_PARTS} parts')
+            raise SourceError(
+                phrase(
+                    'a batch has more than {most_parts:d} parts', most_parts=_MOST_PARTS
+                )
+            )
         part = left.pop()
         kind = type(part)
         if hasattr(kind, 'nelement') and hasattr(kind, 'element_size'):

@@ -17,6 +17,7 @@ from mmgpu_hooks.measure.proc import (
     read_pss_bytes,
     read_schedstat_s,
 )
+from mmgpu_hooks.schema.text import phrase
 
 _PROC = Path('/proc')
 _MOST_PSS_READS = 4
@@ -110,7 +111,11 @@ def write_nice(pids: Iterable[int], nice: int, proc: Path = _PROC) -> None:
                         os.setpriority(os.PRIO_PROCESS, thread, nice)
     except (AttributeError, OSError) as error:
         raise SourceError(
-            f"the host refuses nice {nice} for the loader's workers: {error}"
+            phrase(
+                "the host refuses nice {nice} for the loader's workers: {error}",
+                nice=nice,
+                error=error,
+            )
         ) from None
 
 

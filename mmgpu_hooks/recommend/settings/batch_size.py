@@ -112,17 +112,17 @@ class BatchSize(Setting):
         assert job.memory is not None and job.memory.fit is not None
         peak = predict_peak(job.memory.fit, new)
         return phrase(
-            '{then_images_per_s:.1f} images/s are predicted with {new} images per '
-            'batch, {now_images_per_s:.1f} now with {old}; memory is predicted to peak '
-            'at {peak_gib:.1f} GiB ({low_gib:.1f} to {high_gib:.1f} GiB, 9 times in '
-            '10).',
+            '{then_images_per_s:.1f} images/s are predicted with {new_images:d} images '
+            'per batch, {now_images_per_s:.1f} now with {old_images:d}; memory is '
+            'predicted to peak at {peak_memory_gib:.1f} GiB ({low_peak_gib:.1f} to '
+            '{high_peak_gib:.1f} GiB, 9 times in 10).',
             then_images_per_s=new / job.at(decision.new).iter_s,
-            new=new,
+            new_images=new,
             now_images_per_s=old / job.base.iter_s,
-            old=old,
-            peak_gib=peak.peak_bytes / _GIB,
-            low_gib=peak.low_bytes / _GIB,
-            high_gib=peak.high_bytes / _GIB,
+            old_images=old,
+            peak_memory_gib=peak.peak_bytes / _GIB,
+            low_peak_gib=peak.low_bytes / _GIB,
+            high_peak_gib=peak.high_bytes / _GIB,
         )
 
     def why_not(self, decision: Decision) -> Text:
@@ -175,8 +175,8 @@ def _find_limit(job: Job) -> _BatchLimit:
     safe = find_largest_batch(memory.fit, card.safe_bytes)
     measured = max(memory.fit.batch_sizes)
     room = phrase(
-        '{safe_gib:.1f} GiB of the card are safe to plan for',
-        safe_gib=card.safe_bytes / _GIB,
+        '{safe_memory_gib:.1f} GiB of the card are safe to plan for',
+        safe_memory_gib=card.safe_bytes / _GIB,
     )
     farthest = phrase('{measured} is the largest that was measured', measured=measured)
     limits = [_BatchLimit(safe, room), _BatchLimit(FARTHEST * measured, farthest)]

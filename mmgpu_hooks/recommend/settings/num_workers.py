@@ -102,20 +102,20 @@ class NumWorkers(Setting):
             'step_s': then.workload.ready_s,
             'then_s': then.iter_s,
             'new_workers': new,
-            'most': cap.workers,
+            'most_workers': cap.workers,
             'limit': cap.reason,
         }
         reason = phrase(
             'An iteration takes {now_s} with {old_workers}, of which the step needs '
             '{step_s}; it is predicted to take {then_s} with {new_workers} (the host '
-            'carries at most {most}: {limit}).',
+            'carries at most {most_workers:d}: {limit}).',
             **facts,
         )
         if job.loader == VALIDATION:
             reason = phrase(
                 'An iteration of validation takes {now_s} with {old_workers}, of which '
                 'the step needs {step_s}; it is predicted to take {then_s} with '
-                '{new_workers} (the host carries at most {most}: {limit}).',
+                '{new_workers} (the host carries at most {most_workers:d}: {limit}).',
                 **facts,
             )
         if self._is_crowd(decision):
