@@ -138,6 +138,18 @@ class SavesBest(Hook):
         runner.save_checkpoint(runner.work_dir, 'best.pth')
 
 
+def expect_untouched(runner: Any, loop: Any) -> None:
+    """Expect that no method is replaced any more: nothing of ours is left."""
+    timed = {'val_step', 'test_step', 'process', 'evaluate', 'compute_metrics'}
+    evaluator = loop.evaluator
+    for owner in (runner.model, evaluator, *evaluator.metrics):
+        assert timed & vars(owner).keys() == set()
+    assert {'save_checkpoint', 'call_hook'} & vars(runner).keys() == set()
+    for each in (runner._train_loop, loop):
+        assert isinstance(each, dict) or 'run' not in vars(each)
+    assert '_get_iterator' not in vars(loop.dataloader)
+
+
 @pytest.mark.timing
 def test_a_validation_is_taken_apart(tmp_path, monkeypatch):
     monkeypatch.setattr(ToyModel, 'val_step', predict_slowly, raising=False)
@@ -163,17 +175,12 @@ def test_a_validation_is_taken_apart(tmp_path, monkeypatch):
         assert parts_s['data_wait'] == pytest.approx(BATCHES * 0.005, abs=0.03)
         assert parts_s['save'] == pytest.approx(save.wall_s, abs=0.01)
         assert parts_s['rest'] < 0.05
-    # nothing of ours is left
-    evaluator = runner.val_loop.evaluator
-    timed = {'val_step', 'process', 'evaluate', 'compute_metrics'}
-    for owner in (runner.model, evaluator, *evaluator.metrics):
-        assert timed & vars(owner).keys() == set()
-    assert 'save_checkpoint' not in vars(runner)
+    expect_untouched(runner, runner.val_loop)
     assert log_of(runner).count('GPUEfficiencyHook: validation took ') == 2
 
 
-@pytest.mark.parametrize('loop', ['test', 'val'])
-def test_a_loop_without_a_training_is_taken_apart(tmp_path, loop):
+def build_lone(work_dir: Path, loop: str, metric: type[ToyMetric]) -> Any:
+    """Build a Runner with a test or val loop of four batches."""
     more: dict[str, Any] = {
         f'{loop}_dataloader': {
             'dataset': ToyDataset(4, 0.01),
@@ -182,10 +189,16 @@ def test_a_loop_without_a_training_is_taken_apart(tmp_path, loop):
             'num_workers': 0,
         },
         f'{loop}_cfg': {},
-        f'{loop}_evaluator': {'type': Slow},
+        f'{loop}_evaluator': {'type': metric},
     }
-    runner = build_runner(tmp_path, **more)
+    return build_runner(work_dir, **more)
+
+
+@pytest.mark.parametrize('loop', ['test', 'val'])
+def test_a_loop_without_a_training_is_taken_apart(tmp_path, loop):
+    runner = build_lone(tmp_path, loop, Slow)
     getattr(runner, loop)()
+    expect_untouched(runner, getattr(runner, f'{loop}_loop'))
     name = {'val': 'validation'}.get(loop, loop)
     (said,) = re.findall(f'GPUEfficiencyHook: {name} took (.*)', log_of(runner))
     assert re.search(r'metric .* \(Slow\), process .* \(Slow\), data wait ', said)
@@ -296,11 +309,32 @@ class FailsAt(ToyMetric):
 
 
 def test_an_error_of_the_users_passes_through(tmp_path):
+    built: list[Any] = []
     with pytest.raises(ValueError, match='of the user'):
-        validate(tmp_path, 1, metric={'type': FailsAt})
+        validate(tmp_path, 1, metric={'type': FailsAt}, custom_hooks=[Sees(built)])
     evidence = evidence_of(tmp_path)
     assert evidence.validations == ()
     assert evidence.end is not None and evidence.end.status == 'failed'
+    (runner,) = built
+    expect_untouched(runner, runner.val_loop)
+
+
+class Sees(Hook):
+    """Keeps the Runner of a training that fails."""
+
+    def __init__(self, built: list[Any]) -> None:
+        self.built = built
+
+    def before_run(self, runner: Any) -> None:
+        self.built.append(runner)
+
+
+@pytest.mark.parametrize('loop', ['test', 'val'])
+def test_a_loop_without_a_training_that_fails_is_left_as_it_was(tmp_path, loop):
+    runner = build_lone(tmp_path, loop, FailsAt)
+    with pytest.raises(ValueError, match='of the user'):
+        getattr(runner, loop)()
+    expect_untouched(runner, getattr(runner, f'{loop}_loop'))
 
 
 class TwicePassing(ValLoop):
