@@ -1090,6 +1090,11 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
     """Name, by class, of the validation's running metric, if one was running."""
     waited_s: Number
     """Seconds from the training's last progress to the writing of this record."""
+    idle_s: Optional[Number] = None
+    """Seconds before this record's writing in which nothing used a core.
+
+    Neither the training process nor its children, in a part of a validation that
+    computes; ``None`` where one did."""
     is_over: bool = False
     """True if training went on by itself after the standstill.
 

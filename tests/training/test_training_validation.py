@@ -27,7 +27,6 @@ from training.toy import (
     ToyModel,
     build_runner,
     evidence_of,
-    find_evidence,
     log_of,
     open_files,
     train,
@@ -207,22 +206,25 @@ def test_a_loop_without_a_training_is_taken_apart(tmp_path, loop):
 
 
 class StandsAt(ToyMetric):
-    """Stands still in one of its methods until an alarm has said so."""
+    """Stands still in the first call of one of its methods, or computes for as long."""
 
-    folder: ClassVar[Path]
     method: ClassVar[str]
+    seconds: ClassVar[float]
+    computes: ClassVar[bool] = False
 
     def _stand(self, method: str) -> None:
-        until = time.monotonic() + 30.0
-        while method == self.method and time.monotonic() < until:
-            path = find_evidence(self.folder)
-            if f'"validation_part":"{PARTS[method]}"' in path.read_text():
-                return
-            time.sleep(0.1)
+        if method != self.method:
+            return
+        until = time.monotonic() + self.seconds
+        while self.computes and time.monotonic() < until:
+            sum(range(10_000))
+        # one that polls for what never comes
+        while time.monotonic() < until:
+            time.sleep(0.05)
 
     def process(self, data_batch: Any, data_samples: Any) -> None:
         super().process(data_batch, data_samples)
-        if len(self.results) == 3:
+        if len(self.results) == 1:
             self._stand('process')
 
     def compute_metrics(self, results: list[Any]) -> dict[str, float]:
@@ -231,20 +233,30 @@ class StandsAt(ToyMetric):
 
 
 PARTS = {'process': 'process', 'compute_metrics': 'metric'}
+STUCK_AFTER_S = 1.5
+
+
+def stand(work_dir: Path, method: str, seconds: float, *, computes: bool) -> list[Any]:
+    """Stand still in a metric's first call; the standstills that were recorded."""
+    StandsAt.method, StandsAt.seconds, StandsAt.computes = method, seconds, computes
+    hook = {**HOOK, 'stuck_after_s': STUCK_AFTER_S, 'summary': False}
+    metric = {'type': StandsAt}
+    runner = validate(work_dir, 0, metric=metric, epochs=1, hook=hook)
+    assert ('neither this process nor its children' in log_of(runner)) != computes
+    return [each for each in evidence_of(work_dir).stuck if not each.is_over]
 
 
 @pytest.mark.parametrize('method', PARTS)
-def test_a_standstill_in_a_metric_is_named(tmp_path, monkeypatch, method):
-    # one that has not ended once has ten times the patience
-    monkeypatch.setattr('mmgpu_hooks.measure.watchdog.UNKNOWN_TIMES', 1)
-    StandsAt.folder, StandsAt.method = tmp_path, method
-    hook = {**HOOK, 'stuck_after_s': 0.5, 'summary': False}
-    validate(tmp_path, 0, metric={'type': StandsAt}, epochs=1, hook=hook)
-    stuck = [record for record in evidence_of(tmp_path).stuck if not record.is_over]
-    assert {(record.part, record.metric) for record in stuck} == {
-        ('validation', 'StandsAt')
-    }
-    assert stuck[0].validation_part == PARTS[method]
+def test_a_standstill_in_the_first_call_of_a_metric_is_named(tmp_path, method):
+    (stuck,) = stand(tmp_path, method, 4.0, computes=False)
+    assert (stuck.part, stuck.metric) == ('validation', 'StandsAt')
+    assert stuck.validation_part == PARTS[method]
+    # no ten times, as of a part of which nothing is known
+    assert STUCK_AFTER_S <= stuck.idle_s <= stuck.waited_s <= 2 * STUCK_AFTER_S
+
+
+def test_a_metric_that_computes_for_long_is_no_standstill(tmp_path):
+    assert stand(tmp_path, 'compute_metrics', 4.0, computes=True) == []
 
 
 @pytest.mark.parametrize(
