@@ -111,6 +111,12 @@ CASES = {
         'slow batch', 'slow_loader', 1, said='slow, not stuck', after_s=2.0
     ),
     '/dev/shm full': Case('shm', 'shm_full', 1, is_mounted=True),
+    'a metric that stands in its first process': Case(
+        'process stands', 'unknown', 1, said='in process of Score in validation'
+    ),
+    'a metric that stands in its first compute_metrics': Case(
+        'metric stands', 'unknown', 1, said='in compute_metrics of Score in validation'
+    ),
     "C code that holds Python's lock": Case('backtrack', 'worker_stuck', 1),
     'a rank raises': Case('raise on rank 1', 'rank_lost', 1, rank=1),
     'a rank loads': Case('sleep on rank 1', 'worker_stuck', 2, AT, 0, rank=1),

@@ -55,11 +55,16 @@ def begin_and_stand() -> None:
     stand_on_rank(1)
 
 
-def parse_on_rank_1() -> None:
-    """Works on rank 1 before training, while other ranks wait."""
-    until = time.monotonic() + SLOW_S * (RANK == '1')
+def compute(seconds: float) -> None:
+    """Works on a core, as what is only slow does."""
+    until = time.monotonic() + seconds
     while time.monotonic() < until:
         sum(range(100_000))
+
+
+def parse_on_rank_1() -> None:
+    """Works on rank 1 before training, while other ranks wait."""
+    compute(SLOW_S * (RANK == '1'))
 
 
 def burn() -> None:
@@ -127,6 +132,7 @@ IN_ITERATION: dict[str, Callable[[], object]] = {
 
 
 SLOW_VALIDATIONS = 'validation', 'a slow metric on rank 0'
+STANDING_VALIDATIONS = 'process stands', 'metric stands'
 SHARDED = 'uneven', 'uneven and a validation'
 
 
@@ -206,15 +212,26 @@ class Model(BaseModel):
 
 
 class Score(BaseMetric):
-    """Metric that is slow, both for each image and at the end."""
+    """Metric that computes for long for each image and at the end, or stands there."""
 
     def process(self, data_batch: Any, data_samples: Any) -> None:
-        time.sleep(0.5 * (PLANT in SLOW_VALIDATIONS))
+        if PLANT == 'process stands':
+            stand()
+        compute(0.5 * (PLANT in SLOW_VALIDATIONS))
         self.results.append(1.0)
 
     def compute_metrics(self, results: list[Any]) -> dict[str, float]:
-        time.sleep(SLOW_S * (PLANT in SLOW_VALIDATIONS))
+        if PLANT == 'metric stands':
+            stand()
+        compute(SLOW_S * (PLANT in SLOW_VALIDATIONS))
         return {'score': 1.0}
+
+
+def stand() -> None:
+    """Waits for a lock that nobody releases."""
+    note_begin()
+    with LOCK:
+        LOCK.acquire()
 
 
 class Plant(Hook):
@@ -277,7 +294,11 @@ def prepare() -> dict[str, Any]:
     if PLANT in why_hangs.BEFORE_FORK:
         why_hangs.BEFORE_FORK[PLANT]()
     more: dict[str, Any] = {}
-    if PLANT in (*SLOW_VALIDATIONS, 'uneven and a validation'):
+    if PLANT in (
+        *SLOW_VALIDATIONS,
+        *STANDING_VALIDATIONS,
+        'uneven and a validation',
+    ):
         loader = {'dataset': Images(16), 'sampler': {'type': 'DefaultSampler'}}
         more = dict(
             val_dataloader={**loader, 'batch_size': 1, 'num_workers': 0},

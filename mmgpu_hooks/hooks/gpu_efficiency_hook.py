@@ -76,9 +76,13 @@ _LIVE = (
     '_start',
     '_start_account',
     '_lone_loop',
+    '_knows_end',
     'tuned_start',
 )
 """Names of attributes of a running training, left out when the hook is copied."""
+
+_LONE_LOOPS = 'val_loop', 'test_loop'
+"""Names of a Runner's loops that may run without training."""
 
 
 @HOOKS.register_module(force=True)
@@ -268,6 +272,8 @@ class GPUEfficiencyHook(Hook):
         self._start: Start | None = None
         self._start_account: StartSource | None = None
         self._lone_loop: LoneLoop | None = None
+        self._knows_end = False
+        """True while a val or test loop runs whose end is seen, errors included."""
         self.tuned_start: TunedStart | None = None
         self._is_disabled = is_disabled(os.environ)
         if not self._is_disabled:
@@ -394,6 +400,7 @@ class GPUEfficiencyHook(Hook):
         expect_no_train_loop(self)
         if not self._guard.run('start', self._wrap_train_loop, runner):
             self._let_go()
+        self._guard.run(LONE_LOOP_SOURCE, self._wrap_lone_loops, runner)
 
     def _wrap_train_loop(self, runner: Any) -> bool:
         # after a val() that failed ours is still there
@@ -427,6 +434,28 @@ class GPUEfficiencyHook(Hook):
 
         self._patches.set(loop, 'run', run)
         return True
+
+    def _wrap_lone_loops(self, runner: Any) -> None:
+        """Replace ``run`` of val and test loop, to know when one fails."""
+        if _find_recording(runner) is not self:
+            return
+        for name in _LONE_LOOPS:
+            loop = getattr(runner, f'_{name}', None)
+            if isinstance(loop, BaseLoop):
+                self._patches.set(loop, 'run', self._make_lone_run(loop.run))
+
+    def _make_lone_run(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self._knows_end = True
+            try:
+                return original(*args, **kwargs)
+            finally:
+                # no hook point follows an error
+                self._knows_end = False
+                self._end_lone_loop()
+                self._guard.clean_up('start', self._patches.close)
+
+        return run
 
     def after_run(self, runner: Any) -> None:
         self._end_lone_loop()
@@ -487,14 +516,12 @@ class GPUEfficiencyHook(Hook):
 
     def _begin_lone_loop(self, runner: Any, name: str) -> None:
         self._end_lone_loop()
-        if self._recorder is None and not self._is_disabled:
+        if self._knows_end and self._recorder is None:
             self._lone_loop = self._guard.run(
                 LONE_LOOP_SOURCE, self._open_lone_loop, runner, name
             )
 
-    def _open_lone_loop(self, runner: Any, name: str) -> LoneLoop | None:
-        if _find_recording(runner) is not self:
-            return None
+    def _open_lone_loop(self, runner: Any, name: str) -> LoneLoop:
         return LoneLoop(runner, getattr(runner, name, None))
 
     def before_val_epoch(self, runner: Any) -> None:

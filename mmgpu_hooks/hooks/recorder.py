@@ -416,8 +416,9 @@ class Recorder(LoopListener):
             clean_up(WATCHDOG_SOURCE, self._stuck.close, error is None)
         if self._memory is not None:
             clean_up(MEMORY_SOURCE, self._memory.close)
-        clean_up(SAVES_SOURCE, self._saving.leave)
+        # a validation that failed has replaced save_checkpoint once more
         clean_up(VALIDATION_SOURCE, self._validation.close)
+        clean_up(SAVES_SOURCE, self._saving.leave)
         # read once: what we ourselves do from here on is no part of training
         if not {'ledger', 'interval'} & self._guard.off.keys():
             self._ledger.note(self._ledger.running[-1])

@@ -21,6 +21,7 @@ from mmgpu_hooks.judge.standstill import (
     phrase_part,
     waits_for_data,
 )
+from mmgpu_hooks.measure.idle import WorkMeter
 from mmgpu_hooks.measure.ledger import FIRST_WAIT, WORKER_START, is_part
 from mmgpu_hooks.measure.loader.owed import OwedBatch
 from mmgpu_hooks.measure.loader.settings import read_length
@@ -40,6 +41,8 @@ WATCHDOG_SOURCE = 'watchdog'
 
 _PARTS = {FIRST_WAIT: 'data_wait', WORKER_START: 'startup'}
 """Names of train loop parts in standstill records, by label in the time ledger."""
+_COMPUTING = ('forward', 'process', 'metric', 'gather')
+"""Parts of a validation that compute, unless they wait for other ranks."""
 
 
 class StuckSource:
@@ -73,6 +76,7 @@ class StuckSource:
             recording.write,
             lambda: self._evidence,
         )
+        self._work = WorkMeter()
         self._usual_s: dict[str, float] = {}
         """Usual seconds of each part of the train loop, once it has ended."""
         self._beat = 0.0
@@ -86,6 +90,9 @@ class StuckSource:
             ),
             lambda running, waited_s: self._run(
                 WATCHDOG_SOURCE, self._ask_others, running, waited_s
+            ),
+            lambda running: (
+                self._run(WATCHDOG_SOURCE, self._read_idle_s, running) or 0.0
             ),
             self._evidence and self._evidence.with_suffix(STACK_SUFFIX),
         )
@@ -138,6 +145,15 @@ class StuckSource:
             self._noted = record
         return self._waits.ask(self._noted, waited_s)
 
+    def _read_idle_s(self, running: Running) -> float:
+        """Seconds for which a part of a validation that should compute used no core."""
+        if running.inside is None or running.inside.part not in _COMPUTING:
+            return 0.0
+        # a wait for other ranks computes nothing, and may be one that is not seen
+        if self._noted is not None or (self._world_size > 1 and self._waits is None):
+            return 0.0
+        return self._work.read_idle_s()
+
     def _end_wait(self) -> None:
         noted, self._noted = self._noted, None
         if self._waits is None or noted is None:
@@ -185,7 +201,11 @@ class StuckSource:
                 epoch=self._recording.epoch,
             )
         ]
-        if running.usual_s is None and find_slow_batch(record) is None:
+        if (
+            running.usual_s is None
+            and record.idle_s is None
+            and find_slow_batch(record) is None
+        ):
             lines.append(
                 phrase('This part has not ended once yet: it may only be slow.')
             )
@@ -207,6 +227,9 @@ class StuckSource:
         )
         if is_over:
             return record
+        idle_s = self._watchdog.idle_s
+        if idle_s >= self._watchdog.stuck_after_s:
+            record = structs.replace(record, idle_s=idle_s)
         loop, in_hand = recording.runner.train_loop, running.part == 'step'
         batches = taken = None
         if isinstance(loop, EpochBasedTrainLoop):

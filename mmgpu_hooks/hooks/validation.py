@@ -264,6 +264,7 @@ class ValidationSource(LoopListener):
                 read_length(self._loader),
                 monotonic_s,
             )
+            parts.on_first = self._progress.note_first
 
     def _stop(self) -> None:
         """Stop timing the running validation, and recording its progress."""

@@ -13,10 +13,14 @@ from mmgpu_hooks.schema.recorded import ValidationProgressRecord
 PROGRESS_THREAD = 'mmgpu-validation'
 
 _LOOK_S = 1.0
-_CALL_S = 3.0
-"""Seconds after which a validation's running call is recorded; doubled each time."""
+_CALL_S, _CALL_SHARE = 1.0, 0.01
+"""Seconds after which a running call is recorded, and share of the validation so far.
+
+That is the least time since the last record; the seconds are doubled each time."""
 _PAUSE_S, _PAUSE_SHARE = 30.0, 0.05
-"""Least time between two progress records: seconds, share of the validation so far."""
+"""Most time between two progress records: seconds, share of the validation so far.
+
+The larger of both. At the start the pause is as long as the validation was by then."""
 
 
 class ProgressPace:
@@ -28,6 +32,14 @@ class ProgressPace:
         self._call: PartCall | None = None
         self._since_s, self._due_s = -1.0, _CALL_S
 
+    def note(self, state: ValidationState) -> None:
+        """Note that the validation's progress has been written.
+
+        Args:
+            state: As it stands there.
+        """
+        self._noted_s = state.elapsed_s
+
     def is_due(self, state: ValidationState, now_s: float) -> bool:
         """True if a record of the validation's progress is to be written now.
 
@@ -38,19 +50,20 @@ class ProgressPace:
         if (state.call, state.since_s) != (self._call, self._since_s):
             self._call, self._since_s = state.call, state.since_s
             self._due_s = _CALL_S
-        pause_s = max(_PAUSE_S, _PAUSE_SHARE * state.elapsed_s)
-        lasts_s = now_s - state.since_s
-        is_due = lasts_s >= self._due_s
-        while self._due_s <= lasts_s:
-            self._due_s *= 2
-        if not is_due and state.elapsed_s - self._noted_s < pause_s:
-            return False
-        self._noted_s = state.elapsed_s
-        return True
+        past_s, lasts_s = state.elapsed_s - self._noted_s, now_s - state.since_s
+        if lasts_s >= self._due_s and past_s >= _CALL_SHARE * state.elapsed_s:
+            while self._due_s <= lasts_s:
+                self._due_s *= 2
+            return True
+        pause_s = min(max(self._noted_s, _LOOK_S), _PAUSE_S)
+        return past_s >= max(pause_s, _PAUSE_SHARE * state.elapsed_s)
 
 
 class ValidationProgress:
-    """Thread that records in the evidence file which part of a validation runs.
+    """Records in the evidence file which part of a validation runs.
+
+    At its start and when each metric first processes a batch, gathers or computes, at
+    once; else from a thread, now and then.
 
     Args:
         recording: The run.
@@ -75,25 +88,37 @@ class ValidationProgress:
         self._recording, self._iteration = recording, iteration
         self._read, self._clock, self._pace = read, clock, ProgressPace()
         self._count_batches, self._batches = count_batches, batches
+        self._source = source
+        self.note_first()
         look = partial(recording.guard.run, source, self._look)
         self._thread = PeriodicThread(PROGRESS_THREAD, look, _LOOK_S)
 
+    def note_first(self, _: PartCall | None = None) -> None:
+        """Record a validation's progress at once, in the thread that validates."""
+        self._recording.guard.run(self._source, self._note)
+
     def _look(self) -> float:
-        state, now_s = self._read(), self._clock()
-        if self._pace.is_due(state, now_s):
-            self._recording.write(
-                ValidationProgressRecord(
-                    iteration=self._iteration,
-                    elapsed_s=state.elapsed_s,
-                    batches=self._count_batches(),
-                    batches_in_all=self._batches,
-                    part=state.call.part,
-                    metric=state.call.metric,
-                    call_s=max(now_s - state.since_s, 0.0),
-                    parts_s=state.parts_s,
-                )
-            )
+        if self._pace.is_due(self._read(), self._clock()):
+            self._note()
         return _LOOK_S
+
+    def _note(self) -> None:
+        state = self._read()
+        self._pace.note(state)
+        self._recording.write(
+            ValidationProgressRecord(
+                iteration=self._iteration,
+                elapsed_s=state.elapsed_s,
+                batches=self._count_batches(),
+                batches_in_all=self._batches,
+                part=state.call.part,
+                metric=state.call.metric,
+                call_s=max(self._clock() - state.since_s, 0.0),
+                parts_s=state.parts_s,
+                metrics_s=state.sum_metrics('metric') or None,
+                process_s=state.sum_metrics('process') or None,
+            )
+        )
 
     def end(self) -> None:
         """Ask the thread that records progress to end, without waiting for it."""

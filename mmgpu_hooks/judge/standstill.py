@@ -647,6 +647,14 @@ def is_lost(stuck: StuckRecord) -> bool:
 def describe_stuck(stuck: StuckRecord) -> list[str]:
     """Describe a standstill in sentences, with its calls, for log and `mmgpu why`."""
     found: list[str] = []
+    if stuck.idle_s is not None:
+        found.append(
+            phrase(
+                'it waits: in {idle_s:.0f} s neither this process nor its children '
+                'used a core',
+                stuck,
+            )
+        )
     if stuck.worker is not None:
         state = _STATES.get(stuck.state or '') or phrase('is in state {state}', stuck)
         found.append(

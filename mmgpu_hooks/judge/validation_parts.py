@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mmgpu_hooks.judge.recorded import RecordedRun
 from mmgpu_hooks.judge.standstill import phrase_validation_part
 from mmgpu_hooks.schema.recorded import (
+    VALIDATION_PART_NAMES,
     VALIDATION_PARTS,
     ValidationProgressRecord,
     ValidationRecord,
@@ -19,6 +20,8 @@ from mmgpu_hooks.schema.text import Text, phrase
 
 _MOST_S = 366 * 86400.0
 """Seconds that no real validation exceeds: longer ones are errors of the file."""
+_WORTH = 0.01
+"""Smallest share (0 to 1) of a validation's time at which one of its parts is named."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,41 @@ def find_costs(run: RecordedRun) -> ValidationCosts | None:
     return sum_costs(run.validations)
 
 
+def list_parts(costs: ValidationCosts) -> Iterator[Text]:
+    """List the notable parts of validations with their seconds, longest first."""
+    for part, spent_s in list_worth(costs.parts_s, costs.wall_s):
+        yield add_metrics(
+            costs,
+            part,
+            phrase(
+                '{part} {spent_s:sum}',
+                part=VALIDATION_PART_NAMES[part],
+                spent_s=spent_s,
+            ),
+        )
+
+
+def add_metrics(costs: ValidationCosts, part: str, said: Text) -> Text:
+    """Append to a text on a validation part the names of its slowest metrics."""
+    metrics_s = find_metrics(costs, part)
+    named = tuple(name for name, _ in list_worth(metrics_s, costs.wall_s))
+    return phrase('{part} ({metrics})', part=said, metrics=named) if named else said
+
+
+def find_metrics(costs: ValidationCosts, part: str) -> Mapping[str, float]:
+    """Return the seconds of each metric in one part of validation, by metric."""
+    return {'metric': costs.metrics_s, 'process': costs.process_s}.get(part, {})
+
+
+def list_worth(
+    spent_s: Mapping[str, float], wall_s: float
+) -> Iterator[tuple[str, float]]:
+    """List what took a notable share of a validation, longest first."""
+    for name, seconds in sorted(spent_s.items(), key=lambda spent: -spent[1]):
+        if seconds >= _WORTH * wall_s:
+            yield name, seconds
+
+
 def find_unfinished(evidence: RunEvidence) -> ValidationProgressRecord | None:
     """Find the last progress record of a validation that never ended.
 
@@ -103,19 +141,39 @@ def phrase_unfinished(record: ValidationProgressRecord) -> Text:
     """Phrase where an unfinished validation stood, as a clause.
 
     ``validation after iteration 7330: in compute_metrics of CocoMetric in validation
-    for 24 s (352 s in all; batch 5000 of 5000)``
+    for 24 s (352 s in all: forward 328 s, metric 24 s (CocoMetric); batch 5000 of
+    5000)``
     """
     where = phrase_validation_part(record.part, record.metric)
+    spent = phrase('{elapsed_s:sum} in all', record)
+    # of calls that are short, the one that runs says less than all of them together
+    parts = tuple(list_parts(_sum_unfinished(record)))
+    if parts:
+        spent = phrase('{elapsed_s:sum} in all: {parts}', record, parts=parts)
     if record.batches_in_all is None:
         return phrase(
             'validation after iteration {iteration}: {where} for {call_s:sum} and more '
-            '({elapsed_s:sum} in all; batch {batches:d})',
+            '({spent}; batch {batches:d})',
             record,
             where=where,
+            spent=spent,
         )
     return phrase(
         'validation after iteration {iteration}: {where} for {call_s:sum} and more '
-        '({elapsed_s:sum} in all; batch {batches:d} of {batches_in_all})',
+        '({spent}; batch {batches:d} of {batches_in_all})',
         record,
         where=where,
+        spent=spent,
+    )
+
+
+def _sum_unfinished(record: ValidationProgressRecord) -> ValidationCosts:
+    parts_s = {part: record.parts_s.get(part, 0.0) for part in VALIDATION_PARTS}
+    return ValidationCosts(
+        count=1,
+        wall_s=math.fsum(parts_s.values()),
+        parts_s={part: spent_s for part, spent_s in parts_s.items() if spent_s},
+        metrics_s=record.metrics_s or {},
+        process_s=record.process_s or {},
+        batches=record.batches,
     )

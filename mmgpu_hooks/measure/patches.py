@@ -22,7 +22,10 @@ REPLACED: Mapping[str, str] = {
         "Runner's, below `mmgpu run`: when the first one is being built; BaseDataset's "
         'while training starts: each data set'
     ),
-    'run': "the train loop's: the recording begins and ends with it",
+    'run': (
+        "the train loop's: the recording begins and ends with it; the val and test "
+        "loop's without a training: the timing ends with it"
+    ),
     'call_hook': "the Runner's: times each hook; while training starts, all of them",
     'save_checkpoint': (
         "the Runner's: times saves and takes them apart; once more during a validation"

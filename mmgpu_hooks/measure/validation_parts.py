@@ -39,8 +39,21 @@ class ValidationState(NamedTuple):
     """Clock time (s) at which the validation last began or ended a timed call."""
     elapsed_s: float
     """Seconds from the validation's start to this reading."""
-    parts_s: Mapping[str, float]
-    """Seconds of a validation so far by part, the running call included."""
+    calls_s: Mapping[PartCall, float]
+    """Seconds of a validation so far by timed call, the running call included."""
+
+    @property
+    def parts_s(self) -> dict[str, float]:
+        """Seconds of a validation so far by part, the running call included."""
+        return _sum_parts(self.calls_s)
+
+    def sum_metrics(self, part: str) -> dict[str, float]:
+        """Seconds of one part of a validation so far, by name of the metric."""
+        return _sum_metrics(self.calls_s, part)
+
+
+def _pass_over(_: PartCall) -> None:
+    pass
 
 
 class ValidationParts:
@@ -52,12 +65,16 @@ class ValidationParts:
         longest_s: Longest stretch of each call so far; it is kept up to date, and tells
             a watchdog what is usual.
         clock: Monotonic seconds.
+        on_first: Called when the first call of each metric's method begins.
     """
 
     def __init__(
-        self, longest_s: dict[PartCall, float], clock: Clock = monotonic_s
+        self,
+        longest_s: dict[PartCall, float],
+        clock: Clock = monotonic_s,
+        on_first: Callable[[PartCall], Any] = _pass_over,
     ) -> None:
-        self.longest_s = longest_s
+        self.longest_s, self.on_first = longest_s, on_first
         self._clock, self._thread = clock, threading.get_ident()
         self._seconds: dict[PartCall, float] = {}
         self._running: list[PartCall] = [REST]
@@ -95,9 +112,7 @@ class ValidationParts:
         now_s, since_s, call = self._clock(), self._since_s, self._running[-1]
         seconds = dict(self._seconds)
         seconds[call] = seconds.get(call, 0.0) + max(now_s - since_s, 0.0)
-        return ValidationState(
-            call, since_s, now_s - self._began_s, _sum_parts(seconds)
-        )
+        return ValidationState(call, since_s, now_s - self._began_s, seconds)
 
     def sum_up(self, wall_s: float) -> dict[str, float]:
         """Return an ended validation's seconds by part; the sum is its duration.
@@ -115,11 +130,15 @@ class ValidationParts:
 
         Calls that are of no metric are left out.
         """
-        return {
-            call.metric: seconds
-            for call, seconds in self._seconds.items()
-            if call.part == part and call.metric is not None
-        }
+        return _sum_metrics(self._seconds, part)
+
+
+def _sum_metrics(seconds: Mapping[PartCall, float], part: str) -> dict[str, float]:
+    return {
+        call.metric: spent_s
+        for call, spent_s in seconds.items()
+        if call.part == part and call.metric is not None
+    }
 
 
 def _sum_parts(seconds: Mapping[PartCall, float]) -> dict[str, float]:
@@ -149,10 +168,14 @@ class TimedCall:
         self, parts: ValidationParts, call: PartCall, function: Callable[..., Any]
     ) -> None:
         self._parts, self._call, self._function = parts, call, function
+        self._is_new = call.metric is not None
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         depth = self._parts.begin(self._call)
+        if self._is_new and depth is not None:
+            self._is_new = False
+            self._parts.on_first(self._call)
         try:
             return self._function(*args, **kwargs)
         finally:

@@ -30,6 +30,10 @@ USUAL_TIMES = 20
 """Multiple of a training part's usual duration after which an alarm is raised."""
 UNKNOWN_TIMES = 10
 """Multiple of ``stuck_after_s`` until an alarm, if the usual duration is unknown."""
+IDLE_TIMES = 2
+"""Multiple of a part's usual duration after which an alarm is raised if it is idle.
+
+It computes nothing for so long: a usual call may wait, too."""
 AGAIN_S = (0.0, 600.0, 3600.0, math.inf)
 """Delays in seconds, after a standstill's first alarm, at which alarms are raised.
 
@@ -94,6 +98,8 @@ class Watchdog:
         ask_others: Asked at each check from the least time on: True where this is late
             by what other ranks do, False where one of them works and knows its own
             patience, ``None`` where they say nothing.
+        read_idle_s: Asked at each check for how long nothing has used a core; 0 where
+            that is unknown, or proves nothing of what runs.
         stack_path: Gets the stacks of all threads when C code holds Python's lock for
             too long, so that this thread cannot run; gone when it never did.
         clock: Monotonic seconds.
@@ -105,6 +111,7 @@ class Watchdog:
     on_freed: Callable[[Running, float], Any]
     is_proven: Callable[[Running], bool] = lambda _: False
     ask_others: Callable[[Running, float], bool | None] = lambda *_: None
+    read_idle_s: Callable[[Running], float] = lambda _: 0.0
     stack_path: Path | None = None
     clock: Clock = monotonic_s
 
@@ -116,6 +123,8 @@ class Watchdog:
         self._pid, self._trainer = os.getpid(), threading.get_ident()
         self._running: Running | None = None
         self._stands_s, self._alarms = 0.0, 0
+        self.idle_s = 0.0
+        """Seconds without progress, up to now, in which nothing used a core."""
         self._proof: bool | None = None
         """Result of ``is_proven`` in the present standstill; ``None`` if not asked."""
         self._alarmed_s = 0.0
@@ -154,16 +163,19 @@ class Watchdog:
                 faulthandler.dump_traceback_later(after_s, file=self._stack_file)
         running = self.read()
         before, self._running = self._running, running
+        idle_s = self.read_idle_s(running)
         if before is None or running.beat != before.beat:
             if self._alarms and before is not None:
                 self.on_freed(before, self._stands_s)
             self._stands_s, self._alarms, self._proof = 0.0, 0, None
+            self.idle_s = 0.0
             return
         if passed_s > _MOST_GAP * self._period_s:
             return
         if any(_DEBUGGERS.search(call) for call in self.read_stack()):
             return
         self._stands_s += passed_s
+        self.idle_s = min(idle_s, self._stands_s)
         # what others do may change after the first alarm
         since_s = self._alarmed_s if self._alarms else self._patience_s(running)
         if self._stands_s >= since_s + AGAIN_S[self._alarms]:
@@ -179,6 +191,8 @@ class Watchdog:
             is_late = self.ask_others(running, self._stands_s)
         if is_late is not None:
             return self.stuck_after_s * (1 if is_late else UNKNOWN_TIMES)
+        if self.idle_s >= max(self.stuck_after_s, IDLE_TIMES * (running.usual_s or 0)):
+            return self._stands_s
         if running.usual_s is not None:
             return max(self.stuck_after_s, USUAL_TIMES * running.usual_s)
         if self._proof is None and self._stands_s >= self.stuck_after_s:

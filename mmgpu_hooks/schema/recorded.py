@@ -959,8 +959,10 @@ class ValidationProgressRecord(
 ):
     """Seconds and batches of a validation until now, written while it still runs.
 
-    It is written every 30 s, or every twentieth of a longer validation, and when one
-    call lasts for 3 s, 6 s, 12 s and so on.
+    It is written when the validation begins, when each metric processes its first
+    batch, gathers and computes, after 1, 2, 4, 8 and 16 s, then every 30 s or every
+    twentieth of a longer validation, and when one call lasts for 1 s, 2 s, 4 s and so
+    on.
     """
 
     iteration: Count
@@ -980,6 +982,10 @@ class ValidationProgressRecord(
     Nothing else has begun or ended in them."""
     parts_s: Mapping[str, Number]
     """Seconds by part from the validation's start to the writing of this record."""
+    metrics_s: Optional[Mapping[str, Number]] = None
+    """Seconds of them in ``compute_metrics``, by class name of metric."""
+    process_s: Optional[Mapping[str, Number]] = None
+    """Seconds of them in ``process`` of the metrics, by class of metric."""
 
 
 MemoryPhase = Literal['start', 'train', 'validation']
@@ -1084,6 +1090,11 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
     """Name, by class, of the validation's running metric, if one was running."""
     waited_s: Number
     """Seconds from the training's last progress to the writing of this record."""
+    idle_s: Optional[Number] = None
+    """Seconds before this record's writing in which nothing used a core.
+
+    Neither the training process nor its children, in a part of a validation that
+    computes; ``None`` where one did."""
     is_over: bool = False
     """True if training went on by itself after the standstill.
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from mmgpu_hooks.judge.card_memory import find_card_figures
 from mmgpu_hooks.judge.holders import find_shares
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.validation_parts import find_costs
+from mmgpu_hooks.judge.validation_parts import find_costs, list_parts
 from mmgpu_hooks.recommend.answer import Answer
 from mmgpu_hooks.recommend.job import Job
 from mmgpu_hooks.recommend.predicted import predict_asked
@@ -47,7 +47,7 @@ from mmgpu_hooks.show.recommendation import (
 )
 from mmgpu_hooks.show.start import list_start
 from mmgpu_hooks.show.tuning import list_tuned
-from mmgpu_hooks.show.validation import describe_validations, list_parts
+from mmgpu_hooks.show.validation import describe_validations
 from mmgpu_hooks.show.words import phrase_status
 
 _HOOKS_NAMED = 3

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from mmgpu_hooks.judge.validation_parts import ValidationCosts, sum_costs
+from mmgpu_hooks.judge.validation_parts import (
+    ValidationCosts,
+    add_metrics,
+    find_metrics,
+    list_parts,
+    list_worth,
+    sum_costs,
+)
 from mmgpu_hooks.schema.figures import format_pct, format_sum
 from mmgpu_hooks.schema.recorded import VALIDATION_PART_NAMES, ValidationRecord
 from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.show.document import BLANK, Section, Table
-
-_WORTH = 0.01
-"""Smallest share (0 to 1) of a validation's time at which one of its parts is named."""
 
 _VALIDATION = phrase('validation')
 
@@ -52,24 +56,10 @@ def summarize_validations(costs: ValidationCosts) -> Text:
     )
 
 
-def list_parts(costs: ValidationCosts) -> Iterator[Text]:
-    """Texts on the notable parts of validations with their seconds, longest first."""
-    for part, spent_s in _list_worth(costs.parts_s, costs.wall_s):
-        yield _add_metrics(
-            costs,
-            part,
-            phrase(
-                '{part} {spent_s:sum}',
-                part=VALIDATION_PART_NAMES[part],
-                spent_s=spent_s,
-            ),
-        )
-
-
 def list_shares(costs: ValidationCosts) -> Iterator[Text]:
     """Texts on the notable parts of validations with their share of the time."""
-    for part, spent_s in _list_worth(costs.parts_s, costs.wall_s):
-        yield _add_metrics(
+    for part, spent_s in list_worth(costs.parts_s, costs.wall_s):
+        yield add_metrics(
             costs,
             part,
             phrase(
@@ -80,26 +70,6 @@ def list_shares(costs: ValidationCosts) -> Iterator[Text]:
         )
 
 
-def _add_metrics(costs: ValidationCosts, part: str, said: Text) -> Text:
-    """Appends to a text on a validation part the names of its slowest metrics."""
-    metrics_s = _find_metrics(costs, part)
-    named = tuple(name for name, _ in _list_worth(metrics_s, costs.wall_s))
-    return phrase('{part} ({metrics})', part=said, metrics=named) if named else said
-
-
-def _find_metrics(costs: ValidationCosts, part: str) -> Mapping[str, float]:
-    """Seconds that each metric took in one part of validation, by metric."""
-    return {'metric': costs.metrics_s, 'process': costs.process_s}.get(part, {})
-
-
-def _list_worth(
-    spent_s: Mapping[str, float], wall_s: float
-) -> Iterator[tuple[str, float]]:
-    for name, seconds in sorted(spent_s.items(), key=lambda spent: -spent[1]):
-        if seconds >= _WORTH * wall_s:
-            yield name, seconds
-
-
 def describe_validations(costs: ValidationCosts | None) -> list[Section]:
     """Section with a table of validation's parts; none if the parts are unknown."""
     if costs is None:
@@ -108,7 +78,7 @@ def describe_validations(costs: ValidationCosts | None) -> list[Section]:
     for part, seconds in sorted(costs.parts_s.items(), key=lambda part: -part[1]):
         named = ', '.join(
             f'{name} {format_sum(spent_s / count)}'
-            for name, spent_s in _find_metrics(costs, part).items()
+            for name, spent_s in find_metrics(costs, part).items()
         )
         share = format_pct(100 * seconds / costs.wall_s)
         each = format_sum(seconds / count)

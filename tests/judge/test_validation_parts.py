@@ -65,6 +65,7 @@ def stop_in(**fields: Any) -> RunEvidence:
         metric='CocoMetric',
         call_s=24.0,
         parts_s={'metric': 24.0, 'forward': 328.0},
+        metrics_s={'CocoMetric': 24.0},
     )
     evidence = replace(make_evidence(), end=None)
     progress = (replace(record, elapsed_s=30.0), replace(record, **fields))
@@ -77,8 +78,19 @@ def test_why_names_part_and_metric(is_alive):
     proof = judge_end([], ranks).proof[-1].text
     assert proof == (
         'validation after iteration 160: in compute_metrics of CocoMetric in '
-        'validation for 24.0 s and more (352.0 s in all; batch 5000 of 5000)'
+        'validation for 24.0 s and more (352.0 s in all: forward 328.0 s, metric 24.0 '
+        's (CocoMetric); batch 5000 of 5000)'
     )
+
+
+def test_a_validation_that_has_just_begun_has_no_parts():
+    fresh = stop_in(part='rest', metric=None, parts_s={'rest': 0.0}, elapsed_s=0.0)
+    (said,) = (
+        each.text
+        for each in judge_end([], [Rank(fresh, HostNow(is_alive=False))]).proof
+        if each.text.startswith('validation after')
+    )
+    assert said.endswith('(0.0 ms in all; batch 5000 of 5000)')
 
 
 @pytest.mark.parametrize(

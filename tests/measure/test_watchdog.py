@@ -81,6 +81,30 @@ def test_the_patience_follows_what_is_usual_or_proven(usual_s, is_proven, patien
     assert len(asked) == (usual_s is None)
 
 
+@pytest.mark.parametrize(
+    ('usual_s', 'busy_s', 'patience_s'),
+    [
+        (None, 0, 60),
+        (None, 100, 160),
+        (None, 1000, 600),
+        (0.1, 0, 60),
+        (10.0, 0, 60),
+        (50.0, 0, 100),
+        (300.0, 700, 1300),
+    ],
+)
+def test_what_uses_no_core_needs_less_patience(usual_s, busy_s, patience_s):
+    training = Training()
+    training.running = STEP._replace(usual_s=usual_s)
+    training.watchdog.read_idle_s = lambda _: max(training.now_s - busy_s, 0.0)
+    training.pass_s(patience_s - 2)
+    assert training.alarms == []
+    training.pass_s(4)
+    assert training.alarms == [pytest.approx(patience_s, abs=1)]
+    training.pass_s(700)
+    assert len(training.alarms) == 2
+
+
 def test_time_in_which_it_did_not_run_itself_does_not_count():
     training = Training()
     training.pass_s(30)

@@ -1,4 +1,4 @@
-"""A training whose first validation stands still in its metric, until it is killed."""
+"""A training whose first validation is killed in its metric, after short calls."""
 
 from __future__ import annotations
 
@@ -7,29 +7,47 @@ import time
 from pathlib import Path
 from typing import Any
 
-from training.toy import ToyMetric, build_runner, validation
+from training.toy import ToyDataset, ToyMetric, build_runner, validation
+
+BATCHES, SHORT_S = 20, 0.1
+MARKER = 'stands'
+"""File in the run's folder that says that the call to be killed in has begun."""
 
 
 class StandsFor(ToyMetric):
-    """Stands still in one of its methods.
+    """Takes its time for each batch, and stands still in one of its methods.
 
     Args:
-        method: Its name.
+        folder: Of the run.
+        method: The method's name; ``short process`` goes on.
     """
 
-    def __init__(self, method: str) -> None:
+    def __init__(self, folder: str, method: str) -> None:
         super().__init__()
-        self._method = method
+        self._marker, self._method = Path(folder, MARKER), method
+
+    def _stand(self, method: str) -> None:
+        if method == self._method:
+            self._marker.touch()
+            time.sleep(600)
 
     def process(self, data_batch: Any, data_samples: Any) -> None:
-        time.sleep(600 * (self._method == 'process'))
+        if self._method == 'short process':
+            self._marker.touch()
+        if len(self.results) == BATCHES - 1:
+            self._stand('process')
+        time.sleep(SHORT_S)
         super().process(data_batch, data_samples)
 
     def compute_metrics(self, results: list[Any]) -> dict[str, float]:
-        time.sleep(600 * (self._method == 'compute_metrics'))
+        self._stand('compute_metrics')
         return {'score': 1.0}
 
 
 if __name__ == '__main__':
-    evaluator = {'val_evaluator': {'type': StandsFor, 'method': sys.argv[2]}}
-    build_runner(Path(sys.argv[1]), **{**validation(0.0), **evaluator}).train()
+    folder, method = sys.argv[1:]
+    arguments = validation(0.0)
+    batches = BATCHES * (30 if method == 'short process' else 1)
+    arguments['val_dataloader'].update(dataset=ToyDataset(batches), batch_size=1)
+    evaluator = {'type': StandsFor, 'folder': folder, 'method': method}
+    build_runner(Path(folder), **{**arguments, 'val_evaluator': evaluator}).train()

@@ -19,6 +19,7 @@ from mmengine.runner import ValLoop
 from torch.utils.data import DataLoader
 
 from training.detection import environ
+from training.standing_metric import MARKER
 from training.toy import (
     HOOK,
     ToyDataset,
@@ -26,7 +27,6 @@ from training.toy import (
     ToyModel,
     build_runner,
     evidence_of,
-    find_evidence,
     log_of,
     open_files,
     train,
@@ -138,6 +138,18 @@ class SavesBest(Hook):
         runner.save_checkpoint(runner.work_dir, 'best.pth')
 
 
+def expect_untouched(runner: Any, loop: Any) -> None:
+    """Expect that no method is replaced any more: nothing of ours is left."""
+    timed = {'val_step', 'test_step', 'process', 'evaluate', 'compute_metrics'}
+    evaluator = loop.evaluator
+    for owner in (runner.model, evaluator, *evaluator.metrics):
+        assert timed & vars(owner).keys() == set()
+    assert {'save_checkpoint', 'call_hook'} & vars(runner).keys() == set()
+    for each in (runner._train_loop, loop):
+        assert isinstance(each, dict) or 'run' not in vars(each)
+    assert '_get_iterator' not in vars(loop.dataloader)
+
+
 @pytest.mark.timing
 def test_a_validation_is_taken_apart(tmp_path, monkeypatch):
     monkeypatch.setattr(ToyModel, 'val_step', predict_slowly, raising=False)
@@ -163,17 +175,12 @@ def test_a_validation_is_taken_apart(tmp_path, monkeypatch):
         assert parts_s['data_wait'] == pytest.approx(BATCHES * 0.005, abs=0.03)
         assert parts_s['save'] == pytest.approx(save.wall_s, abs=0.01)
         assert parts_s['rest'] < 0.05
-    # nothing of ours is left
-    evaluator = runner.val_loop.evaluator
-    timed = {'val_step', 'process', 'evaluate', 'compute_metrics'}
-    for owner in (runner.model, evaluator, *evaluator.metrics):
-        assert timed & vars(owner).keys() == set()
-    assert 'save_checkpoint' not in vars(runner)
+    expect_untouched(runner, runner.val_loop)
     assert log_of(runner).count('GPUEfficiencyHook: validation took ') == 2
 
 
-@pytest.mark.parametrize('loop', ['test', 'val'])
-def test_a_loop_without_a_training_is_taken_apart(tmp_path, loop):
+def build_lone(work_dir: Path, loop: str, metric: type[ToyMetric]) -> Any:
+    """Build a Runner with a test or val loop of four batches."""
     more: dict[str, Any] = {
         f'{loop}_dataloader': {
             'dataset': ToyDataset(4, 0.01),
@@ -182,10 +189,16 @@ def test_a_loop_without_a_training_is_taken_apart(tmp_path, loop):
             'num_workers': 0,
         },
         f'{loop}_cfg': {},
-        f'{loop}_evaluator': {'type': Slow},
+        f'{loop}_evaluator': {'type': metric},
     }
-    runner = build_runner(tmp_path, **more)
+    return build_runner(work_dir, **more)
+
+
+@pytest.mark.parametrize('loop', ['test', 'val'])
+def test_a_loop_without_a_training_is_taken_apart(tmp_path, loop):
+    runner = build_lone(tmp_path, loop, Slow)
     getattr(runner, loop)()
+    expect_untouched(runner, getattr(runner, f'{loop}_loop'))
     name = {'val': 'validation'}.get(loop, loop)
     (said,) = re.findall(f'GPUEfficiencyHook: {name} took (.*)', log_of(runner))
     assert re.search(r'metric .* \(Slow\), process .* \(Slow\), data wait ', said)
@@ -193,22 +206,25 @@ def test_a_loop_without_a_training_is_taken_apart(tmp_path, loop):
 
 
 class StandsAt(ToyMetric):
-    """Stands still in one of its methods until an alarm has said so."""
+    """Stands still in the first call of one of its methods, or computes for as long."""
 
-    folder: ClassVar[Path]
     method: ClassVar[str]
+    seconds: ClassVar[float]
+    computes: ClassVar[bool] = False
 
     def _stand(self, method: str) -> None:
-        until = time.monotonic() + 30.0
-        while method == self.method and time.monotonic() < until:
-            path = find_evidence(self.folder)
-            if f'"validation_part":"{PARTS[method]}"' in path.read_text():
-                return
-            time.sleep(0.1)
+        if method != self.method:
+            return
+        until = time.monotonic() + self.seconds
+        while self.computes and time.monotonic() < until:
+            sum(range(10_000))
+        # one that polls for what never comes
+        while time.monotonic() < until:
+            time.sleep(0.05)
 
     def process(self, data_batch: Any, data_samples: Any) -> None:
         super().process(data_batch, data_samples)
-        if len(self.results) == 3:
+        if len(self.results) == 1:
             self._stand('process')
 
     def compute_metrics(self, results: list[Any]) -> dict[str, float]:
@@ -217,46 +233,63 @@ class StandsAt(ToyMetric):
 
 
 PARTS = {'process': 'process', 'compute_metrics': 'metric'}
+STUCK_AFTER_S = 1.5
+
+
+def stand(work_dir: Path, method: str, seconds: float, *, computes: bool) -> list[Any]:
+    """Stand still in a metric's first call; the standstills that were recorded."""
+    StandsAt.method, StandsAt.seconds, StandsAt.computes = method, seconds, computes
+    hook = {**HOOK, 'stuck_after_s': STUCK_AFTER_S, 'summary': False}
+    metric = {'type': StandsAt}
+    runner = validate(work_dir, 0, metric=metric, epochs=1, hook=hook)
+    assert ('neither this process nor its children' in log_of(runner)) != computes
+    return [each for each in evidence_of(work_dir).stuck if not each.is_over]
 
 
 @pytest.mark.parametrize('method', PARTS)
-def test_a_standstill_in_a_metric_is_named(tmp_path, monkeypatch, method):
-    # one that has not ended once has ten times the patience
-    monkeypatch.setattr('mmgpu_hooks.measure.watchdog.UNKNOWN_TIMES', 1)
-    StandsAt.folder, StandsAt.method = tmp_path, method
-    hook = {**HOOK, 'stuck_after_s': 0.5, 'summary': False}
-    validate(tmp_path, 0, metric={'type': StandsAt}, epochs=1, hook=hook)
-    stuck = [record for record in evidence_of(tmp_path).stuck if not record.is_over]
-    assert {(record.part, record.metric) for record in stuck} == {
-        ('validation', 'StandsAt')
-    }
-    assert stuck[0].validation_part == PARTS[method]
+def test_a_standstill_in_the_first_call_of_a_metric_is_named(tmp_path, method):
+    (stuck,) = stand(tmp_path, method, 4.0, computes=False)
+    assert (stuck.part, stuck.metric) == ('validation', 'StandsAt')
+    assert stuck.validation_part == PARTS[method]
+    # no ten times, as of a part of which nothing is known
+    assert STUCK_AFTER_S <= stuck.idle_s <= stuck.waited_s <= 2 * STUCK_AFTER_S
+
+
+def test_a_metric_that_computes_for_long_is_no_standstill(tmp_path):
+    assert stand(tmp_path, 'compute_metrics', 4.0, computes=True) == []
 
 
 @pytest.mark.parametrize(
-    ('method', 'words'),
+    ('method', 'after_s', 'words'),
     [
-        ('compute_metrics', 'in compute_metrics of StandsFor in validation for'),
-        pytest.param(
-            'process',
-            'in process of StandsFor in validation for',
-            marks=pytest.mark.slow,
+        (
+            'compute_metrics',
+            0.2,
+            r'in compute_metrics of StandsFor in validation for \d.* '
+            r'in all: process 2.* \(StandsFor\).*; batch 20 of 20\)',
         ),
+        (
+            'process',
+            2.5,
+            r'in process of StandsFor in validation for [12]\..*; batch 20 of 20\)',
+        ),
+        # no call lasts: what most of the time was spent on, and how far it had come
+        ('short process', 4.0, r'in all: process [1-9].* \(StandsFor\).* of 600\)'),
     ],
 )
-def test_why_names_where_a_validation_was_killed(tmp_path, ask, method, words):
+def test_why_names_where_a_validation_was_killed(tmp_path, ask, method, after_s, words):
     command = [sys.executable, '-m', 'training.standing_metric', str(tmp_path), method]
     log = (tmp_path / 'console.txt').open('w')
     with log, subprocess.Popen(command, env=environ(), stdout=log, stderr=log) as run:
         try:
-            until, evidence = time.monotonic() + 90, ''
-            while '"metric":"StandsFor"' not in evidence and time.monotonic() < until:
-                time.sleep(0.2)
-                for path in tmp_path.glob('*/vis_data/gpu_efficiency.jsonl'):
-                    evidence = path.read_text()
+            until = time.monotonic() + 90
+            while not (tmp_path / MARKER).exists() and time.monotonic() < until:
+                time.sleep(0.05)
+            time.sleep(after_s)
         finally:
             os.kill(run.pid, signal.SIGKILL)
-    assert any(words in proof['text'] for proof in ask('why', tmp_path)['proof'])
+    proof = [each['text'] for each in ask('why', tmp_path)['proof']]
+    assert any(re.search(words, text) for text in proof), proof
 
 
 class Keeps(ToyMetric):
@@ -296,11 +329,32 @@ class FailsAt(ToyMetric):
 
 
 def test_an_error_of_the_users_passes_through(tmp_path):
+    built: list[Any] = []
     with pytest.raises(ValueError, match='of the user'):
-        validate(tmp_path, 1, metric={'type': FailsAt})
+        validate(tmp_path, 1, metric={'type': FailsAt}, custom_hooks=[Sees(built)])
     evidence = evidence_of(tmp_path)
     assert evidence.validations == ()
     assert evidence.end is not None and evidence.end.status == 'failed'
+    (runner,) = built
+    expect_untouched(runner, runner.val_loop)
+
+
+class Sees(Hook):
+    """Keeps the Runner of a training that fails."""
+
+    def __init__(self, built: list[Any]) -> None:
+        self.built = built
+
+    def before_run(self, runner: Any) -> None:
+        self.built.append(runner)
+
+
+@pytest.mark.parametrize('loop', ['test', 'val'])
+def test_a_loop_without_a_training_that_fails_is_left_as_it_was(tmp_path, loop):
+    runner = build_lone(tmp_path, loop, FailsAt)
+    with pytest.raises(ValueError, match='of the user'):
+        getattr(runner, loop)()
+    expect_untouched(runner, getattr(runner, f'{loop}_loop'))
 
 
 class TwicePassing(ValLoop):
