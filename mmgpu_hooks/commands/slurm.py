@@ -6,10 +6,13 @@ and signals need no care. ``scancel``, a time limit and a preemption send it SIG
 which ends a command as Ctrl-C does. State and exit code come from ``scontrol``, which
 works without accounting.
 
-The batch script goes to the standard input of ``sbatch``. The job is named after the
-line, so the same line finds it again. Standard error is followed in its file; the
-answer goes to another one that each start writes anew, so that a requeue leaves no half
-answer.
+``sbatch`` takes a first word that is no option for the script to run. With ``--wrap``
+before the user's options it refuses such a word, so the job is that, and reads its
+script from a file: a word of a command line holds 128 KiB, and many folders are more.
+
+The job is named after the line, so the same line finds it again, also one whose number
+``sbatch`` did not print. Standard error is followed in its file; the answer goes to
+another one that each start writes anew, so that a requeue leaves no half answer.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from typing import NamedTuple
 
 from mmgpu_hooks.commands import exit_codes
 from mmgpu_hooks.commands.output import warner
+from mmgpu_hooks.config.files import write_atomic
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import phrase
 
@@ -61,6 +65,7 @@ _LAST_SIGNAL = 64
 _REFUSED = {
     'array': 'a',
     'chdir': 'D',
+    'clusters': 'M',
     'error': 'e',
     'job-name': 'J',
     'open-mode': '',
@@ -72,9 +77,24 @@ _REFUSED = {
 }
 """Options of sbatch (and short forms) that a user may not give: jobs could be lost."""
 
+_SAYING = {'help': 'h', 'usage': '', 'version': 'V'}
+"""Options of sbatch (and short forms) that print something, and submit no job."""
+
+_VALUELESS = 'HOQVWhksuv'
+"""Short options of sbatch that take no value: others may stand in the same word."""
+
+_BEFORE_VALUE = rf'-[{_VALUELESS}]*[^\W{_VALUELESS}]|--[^=]+'
+"""Pattern of options of sbatch whose value may be the next word."""
+
 _CPU_OPTIONS = ('-c', '--cpus-per-', '--exclusive')
 _CPU_VARIABLES = ('SBATCH_CPUS_PER_GPU', 'SBATCH_EXCLUSIVE')
 _KEPT_VARIABLES = ('SLURM_CONF', 'SLURM_JWT')
+_OTHERS_VARIABLES = ('SLURM_', 'SRUN_', 'SQUEUE_', 'SCANCEL_')
+"""Beginnings of variables: of a job that we may be in, or hide jobs from us."""
+_REFUSED_VARIABLES = ('SBATCH_ARRAY_INX', 'SBATCH_CLUSTERS', 'SBATCH_WAIT')
+
+_LAST = ('--nodes=1', '--ntasks=1')
+"""Options of sbatch behind the user's: settings are compared on one node."""
 
 
 def run_as_job(
@@ -118,10 +138,12 @@ def run_as_job(
                 )
             )
         else:
-            own = [*_list_cpus(options, count_cpus()), *options]
+            cpus = _list_cpus(options, count_cpus())
             folder.mkdir(parents=True, exist_ok=True)
-            script = render_script(command, words, folder)
-            job = _submit(job_name, own, script, folder)
+            script = folder / f'{job_name}.sh'
+            # paths need not be text
+            write_atomic(script, os.fsencode(render_script(command, words, folder)))
+            job = _submit(job_name, cpus, options, script, say)
             say(
                 phrase(
                     'submitted job {job}; what it prints is in {folder}/{job}.err',
@@ -136,7 +158,7 @@ def _expect_options(options: Sequence[str]) -> None:
     """Raises a `UserError` for words that are no options of sbatch, or refused."""
     for before, word in zip(('', *options), options):
         # sbatch would take the word for the script to run
-        is_value = re.fullmatch(r'-\w|--[^=]+', before) is not None
+        is_value = re.fullmatch(_BEFORE_VALUE, before) is not None
         if word in ('--', ':') or not (word.startswith('-') or is_value):
             raise UserError(
                 phrase(
@@ -146,17 +168,33 @@ def _expect_options(options: Sequence[str]) -> None:
                 )
             )
     for word in options:
-        typed = word.partition('=')[0]
-        for long, letter in _REFUSED.items():
-            is_long = len(typed) > 3 and f'--{long}'.startswith(typed)
-            if is_long or (letter and typed.startswith(f'-{letter}')):
-                raise UserError(
-                    phrase(
-                        '--slurm: expected options of a single job, found {word}: this '
-                        'command names the job and its files itself; leave it out.',
-                        word=word,
-                    )
+        if _is_one_of(_SAYING, word) or word.endswith('=help'):
+            raise UserError(
+                phrase(
+                    '--slurm: expected options of a job, found {word}, with which '
+                    'sbatch submits none; type "sbatch {word}" instead.',
+                    word=word,
                 )
+            )
+        if _is_one_of(_REFUSED, word):
+            raise UserError(
+                phrase(
+                    '--slurm: expected options of a single job on this cluster, found '
+                    '{word}: this command names the job and its files itself; leave it '
+                    'out.',
+                    word=word,
+                )
+            )
+
+
+def _is_one_of(named: Mapping[str, str], word: str) -> bool:
+    """True if a word is one of some options of sbatch, also shortened or clustered."""
+    typed = word.partition('=')[0]
+    return any(
+        (len(typed) > 3 and f'--{long}'.startswith(typed))
+        or (letter and re.match(f'-[{_VALUELESS}]*{letter}', typed))
+        for long, letter in named.items()
+    )
 
 
 def _list_cpus(options: Sequence[str], cpus: int | None) -> list[str]:
@@ -168,7 +206,7 @@ def _list_cpus(options: Sequence[str], cpus: int | None) -> list[str]:
 
 
 def render_script(command: Sequence[str], words: Sequence[str], folder: Path) -> str:
-    """Returns the text of a SLURM job's batch script. Pure.
+    """Returns the text of a SLURM job's script, for any shell. Pure.
 
     A start that a requeue cut short must leave no half answer before the whole one, so
     each start writes a new one. It must not forget what it has measured either:
@@ -185,7 +223,7 @@ def render_script(command: Sequence[str], words: Sequence[str], folder: Path) ->
         first = '[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] || fresh=--fresh\n'
     answer = f'{shlex.quote(str(folder))}/"$SLURM_JOB_ID".out'
     line = f'{shlex.join(command)} $fresh {shlex.join(others)}'
-    return f'#!/bin/bash\nfresh=\n{first}exec {line} > {answer}\n'
+    return f'fresh=\n{first}exec {line} > {answer}\n'
 
 
 def _find_job(job_name: str) -> str | None:
@@ -196,41 +234,98 @@ def _find_job(job_name: str) -> str | None:
     return found[0] if found else None
 
 
-def _submit(job_name: str, options: Sequence[str], script: str, folder: Path) -> str:
+def _submit(
+    job_name: str,
+    cpus: Sequence[str],
+    options: Sequence[str],
+    script: Path,
+    say: Callable[[str], None],
+) -> str:
     """Submits a SLURM job and returns the job's number.
 
     Raises:
         UserError: If SLURM does not take it.
     """
-    log = f'{str(folder).replace("%", "%%")}/%j.err'
-    # of an option that is given twice sbatch takes the last
+    log = f'{str(script.parent).replace("%", "%%")}/%j.err'
+    # before the user's options: the last of them may take the next word for its value
     ours = (
         '--parsable',
+        f'--wrap=. {shlex.quote(str(script))}',
         f'--job-name={job_name}',
         f'--output={log}',
         f'--error={log}',
         '--open-mode=append',
-        # settings are compared on one node
-        '--nodes=1',
-        '--ntasks=1',
+        # a site may have set SBATCH_EXPORT
+        '--export=ALL',
+        '--requeue',
     )
     try:
-        done = _call('sbatch', '--requeue', *options, *ours, text=script)
+        # of an option that is given twice sbatch takes the last
+        done = _call('sbatch', *ours, *cpus, *options, *_LAST)
+        job = done.stdout.partition(';')[0].strip()
+        if done.returncode or not job.isdigit():
+            # it may be there all the same, as after a time-out of the connection
+            job = _find_unread(job_name, done, options)
     except KeyboardInterrupt:
-        # it may have been taken
         _call('scancel', f'--user={os.getuid()}', f'--name={job_name}')
-        raise
-    answer = _expect_answer(done).split(';')[0].strip()
-    # sites say what a job costs, and the like
-    print(done.stderr, end='', file=sys.stderr, flush=True)
-    if not answer.isdigit():
-        raise UserError(
+        say(
             phrase(
-                'expected sbatch to print the number of a job, found {answer!r}.',
-                answer=answer,
+                'stopped while a job was submitted; where SLURM had taken it, it is '
+                'cancelled (scancel --name={job_name}).',
+                job_name=job_name,
             )
         )
-    return answer
+        raise
+    # sites say what a job costs, and the like
+    print(done.stderr, end='', file=sys.stderr, flush=True)
+    return job
+
+
+def _find_unread(
+    job_name: str, done: subprocess.CompletedProcess[str], options: Sequence[str]
+) -> str:
+    """Finds the number of a SLURM job that sbatch has submitted and not printed.
+
+    Raises:
+        UserError: If there is no such job, with the reason that sbatch gives.
+    """
+    reason = _last_line(done.stderr or done.stdout)
+    try:
+        job = _find_job(job_name)
+    except UserError as error:
+        raise UserError(
+            phrase(
+                'expected sbatch to submit a job, found "{reason}"; SLURM does not say '
+                'whether it has taken the job: the same command, typed again, follows '
+                'it then.',
+                reason=reason,
+            )
+        ) from error
+    if job is not None:
+        return job
+    if '--wrap' in reason:
+        raise UserError(
+            phrase(
+                '--slurm: expected options of sbatch alone, found {options!r}, of '
+                'which sbatch takes a word for the script to run; take that word out.',
+                options=shlex.join(options),
+            )
+        )
+    if _LAST[0] in done.stderr and options:
+        raise UserError(
+            phrase(
+                '--slurm: expected a value behind {option}, found none.',
+                option=options[-1],
+            )
+        )
+    if not (done.returncode and done.stderr):
+        reason = phrase(
+            'expected sbatch to print the number of a job, found {answer!r} and no job '
+            'of the name {job_name}.',
+            answer=_last_line(done.stdout),
+            job_name=job_name,
+        )
+    raise UserError(reason)
 
 
 def _follow(job: str, folder: Path, say: Callable[[str], None]) -> int:
@@ -403,7 +498,7 @@ class _Log:
                 print(text, end='', file=sys.stderr, flush=True)
 
 
-def _call(*words: str, text: str = '') -> subprocess.CompletedProcess[str]:
+def _call(*words: str) -> subprocess.CompletedProcess[str]:
     """Runs one of SLURM's commands; returns its exit code and output.
 
     Raises:
@@ -413,14 +508,15 @@ def _call(*words: str, text: str = '') -> subprocess.CompletedProcess[str]:
     environ = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(('SLURM_', 'SRUN_')) or name in _KEPT_VARIABLES
+        if name in _KEPT_VARIABLES
+        or not (name.startswith(_OTHERS_VARIABLES) or name in _REFUSED_VARIABLES)
     }
     # it imports what we can, a checkout's package too
     environ['PYTHONPATH'] = os.pathsep.join(filter(None, sys.path))
     try:
         return subprocess.run(
             words,
-            input=text,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors='replace',
@@ -447,8 +543,10 @@ def _expect_answer(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else phrase('SLURM says nothing')
+    lines = [line.strip() for line in text.splitlines()]
+    # the reason stands before "Try "sbatch --help" for more information"
+    said = [line for line in lines if line and not line.startswith('Try "')]
+    return said[-1] if said else phrase('SLURM says nothing')
 
 
 @contextlib.contextmanager
