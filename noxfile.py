@@ -243,7 +243,8 @@ def table(session: nox.Session) -> None:
             'Made by `make dist`. "Lowest" is the lowest version that `setup.py` '
             'allows and that has a wheel for that Python.\n'
             'The commands: `mmgpu --help`, `doctor`, `recommend` on two recorded runs, '
-            '`report`, `why --log`.',
+            '`report`, `why --log`; and the cores of '
+            f'{len(json.loads(STARTS.read_text()))} recorded starts under SLURM.',
             render_table(header, rows),
             f'- date: {datetime.date.today()}\n'
             f'- wheel: {path.name}, {path.stat().st_size / 1000:.0f} kB\n'

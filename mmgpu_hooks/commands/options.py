@@ -46,16 +46,20 @@ class Slurm(click.Option):
     Args:
         count_cpus: Takes the parsed arguments of the command; checks them, and returns
             the CPUs that the job needs, or ``None`` where that is unknown.
+        expect: Takes them, too, and checks what costs no time, before SLURM is asked
+            for an unfinished job.
     """
 
     def __init__(
         self,
         *args: Any,
         count_cpus: Callable[[Mapping[str, Any]], int | None],
+        expect: Callable[[Mapping[str, Any]], None],
         **more: Any,
     ) -> None:
         super().__init__(*args, **more)
         self.count_cpus = count_cpus
+        self.expect = expect
 
 
 class Command(click.Command):
@@ -79,6 +83,7 @@ class Command(click.Command):
         from mmgpu_hooks.commands.slurm import run_as_job
 
         (slurm,) = (option for option in self.params if isinstance(option, Slurm))
+        slurm.expect(ctx.params)
         words = drop_option(ctx.meta[TYPED_WORDS], slurm.opts[0])
         count_cpus = functools.partial(slurm.count_cpus, ctx.params)
         return run_as_job(ctx.info_name or '', words, options, count_cpus)
@@ -273,13 +278,17 @@ def _split_words(text: str) -> list[str]:
         ) from error
 
 
-def slurm(count_cpus: Callable[[Mapping[str, Any]], int | None]) -> Decorator[Any]:
+def slurm(
+    count_cpus: Callable[[Mapping[str, Any]], int | None],
+    expect: Callable[[Mapping[str, Any]], None] = lambda given: None,
+) -> Decorator[Any]:
     """Decorator that adds the option ``--slurm`` to a command."""
     return click.option(
         '--slurm',
         SLURM,
         cls=Slurm,
         count_cpus=count_cpus,
+        expect=expect,
         type=_split_words,
         metavar='OPTIONS',
         help="Run as one SLURM job with these options of sbatch, such as '-p gpu "

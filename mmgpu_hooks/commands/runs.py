@@ -86,8 +86,8 @@ def _check_verdict(text: str) -> str:
     return text
 
 
-def _count_cpus(given: Mapping[str, Any]) -> int | None:
-    """Number of CPUs to request for a SLURM job that judges runs (with ``--judge``)."""
+def _expect_judge(given: Mapping[str, Any]) -> None:
+    """Raises a `UserError` for arguments that are no work for a SLURM job."""
     if not given['judge'] or given['dask'] is not None:
         raise UserError(
             phrase(
@@ -95,8 +95,31 @@ def _count_cpus(given: Mapping[str, Any]) -> int | None:
                 '--slurm out.'
             )
         )
+
+
+def _count_cpus(given: Mapping[str, Any]) -> int | None:
+    """Number of CPUs to request for a SLURM job that judges runs."""
+    _expect_places(given['work_dirs'], given['page'])
     jobs: int | None = given['jobs']
     return jobs
+
+
+def _expect_places(roots: Sequence[Path], page: Path | None) -> None:
+    """Raises a `UserError` if a folder is not there, or a page cannot be written."""
+    if page is not None:
+        # late: a listing does without numpy
+        from mmgpu_hooks.commands.pages import expect_page_place
+
+        expect_page_place(page)
+    for root in roots:
+        if not os.path.lexists(root):
+            raise UserError(
+                phrase(
+                    '{root}: expected a folder with runs, found nothing there; check '
+                    'the path (MMDetection writes to work_dirs/<config name>).',
+                    root=root,
+                )
+            )
 
 
 @options.command('runs', '0 done')
@@ -147,7 +170,7 @@ def _count_cpus(given: Mapping[str, Any]) -> int | None:
     help='Judge on a Dask cluster in place of processes here: the address of its '
     'scheduler, such as tcp://scheduler:8786.',
 )
-@options.slurm(_count_cpus)
+@options.slurm(_count_cpus, _expect_judge)
 @click.option(
     '--page',
     type=options.PATH,
@@ -174,11 +197,7 @@ def runs(
     WORK_DIR is any folder above runs with GPUEfficiencyHook. A run's verdict is read
     from its evidence, which the hook leaves there at the end and once an hour.
     """
-    if page is not None:
-        # late: a listing does without numpy
-        from mmgpu_hooks.commands.pages import expect_page_place
-
-        expect_page_place(page)
+    _expect_places(work_dirs, page)
     if not judge and (jobs is not None or dask is not None):
         raise UserError(
             phrase('expected --judge beside --jobs and --dask, found it missing.')
@@ -257,17 +276,8 @@ def read_rows(
     """Reads one table row for each run found below some folders.
 
     Raises:
-        UserError: If a folder is not there, or none has a run.
+        UserError: If none has a run.
     """
-    for root in roots:
-        if not os.path.lexists(root):
-            raise UserError(
-                phrase(
-                    '{root}: expected a folder with runs, found nothing there; check '
-                    'the path (MMDetection writes to work_dirs/<config name>).',
-                    root=root,
-                )
-            )
     tree = RunTree(roots)
     files = list(_report_each(tree, on_progress))
     rows: list[RunRow] = []

@@ -26,7 +26,6 @@ from mmgpu_hooks.commands import runs as command
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.judge.verdict_names import VERDICTS
 from mmgpu_hooks.schema import run_tree
-from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.lines import encode_line
 from mmgpu_hooks.schema.recorded import RecommendedChange, VerdictRecord
 from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME
@@ -392,11 +391,19 @@ def test_a_second_training_of_one_runner_is_a_run_of_its_own(tmp_path, ask):
 
 def test_a_job_asks_for_the_processes_that_it_starts():
     count = command._count_cpus
-    assert count({'judge': True, 'dask': None, 'jobs': 32}) == 32
-    assert count({'judge': True, 'dask': None, 'jobs': None}) is None
-    for given in ({'judge': False, 'dask': None}, {'judge': True, 'dask': 'tcp://x'}):
-        with pytest.raises(UserError, match='--slurm: expected --judge'):
-            count({**given, 'jobs': None})
+    given = {'work_dirs': (), 'page': None}
+    assert count({**given, 'jobs': 32}) == 32
+    assert count({**given, 'jobs': None}) is None
+
+
+@pytest.mark.parametrize('words', [[], ['--judge', '--dask', 'tcp://x']])
+def test_what_is_no_work_for_a_job_is_said_before_slurm_is_asked(
+    words, tmp_path, monkeypatch, capsys
+):
+    # no SLURM is there
+    monkeypatch.setenv('PATH', str(tmp_path))
+    assert main(['runs', str(tmp_path), *words, '--slurm=-c2']) == 2
+    assert '--slurm: expected --judge' in capsys.readouterr().err
 
 
 class Fragile(ThreadPoolExecutor):

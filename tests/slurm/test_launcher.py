@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.cluster import Cluster
+from fakes.cluster import PATH, Cluster
 from fakes.prepared import make_starved
 from fakes.runs import write_run
 from mmgpu_hooks.commands.main import main
@@ -94,9 +95,11 @@ def follow(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Follower]
     write_config(tmp_path, step_s=0.01, length=400)
     started: list[Follower] = []
 
-    def start(line: str, options: str = '') -> Follower:
+    def start(
+        line: str, options: str = '', folder: Path = tmp_path, **environ: str
+    ) -> Follower:
         words = f'{line} --slurm={shlex.quote(options)}'
-        started.append(Follower(tmp_path, cluster.environ, words))
+        started.append(Follower(folder, {**cluster.environ, **environ}, words))
         return started[-1]
 
     yield start
@@ -109,6 +112,18 @@ def follow(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Follower]
     while cluster.run('squeue', '-h') or processes_of(tmp_path):
         assert time.monotonic() < until_s
         time.sleep(0.1)
+
+
+def kill_command(folder: Path, limit_s: float = 30) -> None:
+    """Kill the command in the job, which trains in this folder."""
+    until_s = time.monotonic() + limit_s
+    while not (trials := processes_of(folder)):
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
+    # its loader workers have the same words, and later numbers
+    command = trials[0].parent()
+    assert command is not None
+    command.kill()
 
 
 def count_jobs(cluster: Cluster) -> int:
@@ -140,9 +155,20 @@ def test_without_slurm_it_says_so(tmp_path, monkeypatch, capsys):
         ('-W', 'found -W'),
         ('-c2 -Q', 'found -Q'),
         ('--chdir=/tmp', 'found --chdir=/tmp'),
+        # it could not be followed there
+        ('-M other', 'found -M'),
+        # behind one that takes no value
+        ('-Ha0-3', 'found -Ha0-3'),
+        ('-sW', 'found -sW'),
+        # sbatch prints all of its help, and submits nothing
+        ('--help', 'type "sbatch --help"'),
+        ('--usage', 'type "sbatch --usage"'),
+        ('-p debug -V', 'type "sbatch -V"'),
+        ('--hint=help', 'type "sbatch --hint=help"'),
         # sbatch would run these in the place of the command
         ('-p debug hello.sh', "found 'hello.sh'"),
         ('-c2 hello.sh', "found 'hello.sh'"),
+        ('-H hello.sh', "found 'hello.sh'"),
         ('--time=1:00:00 hello.sh', "found 'hello.sh'"),
         ('-c2 -- hello.sh', "found '--'"),
         ('-c1 : -c1', "found ':'"),
@@ -176,19 +202,20 @@ def run_script(words: list[str], folder: Path, **environ: str) -> str:
     """What the batch script runs, with a program that prints its arguments."""
     script = render_script(['printf', '%s,', 'sweep'], words, folder)
     environ = {**os.environ, 'SLURM_JOB_ID': '7', **environ}
-    subprocess.run(['bash'], input=script, text=True, env=environ, check=True)
+    subprocess.run(['sh'], input=script, text=True, env=environ, check=True)
     return (folder / '7.out').read_text()
 
 
 def test_the_script_keeps_words_apart_and_is_fresh_once(tmp_path):
     folder = tmp_path / 'a b'
     folder.mkdir()
-    words = ["it's.py", '--fresh', '--set', 'a=$HOME']
+    words = ["it's.py", '--fresh', '--set', 'a=$HOME\n#SBATCH -a0-9', 'b="`id`"']
     said = run_script(words, folder)
-    assert said == "sweep,--fresh,it's.py,--set,a=$HOME,"
+    rest = 'it\'s.py,--set,a=$HOME\n#SBATCH -a0-9,b="`id`",'
+    assert said == f'sweep,--fresh,{rest}'
     # shorter than before: a half answer does not stay
     said = run_script(words, folder, SLURM_RESTART_COUNT='1')
-    assert said == "sweep,it's.py,--set,a=$HOME,"
+    assert said == f'sweep,{rest}'
 
 
 @pytest.mark.parametrize(
@@ -226,6 +253,152 @@ def test_what_is_wrong_is_said_before_a_job_waits(cluster, follow, tmp_path):
 
 
 @pytest.mark.slurm
+@pytest.mark.parametrize(
+    ('line', 'said'),
+    [
+        ('runs nowhere --judge', 'nowhere: expected a folder with runs, found nothing'),
+        ('runs . --judge --page toy.py', 'found another file at toy.py'),
+    ],
+)
+def test_runs_checks_its_places_before_a_job_waits(cluster, follow, line, said):
+    follower = follow(line, '-H')
+    assert follower.end() == 2
+    assert (follower.err.count('\n'), said in follower.err) == (1, True)
+    assert count_jobs(cluster) == 0
+
+
+@pytest.fixture
+def submit(cluster, tmp_path, monkeypatch, capsys) -> Callable[[str], str]:
+    """Types a command that SLURM does not take; the sentence that it prints."""
+    write_config(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for name in ('PATH', 'SLURM_CONF'):
+        monkeypatch.setenv(name, cluster.environ[name])
+
+    def type_options(options: str) -> str:
+        assert main(['sweep', 'toy.py', f'--slurm={options}']) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count('\n')) == ('', 1)
+        assert count_jobs(cluster) == 0
+        return err.removeprefix('mmgpu sweep: ')
+
+    return type_options
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize(
+    'options',
+    ['--exclusive hello.sh', '--requeue hello.sh', '-c2 --overcommit hello.sh'],
+)
+def test_a_word_behind_an_option_without_value_is_no_script(options, submit, tmp_path):
+    (tmp_path / 'hello.sh').write_text('#!/bin/sh\ntouch started\n')
+    said = f"--slurm: expected options of sbatch alone, found '{options}', of which"
+    assert submit(options).startswith(said)
+    assert not (tmp_path / 'started').exists()
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize(
+    ('options', 'said'),
+    [
+        ('-c', '--slurm: expected a value behind -c, found none.\n'),
+        ('-c2 -p', '--slurm: expected a value behind -p, found none.\n'),
+        ('--partition', '--slurm: expected a value behind --partition, found none.\n'),
+        ('--nonsense', "sbatch: unrecognized option '--nonsense'.\n"),
+    ],
+)
+def test_what_sbatch_refuses_is_said_with_its_reason(options, said, submit):
+    assert submit(options) == said
+
+
+def wrap_sbatch(folder: Path, after: str) -> dict[str, str]:
+    """Puts an sbatch of a site's own first on ``PATH``, which tells no job's number."""
+    real = shutil.which('sbatch', path=PATH)
+    wrapper = folder / 'bin' / 'sbatch'
+    wrapper.parent.mkdir()
+    wrapper.write_text(f'#!/bin/sh\n{real} "$@" > /dev/null\n{after}\n')
+    wrapper.chmod(0o755)
+    return {'PATH': f'{wrapper.parent}{os.pathsep}{PATH}'}
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize(
+    'after',
+    [
+        'echo You have 3 hours left.; echo 17 more jobs.',
+        'echo sbatch: error: Socket timed out on send/recv operation >&2; exit 1',
+    ],
+    ids=['other words', 'time-out'],
+)
+def test_a_job_whose_number_is_not_printed_is_followed(
+    after, cluster, follow, tmp_path
+):
+    follower = follow(SWEEP, '-H', **wrap_sbatch(tmp_path, after))
+    follower.wait_for('PENDING (JobHeldUser)')
+    assert cluster.run('squeue', '-h', '-o', '%A') == follower.job
+    follower.process.send_signal(signal.SIGINT)
+    assert follower.end() == 130
+    assert count_jobs(cluster) == 0
+
+
+@pytest.mark.slurm
+def test_where_sbatch_prints_no_number_and_has_no_job_that_is_said(
+    cluster, follow, tmp_path
+):
+    wrapped = wrap_sbatch(tmp_path, 'scancel -u "$(id -u)"; echo You have 3 hours.')
+    follower = follow(SWEEP, '-H', **wrapped)
+    assert follower.end() == 2
+    said = "expected sbatch to print the number of a job, found 'You have 3 hours.' and"
+    assert said in follower.err
+    assert follower.err.count('\n') == 1
+
+
+@pytest.mark.slurm
+def test_ctrl_c_while_sbatch_works_leaves_no_job(cluster, follow, tmp_path):
+    follower = follow(SWEEP, '-H', **wrap_sbatch(tmp_path, 'touch taken; sleep 60'))
+    until_s = time.monotonic() + 60
+    while not (tmp_path / 'taken').exists():
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
+    assert count_jobs(cluster) == 1
+    follower.process.send_signal(signal.SIGINT)
+    assert follower.end() == 130
+    assert count_jobs(cluster) == 0
+    assert 'where SLURM had taken it, it is cancelled (scancel --name=' in follower.err
+
+
+@pytest.mark.slurm
+def test_the_job_is_one_with_all_of_the_environment_whatever_a_site_sets(
+    cluster, follow, tmp_path
+):
+    (tmp_path / 'none').mkdir()
+    set_by_site = {'SBATCH_EXPORT': 'NONE', 'SBATCH_ARRAY_INX': '0-1'}
+    hiding = {'SBATCH_WAIT': '1', 'SQUEUE_PARTITION': 'urgent'}
+    environ = {**set_by_site, **hiding, 'MMGPU_LANG': 'pseudo'}
+    line = 'runs none --judge'
+    first = follow(line, '--begin=now+3 -p debug', **environ)
+    first.wait_for('PENDING')
+    second = follow(line, '--begin=now+3 -p debug', **environ)
+    second.wait_for('following job')
+    assert count_jobs(cluster) == 1
+    assert (first.end(), second.end()) == (2, 2)
+    (said,) = (row for row in first.err.splitlines() if 'expected runs with' in row)
+    # by the job, in the language of the environment
+    assert '⟦' in said
+
+
+@pytest.mark.slurm
+def test_folders_and_files_may_have_any_name(follow, tmp_path):
+    folder = tmp_path / "it's %j, $HOME"
+    write_run(folder / 'my\nruns' / 'run', make_starved(tmp_path / 'toy.py'))
+    words = ['runs', 'my\nruns', '--judge', '--page', 'a `b`.html', '--format', 'json']
+    follower = follow(shlex.join(words), folder=folder)
+    assert follower.end() == 0, follower.err
+    assert len(json.loads(follower.out)['rows']) == 1
+    assert (folder / 'a `b`.html').exists()
+
+
+@pytest.mark.slurm
 def test_ctrl_c_ends_a_job_that_waits(cluster, follow):
     follower = follow(SWEEP, '-H')
     follower.wait_for('PENDING (JobHeldUser)')
@@ -254,6 +427,33 @@ def test_after_a_lost_connection_the_same_line_follows_the_same_job(cluster, fol
     cluster.run('scancel', job)
     assert again.end() == 130
     assert f'job {job} ended as CANCELLED' in again.err
+
+
+@pytest.mark.slow
+@pytest.mark.slurm
+@pytest.mark.parametrize(('how', 'code'), [('by itself', 0), ('killed', 137)])
+def test_a_running_job_whose_connection_is_lost_is_followed_to_its_end(
+    cluster, follow, tmp_path, how, code
+):
+    line = f'{SWEEP} 2 --format json'
+    lost = follow(line, '-c2')
+    store = lost.wait_for_trial()
+    job = lost.job
+    lost.process.send_signal(signal.SIGHUP)
+    assert lost.end() == -signal.SIGHUP
+    assert lost.out == ''
+    assert cluster.read_state(job) == 'RUNNING'
+    kept = json.loads(store.read_text())['trials'][0]
+    again = follow(line, '-c2')
+    again.wait_for(f'following job {job}')
+    again.wait_for(f'job {job}: RUNNING')
+    if how == 'killed':
+        kill_command(tmp_path)
+    assert again.end() == code, again.err
+    assert json.loads(store.read_text())['trials'][0] == kept
+    if how == 'by itself':
+        rows = json.loads(again.out)['rows']
+        assert [row['status'] for row in rows] == ['completed'] * 3
 
 
 @pytest.mark.slurm
@@ -296,11 +496,15 @@ def test_what_is_ended_prints_a_partial_table(cluster, follow, how):
 
 @pytest.mark.slow
 @pytest.mark.slurm
-def test_a_time_limit_leaves_a_partial_table(follow):
-    # -t 1 is the least, and SLURM looks seldom
-    follower = follow(SWEEP.replace('--seconds 1', '--seconds 400'), '-t 1 -c2')
+def test_a_time_limit_leaves_a_partial_table(follow, tmp_path):
+    # -t 1 is the least, SLURM may look a minute later, and each of these trains 9 s on
+    # any machine: 10 iterations of warm-up, and two intervals
+    write_config(tmp_path, step_s=0.3)
+    sizes = ' '.join(map(str, range(1, 21)))
+    line = SWEEP.replace('--num-workers 0 1', f'--num-workers 0 --batch-size {sizes}')
+    follower = follow(line, '-t 1 -c2')
     assert follower.end(200) == 130
-    assert 'of 2 settings were trained' in follower.out
+    assert 'of 20 settings were trained' in follower.out
     assert 'ended as TIMEOUT (TimeLimit)' in follower.err
 
 
@@ -336,11 +540,7 @@ def test_a_killed_job_is_no_success(follow, tmp_path):
     while not any(path.stat().st_size for path in events.glob(f'*/{EVENTS_NAME}')):
         assert time.monotonic() < until_s
         time.sleep(0.1)
-    # its loader workers have the same words, and later numbers
-    trial, *_ = processes_of(tmp_path)
-    command = trial.parent()
-    assert command is not None
-    command.kill()
+    kill_command(tmp_path)
     assert follower.end() == 137
     assert 'ended as FAILED' in follower.err
     assert 'the same command goes on' in follower.err

@@ -22,10 +22,15 @@ val_cfg = val_dataloader = val_evaluator = None
 visualizer = dict(type='Visualizer', vis_backends=[dict(type='LocalVisBackend')])
 """
 
-pytestmark = pytest.mark.slurm
+
+@pytest.mark.parametrize('language', ['en', 'zh_cn'])
+def test_its_page_has_all_of_the_template(language):
+    page = (ROOT / 'docs' / language / 'cluster.md').read_text(encoding='utf-8')
+    assert f'```bash\n{TEMPLATE.read_text()}```\n' in page
 
 
 @pytest.mark.slow
+@pytest.mark.slurm
 def test_the_template_trains_with_the_hook_on_all_its_cores(cluster, tmp_path, ask):
     # as in a clone of MMDetection
     (tmp_path / 'tools').mkdir()
@@ -43,9 +48,10 @@ def test_the_template_trains_with_the_hook_on_all_its_cores(cluster, tmp_path, a
     assert ask('recommend', tmp_path / 'run', '--dry-run')['status'] == 'completed'
 
 
+@pytest.mark.slurm
 def test_without_a_config_it_says_what_it_expects(cluster, tmp_path):
     where = (f'--chdir={tmp_path}', '-c1')
     job = cluster.run('sbatch', '--parsable', *where, TEMPLATE)
     assert cluster.wait_for(job, 'COMPLETED', 'FAILED') == 'FAILED'
     out = (tmp_path / f'slurm-{job}.out').read_text()
-    assert 'expected a config: sbatch configs/slurm/train.sbatch CONFIG' in out
+    assert 'expected a config: sbatch train.sbatch CONFIG' in out
