@@ -153,7 +153,7 @@ def main() -> int:
             print(f'{path}: {fault}', file=sys.stderr)
             code = 1
         with path.open('wb') as stream:
-            write_po(stream, catalog, width=88, no_location=True)
+            write_po(stream, catalog, width=88, no_location=True, ignore_obsolete=True)
         drop_empty_plurals(catalog)
         with path.with_suffix('.mo').open('wb') as stream:
             write_mo(stream, catalog)

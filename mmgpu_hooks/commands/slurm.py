@@ -83,12 +83,9 @@ _SAYING = {'help': 'h', 'usage': '', 'version': 'V'}
 _VALUELESS = 'HOQVWhksuv'
 """Short options of sbatch that take no value: others may stand in the same word."""
 
-<<<<<<< HEAD
-=======
 _BEFORE_VALUE = rf'-[{_VALUELESS}]*[^\W{_VALUELESS}]|--[^=]+'
 """Pattern of options of sbatch whose value may be the next word."""
 
->>>>>>> 48f388b91be9f98303b53d12ce87609b35ffee63
 _CPU_OPTIONS = ('-c', '--cpus-per-', '--exclusive')
 _CPU_VARIABLES = ('SBATCH_CPUS_PER_GPU', 'SBATCH_EXCLUSIVE')
 _KEPT_VARIABLES = ('SLURM_CONF', 'SLURM_JWT')
@@ -146,11 +143,7 @@ def run_as_job(
             script = folder / f'{job_name}.sh'
             # paths need not be text
             write_atomic(script, os.fsencode(render_script(command, words, folder)))
-<<<<<<< HEAD
-            job = _submit(job_name, [*cpus, *options], script, say)
-=======
             job = _submit(job_name, cpus, options, script, say)
->>>>>>> 48f388b91be9f98303b53d12ce87609b35ffee63
             say(
                 phrase(
                     'submitted job {job}; what it prints is in {folder}/{job}.err',
@@ -242,15 +235,11 @@ def _find_job(job_name: str) -> str | None:
 
 
 def _submit(
-<<<<<<< HEAD
-    job_name: str, options: Sequence[str], script: Path, say: Callable[[str], None]
-=======
     job_name: str,
     cpus: Sequence[str],
     options: Sequence[str],
     script: Path,
     say: Callable[[str], None],
->>>>>>> 48f388b91be9f98303b53d12ce87609b35ffee63
 ) -> str:
     """Submits a SLURM job and returns the job's number.
 
@@ -272,15 +261,11 @@ def _submit(
     )
     try:
         # of an option that is given twice sbatch takes the last
-<<<<<<< HEAD
-        done = _call('sbatch', *ours, *options, *_LAST)
-=======
         done = _call('sbatch', *ours, *cpus, *options, *_LAST)
         job = done.stdout.partition(';')[0].strip()
         if done.returncode or not job.isdigit():
             # it may be there all the same, as after a time-out of the connection
             job = _find_unread(job_name, done, options)
->>>>>>> 48f388b91be9f98303b53d12ce87609b35ffee63
     except KeyboardInterrupt:
         _call('scancel', f'--user={os.getuid()}', f'--name={job_name}')
         say(
@@ -291,13 +276,6 @@ def _submit(
             )
         )
         raise
-<<<<<<< HEAD
-    job = done.stdout.partition(';')[0].strip()
-    if done.returncode or not job.isdigit():
-        # it may have been taken all the same, as after a time-out of the connection
-        job = _find_unread(job_name, done, options)
-=======
->>>>>>> 48f388b91be9f98303b53d12ce87609b35ffee63
     # sites say what a job costs, and the like
     print(done.stderr, end='', file=sys.stderr, flush=True)
     return job
@@ -340,11 +318,7 @@ def _find_unread(
                 option=options[-1],
             )
         )
-<<<<<<< HEAD
-    if done.returncode == 0:
-=======
     if not (done.returncode and done.stderr):
->>>>>>> 48f388b91be9f98303b53d12ce87609b35ffee63
         reason = phrase(
             'expected sbatch to print the number of a job, found {answer!r} and no job '
             'of the name {job_name}.',
