@@ -267,14 +267,13 @@ def _submit(
             # it may be there all the same, as after a time-out of the connection
             job = _find_unread(job_name, done, options)
     except KeyboardInterrupt:
-        _call('scancel', f'--user={os.getuid()}', f'--name={job_name}')
         say(
             phrase(
-                'stopped while a job was submitted; where SLURM had taken it, it is '
-                'cancelled (scancel --name={job_name}).',
-                job_name=job_name,
+                'stopped while a job was submitted; where SLURM has taken it, it is '
+                'cancelled.'
             )
         )
+        _cancel(f'--name={job_name}', say)
         raise
     # sites say what a job costs, and the like
     print(done.stderr, end='', file=sys.stderr, flush=True)
@@ -343,7 +342,7 @@ def _follow(job: str, folder: Path, say: Callable[[str], None]) -> int:
                 raise
             is_cancelled = True
             say(phrase('cancelling job {job}; what it has measured is kept.', job=job))
-            _call('scancel', job)
+            _cancel(job, say)
             watch.hurry()
     log.show(is_whole=True)
     answer = folder / f'{job}.out'
@@ -379,6 +378,20 @@ def _follow(job: str, folder: Path, say: Callable[[str], None]) -> int:
             )
         )
     return ending.exit_code
+
+
+def _cancel(job: str, say: Callable[[str], None]) -> None:
+    """Cancels a SLURM job by its number or name; says so if SLURM does not do it."""
+    done = _call('scancel', f'--user={os.getuid()}', job)
+    if done.returncode:
+        say(
+            phrase(
+                'expected SLURM to cancel the job, found "{reason}"; type "scancel '
+                '{job}" later.',
+                reason=_last_line(done.stderr),
+                job=job,
+            )
+        )
 
 
 class JobEnding(NamedTuple):

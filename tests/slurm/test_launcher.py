@@ -311,6 +311,24 @@ def test_what_sbatch_refuses_is_said_with_its_reason(options, said, submit):
     assert submit(options) == said
 
 
+@pytest.mark.slurm
+def test_a_job_that_slurm_does_not_cancel_is_named(cluster, follow, tmp_path):
+    scancel = tmp_path / 'bin' / 'scancel'
+    scancel.parent.mkdir()
+    scancel.write_text(
+        '#!/bin/sh\necho Unable to contact slurm controller >&2; exit 1\n'
+    )
+    scancel.chmod(0o755)
+    follower = follow(SWEEP, '-H', PATH=f'{scancel.parent}{os.pathsep}{PATH}')
+    follower.wait_for('PENDING (JobHeldUser)')
+    follower.process.send_signal(signal.SIGINT)
+    follower.wait_for(f'type "scancel {follower.job}" later')
+    # a second one leaves it
+    follower.process.send_signal(signal.SIGINT)
+    assert follower.end() == 130
+    assert cluster.read_state(follower.job) == 'PENDING'
+
+
 def wrap_sbatch(folder: Path, after: str) -> dict[str, str]:
     """Puts an sbatch of a site's own first on ``PATH``, which tells no job's number."""
     real = shutil.which('sbatch', path=PATH)
@@ -354,6 +372,25 @@ def test_where_sbatch_prints_no_number_and_has_no_job_that_is_said(
 
 
 @pytest.mark.slurm
+def test_where_slurm_does_not_say_if_it_has_the_job_the_same_line_follows_it(
+    cluster, follow, tmp_path
+):
+    environ = wrap_sbatch(
+        tmp_path, f'touch {tmp_path}/taken; echo timed out >&2; exit 1'
+    )
+    squeue = tmp_path / 'bin' / 'squeue'
+    real = shutil.which('squeue', path=PATH)
+    squeue.write_text(f'#!/bin/sh\n[ ! -e {tmp_path}/taken ] && exec {real} "$@"\n')
+    squeue.chmod(0o755)
+    unsure = follow(SWEEP, '-H', **environ)
+    assert unsure.end() == 2
+    said = 'expected sbatch to submit a job, found "timed out"; SLURM does not say'
+    assert said in unsure.err
+    job = cluster.run('squeue', '-h', '-o', '%A')
+    follow(SWEEP, '-H').wait_for(f'following job {job}')
+
+
+@pytest.mark.slurm
 def test_ctrl_c_while_sbatch_works_leaves_no_job(cluster, follow, tmp_path):
     follower = follow(SWEEP, '-H', **wrap_sbatch(tmp_path, 'touch taken; sleep 60'))
     until_s = time.monotonic() + 60
@@ -364,7 +401,7 @@ def test_ctrl_c_while_sbatch_works_leaves_no_job(cluster, follow, tmp_path):
     follower.process.send_signal(signal.SIGINT)
     assert follower.end() == 130
     assert count_jobs(cluster) == 0
-    assert 'where SLURM had taken it, it is cancelled (scancel --name=' in follower.err
+    assert 'where SLURM has taken it, it is cancelled.' in follower.err
 
 
 @pytest.mark.slurm
