@@ -6,11 +6,14 @@ What gettext and Babel would pass over in silence is held here.
 from __future__ import annotations
 
 import ast
+import re
 import string
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from fakes.units import has_unit
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / 'mmgpu_hooks'
@@ -117,6 +120,32 @@ def test_the_law_finds(line, fault):
 )
 def test_the_law_passes(line):
     assert [*_find_faults(ast.parse(line))] == []
+
+
+_NUMERIC = re.compile(r'[+]?(?:\.\d+)?[dgfe%]|exact|sum|long|signed')
+"""Formats that a number alone can have."""
+
+
+def _find_unclear(tree: ast.AST) -> Iterator[str]:
+    """Fields of templates that are numbers, by their format, and name no unit."""
+    for call in _calls(tree):
+        template = call.args[0]
+        is_format = len(call.args) > 1 or call.keywords
+        if not is_format or not isinstance(template, ast.Constant):
+            continue
+        for _, name, spec, _ in string.Formatter().parse(template.value):
+            if name and spec and _NUMERIC.fullmatch(spec) and not has_unit(name):
+                yield f'line {call.lineno}: {name}'
+
+
+@pytest.mark.parametrize('name', SOURCES)
+def test_a_figure_names_its_unit(name):
+    assert [*_find_unclear(SOURCES[name])] == []
+
+
+def test_a_figure_without_a_unit_is_found():
+    tree = ast.parse("phrase('{left:.1f} of {whole_gib:.1f} GiB', left=1, whole_gib=2)")
+    assert [*_find_unclear(tree)] == ['line 1: left']
 
 
 def _is_sentence(node: ast.JoinedStr) -> bool:
