@@ -151,11 +151,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             _drop_output()
             return exit_codes.CLOSED_PIPE
         except click.UsageError as error:
-            # click puts it into a sentence of its own, as a string
-            vars(error)['message'] = say(error.message)
-            wrong = _end(' '.join(error.format_message().split()))
             see = phrase('See "{command} --help".', command=name)
-            sentence = say(sentences(wrong, see))
+            sentence = say(sentences(_phrase_usage(error), see))
         except UserError as error:
             sentence = _end(error.said)
         except OSError as error:
@@ -174,6 +171,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         with contextlib.suppress(OSError):
             print(f'{name}: {sentence}', file=sys.stderr, flush=True)
         return code
+
+
+def _phrase_usage(error: click.UsageError) -> str:
+    """Returns an error of click in the user's language, ended by a full stop."""
+    if isinstance(error, click.MissingParameter) and error.param is not None:
+        hint = error.param.get_error_hint(error.ctx)
+        if isinstance(error.param, click.Argument):
+            return phrase('Missing argument {parameter}.', parameter=hint)
+        return phrase('Missing option {parameter}.', parameter=hint)
+    # click puts it into a sentence of its own, as a string
+    vars(error)['message'] = say(error.message)
+    return _end(' '.join(error.format_message().split()))
 
 
 def _end(text: str) -> str:

@@ -17,6 +17,7 @@ from mmgpu_hooks.experiment.profile import (
     count_iterations,
     read_profile,
 )
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.tried import TrialSpec
 from mmgpu_hooks.show.document import to_json
 from mmgpu_hooks.show.experiments import describe_profile
@@ -62,7 +63,7 @@ def profile(
     turn = Turn('profile', spec, (trained,), time_limit_s=time_limit)
     outcome = trials.train(Plan([turn]))
     if outcome.is_interrupted:
-        warner('profile')('stopped.')
+        warner('profile')(phrase('stopped.'))
         return exit_codes.INTERRUPTED
     answer = read_profile(outcome.trials[0], iterations)
     print_answer(answer, form, describe_profile, lambda found: to_json(**vars(found)))

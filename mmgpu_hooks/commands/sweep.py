@@ -32,6 +32,7 @@ from mmgpu_hooks.show import experiments as show
 from mmgpu_hooks.show.document import to_json
 from mmgpu_hooks.show.page import render_sweep_page
 from mmgpu_hooks.show.text import short_path
+from mmgpu_hooks.show.words import say
 
 PAGE_NAME = 'sweep.html'
 """File name of the HTML page in the sweep's folder."""
@@ -132,7 +133,8 @@ def sweep(
     write_atomic(page, render_sweep_page(answer, config.name).encode())
     print_answer(answer, form, show.describe_sweep, render_json)
     if form == 'text':
-        print(f'\nPictures: {short_path(str(page))}')
+        shown = phrase('Pictures: {page}', page=short_path(str(page)))
+        print(f'\n{say(shown)}')
     return exit_codes.INTERRUPTED if answer.is_interrupted else exit_codes.OK
 
 

@@ -41,13 +41,23 @@ def expect_training(path: Path, config: FlatConfig) -> None:
     """Raises a `UserError` if a loaded config does not define a training."""
     keys = ('train_dataloader', 'train_cfg')
     missing = [key for key in keys if not config.get((key,))]
+    if len(missing) > 1:
+        raise UserError(
+            phrase(
+                '{path}: expected a config that trains, found no {first} and no '
+                '{second} in it; name the one that you train.',
+                path=path,
+                first=missing[0],
+                second=missing[1],
+            )
+        )
     if missing:
         raise UserError(
             phrase(
-                '{path}: expected a config that trains, found no {missing} in it; name '
-                'the one that you train.',
+                '{path}: expected a config that trains, found no {key} in it; name the '
+                'one that you train.',
                 path=path,
-                missing=' and no '.join(missing),
+                key=missing[0],
             )
         )
 

@@ -63,7 +63,8 @@ def find_refusal(
             continue
         error = _find_error_of_loader(after, loader)
         if error is not None and error != _find_error_of_loader(before, loader):
-            return _phrase(', '.join(changed), "PyTorch's DataLoader", error)
+            taker = phrase("PyTorch's DataLoader")
+            return _phrase(', '.join(changed), taker, error)
     return None
 
 

@@ -17,6 +17,7 @@ from mmgpu_hooks.config.loading import (
     list_differences,
 )
 from mmgpu_hooks.config.settings import OF_RUNNER
+from mmgpu_hooks.schema.text import phrase
 
 _MISSING = object()
 _LISTS = ('list', 'tuple')
@@ -41,14 +42,14 @@ _NOT_TRAINED: tuple[KeyPath, ...] = (
 
 Validation, tests, saves, and where it logs."""
 _WORK: dict[KeyPath, str] = {
-    ('model',): 'model',
-    ('data_preprocessor',): 'model',
-    ('train_dataloader', 'dataset'): 'data set',
-    ('train_dataloader', 'batch_size'): 'batch size',
-    ('train_dataloader', 'num_batch_per_epoch'): 'data set',
-    ('train_dataloader', 'sampler'): 'sampler',
-    ('train_dataloader', 'batch_sampler'): 'sampler',
-    ('train_dataloader', 'collate_fn'): 'pipeline',
+    ('model',): phrase('model'),
+    ('data_preprocessor',): phrase('model'),
+    ('train_dataloader', 'dataset'): phrase('data set'),
+    ('train_dataloader', 'batch_size'): phrase('batch size'),
+    ('train_dataloader', 'num_batch_per_epoch'): phrase('data set'),
+    ('train_dataloader', 'sampler'): phrase('sampler'),
+    ('train_dataloader', 'batch_sampler'): phrase('sampler'),
+    ('train_dataloader', 'collate_fn'): phrase('pipeline'),
 }
 """Names of settings that change an iteration's work, such as batch size, by key."""
 

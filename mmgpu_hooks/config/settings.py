@@ -366,7 +366,7 @@ def verify_changes(
 def _verify_known(held: Collection[KeyPath], path: KeyPath) -> None:
     owner, known = 'GPUEfficiencyHook', OF_OUR_HOOK
     if path[0] not in HOOK_ROOTS:
-        owner, known = "PyTorch's DataLoader", OF_LOADER
+        owner, known = phrase("PyTorch's DataLoader"), OF_LOADER
         # another class of loader has arguments of its own
         if path[0] not in LOADERS or (path[0], 'type') in held:
             return

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mmgpu_hooks.schema.errors import UserError
-from mmgpu_hooks.schema.text import Text, phrase
+from mmgpu_hooks.schema.text import Text, decode_text, phrase
 from mmgpu_hooks.schema.tried import Profile, Trial
 from mmgpu_hooks.show.words import phrase_status
 
@@ -76,7 +76,7 @@ class StepSummary:
     products_pct: float | None
     kernels: float | None
     bound: str | None
-    bound_reason: str | None
+    bound_reason: Text | None
     uncovered_s: float | None = None
     fills: float | None = None
     losses_pct: float | None = None
@@ -105,7 +105,11 @@ def read_profile(trial: Trial, iterations: int) -> Profile:
                 error=trial.error or phrase('the training was over'),
             )
         )
-    return msgspec.json.decode(path.read_bytes(), type=Profile)
+    return _decode(path)
+
+
+def _decode(path: Path) -> Profile:
+    return msgspec.json.decode(path.read_bytes(), type=Profile, dec_hook=decode_text)
 
 
 def find_profile(work_dir: Path) -> Profile | None:
@@ -117,7 +121,7 @@ def find_profile(work_dir: Path) -> Profile | None:
     try:
         if path.stat().st_size > MOST_PROFILE_BYTES:
             return None
-        return msgspec.json.decode(path.read_bytes(), type=Profile)
+        return _decode(path)
     except (OSError, msgspec.MsgspecError):
         return None
 

@@ -26,6 +26,7 @@ from mmgpu_hooks.optimize.optimizations import Optimizations
 from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.optimize.sent_batches import time_sending
 from mmgpu_hooks.optimize.turns import Turns
+from mmgpu_hooks.schema.text import encode_text
 from mmgpu_hooks.schema.tried import HOST_PARTS, HostPart, Profile
 
 _CALLS = ('forward', 'loss', 'loss_and_predict')
@@ -291,7 +292,7 @@ class ProfileHook(Hook):
             refused=self._refused,
         )
         path = self._folder / names.PROFILE_NAME
-        path.write_bytes(msgspec.json.encode(profile))
+        path.write_bytes(msgspec.json.encode(profile, enc_hook=encode_text))
 
 
 def _label(holder: Any, name: str, label: str) -> None:

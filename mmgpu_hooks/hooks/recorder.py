@@ -122,7 +122,7 @@ class Recorder(LoopListener):
             unknown=self._known,
         )
         if sources.gpu.is_used:
-            runner.logger.info(f'GPUEfficiencyHook: {UNPROVEN}')
+            runner.logger.info(say(UNPROVEN))
         if record is not None:
             self._memory_cgroup = record.memory_cgroup
             run('evidence', self._recording.open, record)

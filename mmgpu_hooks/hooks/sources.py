@@ -58,9 +58,9 @@ from mmgpu_hooks.schema.text import phrase
 
 MEMORY_THREAD = 'mmgpu-worker-memory'
 
-UNPROVEN = (
-    "what is read of a GPU has met NVIDIA's mock driver 550.163.01 and FakeGPU, and no "
-    'real card yet.'
+UNPROVEN = phrase(
+    "GPUEfficiencyHook: what is read of a GPU has met NVIDIA's mock driver 550.163.01 "
+    'and FakeGPU, and no real card yet.'
 )
 
 _LOCAL_WORLD = ('LOCAL_WORLD_SIZE', 'OMPI_COMM_WORLD_LOCAL_SIZE', 'MPI_LOCALNRANKS')

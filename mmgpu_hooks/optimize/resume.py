@@ -149,7 +149,7 @@ class SampledResume:
                 self._set_epoch(self._wrapper._epoch)
                 indices = iter(sampler)
                 if next(indices, None) is None:
-                    raise ValueError('the sampler has no batches') from None
+                    raise ValueError(phrase('the sampler has no batches')) from None
         return indices
 
     def _set_epoch(self, epoch: int) -> None:

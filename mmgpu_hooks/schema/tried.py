@@ -524,7 +524,7 @@ class Profile:
     """Number of CUDA kernels and copies per train step; ``None`` without CUDA."""
     bound: Optional[str]
     """Bottleneck of a train step on a GPU: kernel ``launches`` or the ``kernels``."""
-    bound_reason: Optional[str]
+    bound_reason: Optional[Text]
     """Reason why the bottleneck of a train step is unknown."""
     amp: Optional[str]
     """Data type that autocast computes in; ``None`` without mixed precision."""

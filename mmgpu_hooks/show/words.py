@@ -77,7 +77,8 @@ def make_wording(languages: list[str]) -> Wording:
     is_found = isinstance(catalog, gettext.GNUTranslations)
     if not is_found:
         return ENGLISH
-    return Wording(catalog, language=catalog.info()['language'].replace('_', '-'))
+    name = catalog.info().get('language', languages[0])
+    return Wording(catalog, language=name.replace('_', '-'))
 
 
 _wording: Wording | None = None

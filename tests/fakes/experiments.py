@@ -85,7 +85,7 @@ VERIFICATIONS = {
     'other work': replace(
         VERIFIED,
         after_config='b.py',
-        other_work=('model', 'data set', 'batch size'),
+        other_work=(phrase('model'), phrase('data set'), phrase('batch size')),
         untrained=('val_dataloader.num_workers', 'work_dir', 'a', 'b'),
         before={},
         after={f'model.head.{layer}': layer for layer in range(40)},

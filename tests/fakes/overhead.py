@@ -13,6 +13,7 @@ from mmgpu_hooks.schema.recorded import (
     StepOverhead,
 )
 from mmgpu_hooks.schema.run import RunEvidence
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.tried import HostPart, Profile
 
 COUNTED = StepOverhead(
@@ -61,7 +62,7 @@ def make_profile(**fields: Any) -> Profile:
         products_pct=None,
         kernels=None,
         bound=None,
-        bound_reason='on a CPU nothing is launched',
+        bound_reason=phrase('on a CPU nothing is launched'),
         amp=None,
         capability=None,
         flags={},

@@ -7,6 +7,7 @@ from typing import Any
 from fakes.replaced import replace
 from mmgpu_hooks.experiment.sweep_judge import choose_best
 from mmgpu_hooks.schema.judged import Estimate
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.tried import Sweep, SweepRow, SweepSetting
 
 MIB = 2**20
@@ -37,7 +38,7 @@ def make_sweep_row(
             'memory_peak_bytes': 800 * MIB,
             'cpu_cores': 1.5,
             'most_workers': 2,
-            'most_workers_reason': '2 usable cores',
+            'most_workers_reason': phrase('{cores:g} usable cores', cores=2),
         }
     return SweepRow(setting, **{**body, **fields})
 

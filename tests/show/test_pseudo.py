@@ -12,9 +12,11 @@ import pytest
 
 from fakes.experiments import DESCRIBED
 from fakes.overhead import make_host_bound, make_profile
+from fakes.pages import read_shown
 from fakes.replaced import replace
 from fakes.tuning import settings
 from fakes.validations import make_validation
+from fakes.wrong_inputs import WRONG, lay_out_wrong, split_words
 from golden.facts import CASES, SHARED_CONFIG, lay_out, list_cases
 from mmgpu_hooks.commands.main import COMMANDS, main
 from mmgpu_hooks.judge.run import Run
@@ -32,11 +34,31 @@ from mmgpu_hooks.show.words import MARKS
 
 _INNERMOST = re.compile(f'{MARKS[0]}[^{MARKS[0]}{MARKS[1]}]*{MARKS[1]}')
 _WORDS = re.compile(r"(?<![\w/.=-])[A-Za-z][a-z']+(?: [a-z']+)+(?![\w/=-]|\.\w)")
+_WORD = re.compile(r"(?<![\w/.=-])[A-Za-z][a-z']+(?![\w/.=-])")
+
+NAMES = {
+    # units, and values as Python writes them
+    *('ms', 'us', 'min', 'cpu', 'cuda', 'True', 'False'),
+    # packages, and the name of the command that wrote a page
+    *('mmengine', 'mmcv', 'mmdet', 'torch', 'python', 'platform', 'Linux'),
+    *('mmgpu', 'report', 'run'),
+    # transforms of the pipeline
+    *('Resize', 'Pad', 'Mosaic'),
+    # a comment of the config that is shown
+    *('as', 'it', 'was'),
+    # a reason in the evidence
+    *('training', 'runs', 'on', 'the'),
+}
+"""Single words that stand outside of brackets in what a golden run is answered."""
 
 QUOTED = re.compile(
     # click's own words, in its own catalog
     r'Usage:|Show this message and exit|Show the version and exit'
-    r'|No such option|Did you mean|Invalid value for'
+    r'|No such option|Invalid value for|is not one of|requires an argument'
+    r'|Got unexpected extra|No such command'
+    # what Python and the system say of a file, and YAPF of a name
+    r'|No such file or directory|was never closed|closing quotation'
+    r'|option should be'
     # commands as they are typed
     r'|python tools|tools/train|mmgpu \w+'
     # a reason in the evidence
@@ -61,6 +83,13 @@ def find_escapes(out: str) -> Iterator[str]:
             yield found
 
 
+def find_labels(out: str) -> Iterator[str]:
+    """Single English words, such as the head of a column, outside of brackets."""
+    for found in _WORD.findall(strip_marked(out)):
+        if found not in NAMES:
+            yield found
+
+
 @pytest.fixture
 def pseudo(monkeypatch):
     """Commands speak the pseudo-language."""
@@ -72,6 +101,9 @@ def test_words_outside_of_the_brackets_are_found():
     assert strip_marked(out) == '| and two words left'
     assert [*find_escapes(out)] == ['and two words left']
     assert [*find_escapes('⟦a b c⟧ num_workers=2, /tmp/a b')] == []
+    assert [*find_labels('⟦a b c⟧ Iteration 12 ms')] == ['Iteration']
+    shown = read_shown('<body><nav aria-label="Sections"><p>Skip</p></nav>')
+    assert [*find_labels(shown)] == ['Skip', 'Sections']
 
 
 @pytest.mark.parametrize('command', [None, *COMMANDS])
@@ -88,6 +120,7 @@ def test_an_answer_is_in_brackets(pseudo, capsys, tmp_path, case):
     main([*asked, '--config', str(SHARED_CONFIG)])
     answer = capsys.readouterr()
     assert [*find_escapes(answer.out), *find_escapes(answer.err)] == []
+    assert [*find_labels(answer.out)] == []
 
 
 @pytest.mark.parametrize('code', ['', 'MG101', 'oom_host', 'compute_bound'])
@@ -101,9 +134,7 @@ def test_the_page_is_in_brackets(pseudo, tmp_path, case):
     lay_out(CASES / case, tmp_path)
     page = tmp_path / 'page.html'
     assert main(['report', str(tmp_path / 'run'), '--output', str(page)]) == 0
-    body = page.read_text().partition('<main')[2].partition('</main>')[0]
-    shown = re.sub('<style.*?</style>|<[^>]*>', ' ', body, flags=re.DOTALL)
-    assert [*find_escapes(shown)] == []
+    assert [*find_labels(read_shown(page.read_text()))] == []
 
 
 @pytest.mark.parametrize(
@@ -140,6 +171,16 @@ def test_what_commands_answer_is_in_brackets(pseudo, capsys, tmp_path, words):
     main(words)
     answer = capsys.readouterr()
     assert answer.out or answer.err
+    assert [*find_escapes(answer.out), *find_escapes(answer.err)] == []
+
+
+@pytest.mark.parametrize('line', WRONG)
+def test_an_error_is_in_brackets(pseudo, capsys, tmp_path, monkeypatch, line):
+    monkeypatch.chdir(tmp_path)
+    lay_out_wrong(tmp_path)
+    main(split_words(line, tmp_path))
+    answer = capsys.readouterr()
+    assert answer.err or answer.out
     assert [*find_escapes(answer.out), *find_escapes(answer.err)] == []
 
 

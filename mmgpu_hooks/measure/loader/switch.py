@@ -30,6 +30,7 @@ from typing import Any, Callable
 from mmgpu_hooks.measure.loader.owed import read_state
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema.recorded import TunedSettings
+from mmgpu_hooks.schema.text import Text, phrase
 
 _PREFETCH = 2
 """PyTorch's default ``prefetch_factor``: batches that each worker loads ahead."""
@@ -90,33 +91,38 @@ class LoaderSwitch:
         """Present worker settings of the DataLoader."""
         self._old = self.settings
 
-    def find_obstacle(self) -> str | None:
+    def find_obstacle(self) -> Text | None:
         """Say why the DataLoader cannot get other workers; ``None`` if it can."""
         from torch.utils import data
 
         loader = self._loader
         if type(loader) is not data.DataLoader:
             name = type(loader).__name__
-            return f'batches come from a {name}, which is no plain DataLoader'
+            return phrase(
+                'batches come from a {kind}, which is no plain DataLoader', kind=name
+            )
         dataset = loader.dataset
         # since torch 1.11
         pipe: Any = getattr(data, 'MapDataPipe', data.IterableDataset)
         if isinstance(dataset, (data.IterableDataset, pipe)):
             kind = type(dataset).__name__
-            return f'its data set, a {kind}, deals samples out to its workers itself'
+            return phrase(
+                'its data set, a {kind}, deals samples out to its workers itself',
+                kind=kind,
+            )
         lacking = [name for name in _NEEDED if not hasattr(loader, name)]
         if lacking:
-            return f'this PyTorch has no DataLoader.{lacking[0]}'
+            return phrase('this PyTorch has no DataLoader.{name}', name=lacking[0])
         return None
 
-    def find_obstacle_to(self, new: TunedSettings) -> str | None:
+    def find_obstacle_to(self, new: TunedSettings) -> Text | None:
         """Return why the DataLoader cannot take given settings; ``None`` if it can."""
         timeout_s: Any = getattr(self._loader, 'timeout', 0)
         if not new.num_workers and timeout_s:
-            return 'its timeout needs workers'
+            return phrase('its timeout needs workers')
         return None
 
-    def find_obstacle_within(self, live: Any, new: TunedSettings) -> str | None:
+    def find_obstacle_within(self, live: Any, new: TunedSettings) -> Text | None:
         """Return why workers cannot be switched in mid-epoch; ``None`` if they can.
 
         Args:
@@ -126,51 +132,55 @@ class LoaderSwitch:
         from torch.utils.data import dataloader
 
         if live is None:
-            return 'no iterator of it is known that the loop uses'
+            return phrase('no iterator of it is known that the loop uses')
         single = getattr(dataloader, '_SingleProcessDataLoaderIter', None)
         several = getattr(dataloader, '_MultiProcessingDataLoaderIter', None)
         if type(live) not in (single, several):
-            return f'its iterator is a {type(live).__name__}'
+            return phrase('its iterator is a {kind}', kind=type(live).__name__)
         needed = [*_NEEDED_OF_ITERATOR]
         if type(live) is several:
             needed += _NEEDED_OF_WORKERS
         lacking = [name for name in needed if not hasattr(live, name)]
         if lacking:
-            return f"this PyTorch's iterators have no {lacking[0]}"
+            return phrase("this PyTorch's iterators have no {name}", name=lacking[0])
         if not getattr(live, '_in_order', True) or not self._is_in_order:
-            return 'in_order=False: its batches come in no order that could be kept'
+            return phrase(
+                'in_order=False: its batches come in no order that could be kept'
+            )
         relay = self._find_relay()
         if relay is not None and not relay.is_over:
-            return 'the last switch is not over yet'
+            return phrase('the last switch is not over yet')
         for worker in getattr(live, '_workers', ()):
             if not worker.is_alive() or read_state(worker.pid).state in _STOPPED:
-                return f'worker {worker.pid} stands still or has ended'
+                return phrase('worker {pid} stands still or has ended', pid=worker.pid)
         return self._find_sampler_obstacle() or self._find_start_obstacle(new)
 
     @property
     def _is_in_order(self) -> bool:
         return bool(getattr(self._loader, 'in_order', True))
 
-    def _find_sampler_obstacle(self) -> str | None:
+    def _find_sampler_obstacle(self) -> Text | None:
         sampler = self._loader._index_sampler
         inner = getattr(sampler, 'sampler', None)
         for part in (sampler, inner):
             package = type(part).__module__.partition('.')[0]
             if part is not None and package not in (*_KNOWN_SAMPLERS, 'builtins'):
-                return (
-                    f'its sampler, {type(part).__name__}, may depend on how far ahead '
-                    'it is asked'
+                return phrase(
+                    'its sampler, {kind}, may depend on how far ahead it is asked',
+                    kind=type(part).__name__,
                 )
         return None
 
-    def _find_start_obstacle(self, new: TunedSettings) -> str | None:
+    def _find_start_obstacle(self, new: TunedSettings) -> Text | None:
         if not new.num_workers:
             return None
         context = getattr(self._loader, 'multiprocessing_context', None)
         method = (context or multiprocessing).get_start_method()
         if method == 'fork':
             return None
-        return f'its workers are started by {method}, which takes seconds'
+        return phrase(
+            'its workers are started by {method}, which takes seconds', method=method
+        )
 
     def is_passed_on(self, iterator: Any) -> bool:
         """True if an old iterator is used up and only passes on a new one's batches."""
