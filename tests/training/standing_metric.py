@@ -1,4 +1,4 @@
-"""A training whose first validation stands still in its metric, until it is killed."""
+"""Program of a training whose first validation hangs in its metric."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from training.toy import ToyMetric, build_runner, validation
 
 
 class StandsFor(ToyMetric):
-    """Stands still in one of its methods.
+    """Metric that hangs in one of its methods.
 
     Args:
         method: Its name.

@@ -1,4 +1,4 @@
-"""Real ranks that wait for each other: which one is named, and who stays silent."""
+"""Tests real ranks that wait for each other: which is named, and which is silent."""
 
 from __future__ import annotations
 
