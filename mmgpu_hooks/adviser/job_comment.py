@@ -1,4 +1,4 @@
-"""Writes a verdict into the SLURM job's comment, which ``squeue -o %k`` shows."""
+"""Writes a run's verdict into the SLURM job's comment (shown by ``squeue -o %k``)."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class ReadRun:
 
 
 class FoundRun(NamedTuple):
-    """Newest run of a folder: its files, and the evidence of rank 0."""
+    """Replaces this process by a program (``exec``), which receives all signals."""
 
     files: RunFiles
     run: Run

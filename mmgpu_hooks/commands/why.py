@@ -360,7 +360,7 @@ def _read_log(file: BinaryIO, name: str) -> ConsoleLog:
 
 
 def _describe(answer: Why) -> list[Section]:
-    """Makes the sections of ``mmgpu why``: end of the run, proof, cause and cure."""
+    """Makes the sections of ``mmgpu why``: how the run ended, evidence, cause, cure."""
     proof = [
         Fact(
             phrase('line {line}', proof)
@@ -405,6 +405,6 @@ def _describe(answer: Why) -> list[Section]:
 
 
 def _cut(words: str) -> str:
-    """Cuts other programs' text to ``_MOST_LETTERS`` characters; own text is kept."""
+    """Cuts quoted text to ``_MOST_LETTERS`` characters; keeps the package's own."""
     is_ours = isinstance(words, Text) and words.template
     return words if is_ours else words[:_MOST_LETTERS]

@@ -103,7 +103,7 @@ def compare_configs(before: FlatConfig, after: FlatConfig) -> ConfigDifference:
 
 
 def _rank(path: KeyPath) -> tuple[bool, bool, int]:
-    """Returns the sort key of a config key: train loader first, model last."""
+    """Returns a sort key for config keys: train loader first, model last."""
     return path[0] == 'model', path[0] != 'train_dataloader', len(path)
 
 
@@ -177,7 +177,7 @@ def _phrase_all(config: FlatConfig, paths: list[KeyPath]) -> dict[str, SettingVa
 
 
 def _phrase(config: FlatConfig, path: KeyPath) -> SettingValue:
-    """Returns a config value for display: plain values unchanged, others as text."""
+    """Returns a config value for display: plain values as they are, others as text."""
     value = config[path]
     if isinstance(value, Container):
         return _phrase_container(config, path, value)

@@ -32,7 +32,7 @@ KeyPath = tuple[str, ...]
 """Type: keys from a config's top-level name down to a value; list indices as digits."""
 
 SettingValue = Union[bool, int, float, str, None]
-"""Type of the values that a setting in a config may be changed to."""
+"""Type of the values that a config setting may be changed to."""
 
 FlatConfig = dict[KeyPath, object]
 """Type: values of a loaded config, containers included, by key path."""
@@ -83,7 +83,7 @@ def expect_file(path: Path) -> None:
 
 
 def import_mmengine() -> None:
-    """Imports MMEngine's config module ahead of its use, as that takes seconds.
+    """Imports MMEngine's config module in advance, as the import takes seconds.
 
     Where it cannot be imported nothing is said: loading a config says why.
     """

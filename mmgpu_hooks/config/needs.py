@@ -18,7 +18,7 @@ Data of the test's loader and evaluator are read by a test alone."""
 
 
 class DataPlace(NamedTuple):
-    """Path of a file or folder that a data set reads, and how it is read."""
+    """File or folder that a data set reads, with the way it is read."""
 
     path: str
     is_remote: bool

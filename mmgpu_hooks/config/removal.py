@@ -25,7 +25,7 @@ from mmgpu_hooks.config.syntax import (
 )
 
 _MOST = 20
-"""Maximum number of statements to remove from a config's text for one hook."""
+"""Maximum number of config statements that are removed for one hook."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Environment variables that switch GPUEfficiencyHook on or off, and what they hold.
+"""Environment variables that switch GPUEfficiencyHook on or off, and their parsing.
 
 ``mmgpu run`` sets them, its children inherit them, and the hook reads them.
 """

@@ -19,7 +19,7 @@ Display = Union[ast.Call, ast.Dict]
 """Type: syntax node of a ``dict(...)``, an ``x.update(...)`` or a ``{...}``."""
 
 UNKNOWN = '?'
-"""Key that stands for a subscript other than a string or integer literal."""
+"""Placeholder for a subscript that is no string or integer literal."""
 
 _LINE = re.compile(r'[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+\Z')
 
@@ -100,7 +100,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def is_read_base(statement: ast.stmt) -> bool:
-    """Returns True if a statement is ``with read_base():``."""
+    """True if a statement is ``with read_base():``."""
     return isinstance(statement, ast.With) and (
         ast.unparse(statement.items[0].context_expr) == 'read_base()'
     )
@@ -126,7 +126,7 @@ def parse_string(node: ast.AST | None) -> str | None:
 
 
 def is_literal(node: ast.expr) -> bool:
-    """Returns True if an expression is a literal other than a dict or list."""
+    """True if an expression is a literal other than a dict or list."""
     try:
         value = ast.literal_eval(node)
     except (ValueError, SyntaxError, TypeError, RecursionError):
@@ -135,7 +135,7 @@ def is_literal(node: ast.expr) -> bool:
 
 
 def is_display(node: ast.AST | None) -> bool:
-    """Returns True if a syntax node is ``dict(...)`` or ``{...}``."""
+    """True if a syntax node is ``dict(...)`` or ``{...}``."""
     if isinstance(node, ast.Call):
         return parse_chain(node.func) == ('dict',)
     return isinstance(node, ast.Dict)
@@ -192,7 +192,7 @@ class SettingPlace:
     """Syntax node of the setting's value, or of the dict that lacks the setting."""
 
     rest: KeyPath = ()
-    """Keys from the dict that lacks the setting down to the setting."""
+    """Remaining keys from the dict without the setting down to the setting."""
 
     statement: Any = None
     """Syntax node of the statement in which the setting is, or can be added."""
@@ -265,7 +265,7 @@ def _parse_write(statement: ast.stmt) -> _Assignment:
 
 
 def _descend(place: SettingPlace) -> SettingPlace:
-    """Finds a setting's place inside nested dicts, by the keys that remain."""
+    """Finds a setting's place inside nested dicts by its remaining keys."""
     node, rest = place.node, place.rest
     if not rest:
         return place

@@ -20,7 +20,7 @@ _SAME_MEMORY = 0.02
 
 @dataclass(frozen=True)
 class Card:
-    """GPU of the host: index, UUID, free memory, use now, or why it is not picked."""
+    """GPU of this host: index, UUID, free memory, utilisation, or why it is unused."""
 
     index: int
     """Index of the GPU as in ``nvidia-smi``."""

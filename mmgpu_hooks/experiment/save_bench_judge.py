@@ -132,7 +132,7 @@ def _compare(row: SaveBenchRow, reference: SaveBenchRow | None) -> SaveBenchRow:
 
 
 def _is_by_chance(usual_walls_s: Sequence[float], walls_s: Sequence[float]) -> bool:
-    """True if the difference of two series of save times may be chance."""
+    """True if the difference of two series of save times may be due to chance."""
     return rank_sum_chance(usual_walls_s, walls_s) > thresholds.BENCH_CHANCE
 
 

@@ -26,9 +26,9 @@ END_SOURCE = 'end of training'
 """Name of the forecast of training's end in warnings and the evidence file."""
 
 PERIOD_S = 1800.0
-"""Seconds from one logged forecast of training's end to the next without validation."""
+"""Seconds between two logged forecasts of training's end without a validation."""
 SCALAR_S = 10.0
-"""Seconds from one update of the scalar ``hours_left`` to the next."""
+"""Seconds between two updates of the scalar ``hours_left``."""
 
 _ASKING_THREAD = 'mmgpu-job-end'
 

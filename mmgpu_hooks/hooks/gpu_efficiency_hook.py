@@ -353,7 +353,7 @@ class GPUEfficiencyHook(Hook):
         self.tuned_start = begin_tuned(runner, probe.loader, self._book_teardown)
 
     def _take_back(self, error: Exception) -> bool:
-        """Restore the config's loader settings if tuned ones cannot start workers."""
+        """Restore the config's loader settings if no workers start with tuned ones."""
         start = self.tuned_start
         return start is not None and start.switch.take_back(error)
 

@@ -73,7 +73,7 @@ def _inject_into(kind: Any, arguments: Mapping[str, Any], began_s: float) -> Non
 
 
 def _provide_hook(runner: Any, arguments: Mapping[str, Any]) -> Any:
-    """Add GPUEfficiencyHook to a Runner, or pass new arguments to its existing one.
+    """Add GPUEfficiencyHook to a Runner, or give an existing one its new arguments.
 
     Hooks are judged once they are built, so every spelling of a config counts.
 
@@ -135,7 +135,7 @@ def _watch_building(runner: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 class _Start:
-    """Times this process's start, from its begin to the first Runner's hooks.
+    """Times this process's start, from process creation to the first Runner's hooks.
 
     Meanwhile one of several ranks may stand still: DistributedDataParallel broadcasts
     the weights before any hook is built.
@@ -169,7 +169,7 @@ class _Start:
         self._patches.set(kind, '__init__', __init__)
 
     def take(self) -> dict[str, float] | None:
-        """Return the seconds of each part of startup until now; ``None`` if repeated.
+        """Return the seconds of each startup part so far; ``None`` in later calls.
 
         ``None`` in a forked child, and from the second call on.
         """

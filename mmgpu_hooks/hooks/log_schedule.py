@@ -15,11 +15,11 @@ MOST_ITERATIONS = 10_000
 """Longest log interval, in iterations, whose iteration times are kept one by one."""
 
 MOST_SKIPPED = 64
-"""Maximum number of iterations from one summing up of recorded times to the next."""
+"""Maximum number of iterations between two aggregations of recorded times."""
 
 
 class Due(NamedTuple):
-    """Decision on one iteration: does a log line follow it, does a log interval end."""
+    """Decision on one iteration: if it prints a log line, if it ends an interval."""
 
     is_logged: bool
     """True if LoggerHook prints a log line after the iteration."""
@@ -28,7 +28,7 @@ class Due(NamedTuple):
 
 
 class LogSchedule:
-    """Decides for a Runner after which iterations log lines and log intervals come.
+    """Decides after which iterations log lines are printed and log intervals end.
 
     Args:
         runner: The runner that trains.
@@ -54,7 +54,7 @@ class LogSchedule:
         self._batches = read_length(self._runner.train_dataloader)
 
     def cut_at(self, most: int | None) -> None:
-        """Set the longest log interval, in iterations, from now on.
+        """Limit the length of log intervals, in iterations, from now on.
 
         Args:
             most: Iterations at which one is cut; ``None`` is `MOST_ITERATIONS`.
@@ -62,7 +62,7 @@ class LogSchedule:
         self._most = MOST_ITERATIONS if most is None else most
 
     def is_due(self, batch_idx: int, iterations: int) -> Due:
-        """Return if a log line follows an iteration, and if its log interval ends.
+        """Return if an iteration prints a log line, and if it ends its log interval.
 
         Args:
             batch_idx: Of the iteration, in its epoch.

@@ -50,7 +50,7 @@ class RankWaits:
         self._has_answered = False
 
     def ask(self, record: StuckRecord, waited_s: float) -> bool | None:
-        """Return False while a rank that this rank waits for still works; else True.
+        """Return False while a rank that this rank waits for is working, else True.
 
         Args:
             record: Where this rank stands. One in no collective waits for nobody: it is

@@ -188,7 +188,7 @@ class Recorder(LoopListener):
         self._due_at = 0
 
     def _make_after_train_iter(self) -> Callable[..., None]:
-        """Make the function that replaces ``hook.after_train_iter`` while it records.
+        """Make the function that replaces ``after_train_iter`` of the recording hook.
 
         It is an attribute of the hook itself, so a subclass of the user's that has an
         ``after_train_iter`` of its own is recorded whether it calls ``super()`` or not.
@@ -251,7 +251,7 @@ class Recorder(LoopListener):
     def _record_interval(
         self, window: LedgerWindow, batch: Any = None, outputs: Any = None
     ) -> IntervalRecord | None:
-        """Write a log interval's record; pass it on to watchdog, forecast and tuner.
+        """Write a log interval's record, and pass it to watchdog, forecast and tuner.
 
         Returns:
             ``None`` where no iteration has ended in it.
@@ -272,7 +272,7 @@ class Recorder(LoopListener):
         return record
 
     def _sum_up(self, window: LedgerWindow) -> IntervalRecord | None:
-        """Make a log interval's record from the time ledger, without other sources.
+        """Make a log interval's record from the time ledger alone.
 
         Returns:
             ``None`` where no iteration has ended in it.
@@ -312,7 +312,7 @@ class Recorder(LoopListener):
             self._publisher.note('hours_left', self._ending.hours_left)
 
     def begin_epoch(self) -> None:
-        """Begin an epoch: note its number of batches; make a waiting loader change."""
+        """Begin an epoch: note its number of batches; make a pending loader change."""
         self._due_at = 0
         self._recording.begin_epoch()
         self._schedule.begin_epoch()
@@ -321,7 +321,7 @@ class Recorder(LoopListener):
             self._guard.run(TUNER_SOURCE, self._tuner.begin_epoch)
 
     def book_resume(self, advance: Callable[[], int]) -> None:
-        """Call a function that skips a resumed training's batches; book its time.
+        """Call a function that skips a resumed training's batches, and record its time.
 
         Args:
             advance: Returns how many are still to be loaded, and thrown away.
@@ -444,7 +444,7 @@ class Recorder(LoopListener):
         self._recording.write(stamped)
 
     def show_verdict(self, verdict: VerdictRecord) -> None:
-        """Write a verdict into W&B and MLflow, if the run logs to them."""
+        """Write a verdict into W&B and MLflow, if the run logs to either."""
         visualizer = self._runner.visualizer
         self._guard.run(TRACKERS_SOURCE, write_summary_fields, visualizer, verdict)
 

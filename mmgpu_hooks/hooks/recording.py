@@ -45,7 +45,7 @@ class Guard:
         """Reasons why sources of measured values do not exist here, by source."""
 
     def is_on(self, source: str) -> bool:
-        """True if a source of measured values exists here and has not failed."""
+        """True if a source of measured values exists and has not failed."""
         return source not in self.off and source not in self.absent
 
     def note_absent(self, source: str, reason: str) -> None:
@@ -138,7 +138,7 @@ class Recording:
             self.guard.clean_up('evidence', writer.close)
 
     def begin_epoch(self) -> None:
-        """Note the number of the epoch that begins, and the iterations done by then."""
+        """Note the number of the epoch that begins, and the iterations done so far."""
         self.epoch = self.runner.epoch + 1
         self.epoch_start = self.count_iterations()
 

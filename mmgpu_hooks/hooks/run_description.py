@@ -132,7 +132,7 @@ def _describe_loader(loader: Any) -> LoaderSettings:
 
 
 def _find_place(config: Mapping[str, Any]) -> str | None:
-    """Find the dotted config key of GPUEfficiencyHook; ``None`` if there is none."""
+    """Find GPUEfficiencyHook's dotted config key; ``None`` if it is in no config."""
     named = dict(config.get('default_hooks') or {})
     listed = list(config.get('custom_hooks') or ())
     places = {f'default_hooks.{name}': hook for name, hook in named.items()}
@@ -149,7 +149,7 @@ def _whole(value: Any) -> int | None:
 
 
 def describe_plan(runner: Any) -> TrainingPlan | None:
-    """Return from when and how often a Runner will validate and save checkpoints.
+    """Return a Runner's schedule of validations and checkpoint saves.
 
     Returns:
         ``None`` of a loop of another class than MMEngine's.

@@ -17,7 +17,7 @@ _MOST_PARAMETERS = 32
 
 
 def find_without_gradient(model: Any, error: BaseException | None) -> tuple[str, ...]:
-    """Name the parameters that got no gradient, by DistributedDataParallel's exception.
+    """Name the parameters without gradient, by DistributedDataParallel's exception.
 
     Its exception counts the parameters that require one, in the order of the model's
     modules, or names them where ``TORCH_DISTRIBUTED_DEBUG`` is set.
@@ -42,7 +42,7 @@ class RaisedError(NamedTuple):
     error: str | None = None
     """Class name of the exception that ended training; ``None`` if there was none."""
     traceback: tuple[str, ...] = ()
-    """Lines of the traceback without source code; a worker's own traceback is in it."""
+    """Lines of the traceback without source code, including a worker's traceback."""
     sample: str | None = None
     """Index of the dataset sample that could not be loaded; ``None`` if unknown."""
 

@@ -121,10 +121,10 @@ A run may change its rate."""
 
 
 class _Interruption(NamedTuple):
-    """Checkpoint save, validation or the like, between two training iterations."""
+    """Event between two iterations, such as a checkpoint save or a validation."""
 
     iteration: int
-    """Number of training iterations done when the interruption came."""
+    """Number of training iterations done before the interruption."""
     is_save: bool
 
 
@@ -158,7 +158,7 @@ class WaitsAfterSaves:
         self._write = write
 
     def add(self, iteration: int, is_save: bool) -> None:
-        """Note after which iteration a checkpoint save or a validation came.
+        """Note a checkpoint save or validation, and the iteration it came after.
 
         Args:
             iteration: Iterations done by then.
@@ -169,7 +169,7 @@ class WaitsAfterSaves:
             self._events.append(event)
 
     def add_waits(self, waits: Sequence[float], firsts: Collection[int] = ()) -> None:
-        """Add data waits of the next iterations: as usual ones, or as after a save.
+        """Add data waits of the next iterations, as usual ones or as after a save.
 
         Args:
             waits: Seconds, one per iteration.

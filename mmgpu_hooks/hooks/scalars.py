@@ -117,7 +117,7 @@ _PEAKS = {
 
 
 class _Ratio(NamedTuple):
-    """Numerator and denominator of a scalar; a log line's mean is the ratio of sums."""
+    """Numerator and denominator of a scalar, so that a mean is a ratio of sums."""
 
     part: float | None
     """Numerator of the scalar; ``None`` if it is unknown."""
@@ -125,7 +125,7 @@ class _Ratio(NamedTuple):
 
 
 def _list_ratios(record: IntervalRecord) -> dict[str, _Ratio]:
-    """Return a log interval's scalars as ratios, whose parts can be summed, by name."""
+    """Return a log interval's scalars by name, as ratios that can be averaged."""
     wait, step, iteration = record.data_wait, record.step, record.iter
     duration_s = record.duration_s
     gpu = record.gpu or GpuWindow()
@@ -186,7 +186,7 @@ class LineFigures:
             self._newest[name] = value
 
     def take(self) -> dict[str, float]:
-        """Return the scalars' values since the last call, by name, and reset them."""
+        """Return the scalars' means since the last call, by name, and reset them."""
         parts, wholes, peaks = self._parts, self._wholes, self._peaks
         newest = self._newest
         self._parts, self._wholes, self._peaks, self._newest = {}, {}, {}, {}

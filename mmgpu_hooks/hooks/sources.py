@@ -116,7 +116,7 @@ class CardSource(FigureSource):
 
 
 class IdleSource(FigureSource):
-    """Measures the percentage of time in which the GPU idles between train steps."""
+    """Measures the per cent of time in which the GPU idles between train steps."""
 
     name = SourceName.GPU_IDLE
 
@@ -271,7 +271,7 @@ class HostSource(FigureSource):
 
 
 class HostMemorySource(FigureSource):
-    """Measures bytes of memory used by this process, the workers and the host.
+    """Measures memory bytes of this process, its workers and the whole host.
 
     Args:
         list_workers: Gives the process ids of the workers that live.
@@ -469,7 +469,7 @@ class Sources:
     def _provide_probe(
         self, probe: LoaderProbe | None, listener: LoopListener
     ) -> LoaderProbe:
-        """Return the object that measures the train loader, made if not yet there."""
+        """Return the object that measures the train loader, created on first use."""
         loader, guard = self._runner.train_dataloader, self._guard
         if probe is not None and probe.loader is loader:
             probe.hand_over(listener)
@@ -530,7 +530,7 @@ class Sources:
         return {**self._guard.absent, **self.gpu.unknown, **self._sources.unknown}
 
     def complete(self, record: IntervalRecord, interval: IntervalEnd) -> IntervalRecord:
-        """Return a log interval's record with the values of all sources added.
+        """Return a log interval's record, extended by the values of all sources.
 
         Args:
             record: The interval as the ledger saw it.

@@ -71,7 +71,7 @@ class StartFile:
         return vis_data_folder(self._runner) / start_name(self._runner.rank)
 
     def write(self, *records: EvidenceLine) -> None:
-        """Append records to the start's evidence file; the first call creates it.
+        """Append records to the start's evidence file, which the first call creates.
 
         Raises:
             OSError: If there is no room.
@@ -302,7 +302,7 @@ class Start:
         self._end_if_left()
 
     def _end_if_left(self) -> None:
-        """Stop watching if the Runner is no longer being built: building it failed."""
+        """Stop watching if building the Runner has failed."""
         stack = format_stack(sys._current_frames().get(self._trainer))
         if not any(_MMENGINE in call for call in stack):
             self.close()
@@ -319,7 +319,7 @@ class Start:
 
 
 class StartListener(LoopListener):
-    """Times the making of the train loader's iterator while training starts.
+    """Times how long the train loader's iterator takes to make, at training's start.
 
     Args:
         run: Calls a function for a source, and keeps from training what it raises.

@@ -176,7 +176,7 @@ class StartSource:
         self._write(part, None, named, size)
 
     def _count_line(self, record: Any) -> bool:
-        """Log filter that counts lines on ``paramwise_options``, and drops no line."""
+        """Log filter that counts lines on ``paramwise_options`` and drops none."""
         self._lines += str(record.msg).startswith('paramwise_options')
         return True
 
@@ -361,7 +361,7 @@ class StartSource:
 
 
 def _count_lines(name: str) -> int:
-    """Number of images in a short file that lists one per line; 0 for any other file.
+    """Return how many images a short list file names; 0 for any other file.
 
     It takes no more than what reads the same file next.
     """

@@ -262,7 +262,7 @@ def read_thread_stack(function: str) -> tuple[str, ...]:
 def add_owed(
     record: StuckRecord, owed: OwedBatch, own_stack: tuple[str, ...]
 ) -> StuckRecord:
-    """Return a standstill's record with the worker and sample that the loop waits for.
+    """Add the worker and sample that the loop waits for to a standstill's record.
 
     Args:
         record: The standstill.

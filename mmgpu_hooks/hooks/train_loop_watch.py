@@ -27,7 +27,7 @@ from mmgpu_hooks.measure.patches import Patches
 
 
 class TrainLoopWatcher(Protocol):
-    """Protocol of a hook called back while its Runner builds the train loop."""
+    """Protocol of a hook that is called back while its Runner builds the train loop."""
 
     def begin_loop(self, runner: Any) -> None:
         """Called right before the Runner builds its train loop and DataLoader."""
@@ -41,7 +41,7 @@ class TrainLoopWatcher(Protocol):
 
 _patches = Patches()
 _waiting: dict[int, weakref.ref[TrainLoopWatcher]] = {}
-"""Hooks whose train loop is still to be built, by ``id()`` of the hook."""
+"""Hooks whose train loop is not built yet, by ``id()`` of the hook."""
 
 
 def expect_train_loop(hook: TrainLoopWatcher) -> None:

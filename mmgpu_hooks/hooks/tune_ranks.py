@@ -16,7 +16,7 @@ from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.schema.tuning import TuneOffer
 
 NEVER = -1
-"""Value instead of an iteration number: the ranks do not change loader settings."""
+"""Value in place of an iteration number if ranks do not change loader settings."""
 
 _trainings = itertools.count()
 """Number of trainings in this process so far, a part of their keys in the store.
@@ -45,7 +45,7 @@ class RankAgreement:
         self._set('offer', msgspec.json.encode(offer))
 
     def look(self) -> TuneOffer | None:
-        """Return rank 0's next offered loader change, once; ``None`` without one."""
+        """Return the next loader change offered by rank 0, once, or ``None``."""
         found = self._get('offer', self._number + 1)
         if found is None:
             return None
@@ -57,7 +57,7 @@ class RankAgreement:
         self._set(f'answer/{self.rank}', b'yes' if can_change else b'no')
 
     def read_answers(self) -> bool | None:
-        """True if all ranks can make the change, False if one cannot; else ``None``."""
+        """True if all ranks can make the change, False if one cannot, or ``None``."""
         answers = [
             self._get(f'answer/{rank}', self._number) for rank in range(self._ranks)
         ]
@@ -66,11 +66,11 @@ class RankAgreement:
         return None if None in answers else True
 
     def decide(self, iteration: int) -> None:
-        """Tell the ranks, as rank 0, when all change loader settings, or `NEVER`."""
+        """Tell the ranks, as rank 0, the iteration of the loader change, or `NEVER`."""
         self._set('at', str(iteration).encode())
 
     def read_decision(self) -> int | None:
-        """Read at which iteration all ranks change settings; ``None`` until decided."""
+        """Return when (iteration) all ranks change settings; ``None`` if undecided."""
         found = self._get('at', self._number)
         return None if found is None else int(found)
 

@@ -18,7 +18,7 @@ _MOST_BYTES = 64 * 2**20
 
 
 class TunedStart(NamedTuple):
-    """Change of a DataLoader without iterators to the last run's tuned settings."""
+    """Replacement of a new DataLoader's settings by those its last run was tuned to."""
 
     switch: LoaderSwitch
     config: TunedSettings
@@ -61,7 +61,7 @@ def begin_tuned(
 
 
 def _loader_part(settings: TunedSettings) -> list[object]:
-    """Return the settings of the DataLoader, without those applied inside workers."""
+    """Return the DataLoader settings that are not applied inside workers."""
     workers = settings.num_workers
     return [
         workers,

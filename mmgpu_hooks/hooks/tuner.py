@@ -52,7 +52,7 @@ SHORT_ITERATIONS, SHORT_S = 10, 0.5
 The longer of both counts. A run in intervals of 50 iterations would be judged late."""
 
 ASK_AGAIN = 1.3
-"""Factor by which iterations since the last change must grow before asking again."""
+"""Factor by which the iterations since a change grow before the tuner asks again."""
 
 SPARE_BYTES = 2**30
 """Bytes of memory that must stay free while old and new loader workers both live.
@@ -190,7 +190,7 @@ class Tuner:
             self._say(clause)
 
     def follow(self, iter_s: float) -> None:
-        """Ask the tuning process for loader settings, or apply them, each log interval.
+        """Ask for new loader settings or apply them, at the end of each log interval.
 
         Args:
             iter_s: Mean iteration of that interval.
@@ -267,7 +267,7 @@ class Tuner:
         self._say(phrase_tuned(record))
 
     def _change(self, record: TunedRecord, cost_s: float) -> None:
-        """Make a loader change, now or between epochs, or offer it to other ranks.
+        """Make a loader change now or between epochs, or offer it to the other ranks.
 
         Args:
             record: The change.
@@ -339,7 +339,7 @@ class Tuner:
             ranks.answer(can_change=self._can_change(offer.record))
 
     def _decide(self, ranks: RankAgreement, offer: TuneOffer, done: int) -> None:
-        """Set, as rank 0, when all ranks change loader settings, once all answered."""
+        """Choose, as rank 0, when all ranks change loader settings, if all can."""
         can_all = ranks.read_answers()
         if can_all is None:
             return
@@ -436,7 +436,7 @@ class Tuner:
         )
 
     def begin_epoch(self) -> None:
-        """Make the change of loader settings that waited for the epoch's begin."""
+        """Make the change of loader settings that was deferred to the epoch's start."""
         record, self._pending = self._pending, None
         if record is None or self._is_over:
             return
@@ -455,7 +455,7 @@ class Tuner:
         self._begin_stage(structs.replace(record, switch_s=took_s))
 
     def take_back(self, error: Exception) -> bool:
-        """Undo a change of settings with which the loader could make no iterator.
+        """Undo a change of settings with which no iterator of the loader could be made.
 
         Args:
             error: What making it raised.

@@ -46,7 +46,7 @@ It takes up to 20 ms, in a long loop only."""
 
 
 class _StepBegin(NamedTuple):
-    """Clock time and this process's CPU seconds at a validation step's start."""
+    """Clock time and CPU seconds of this process at the start of a validation step."""
 
     clock_s: float
     cpu_s: float
@@ -69,7 +69,7 @@ class _Validation:
     around: Surroundings = field(default_factory=Surroundings.read)
     waits_s: list[float] = field(default_factory=list)
     steps_s: list[float] = field(default_factory=list)
-    """Seconds of each validation step, from its batch to the next request of one.
+    """Seconds of each validation step, until the loop asks for the next batch.
 
     One fewer than waits while a step runs, or after an error."""
     firsts_s: list[float] = field(default_factory=list)
@@ -78,9 +78,9 @@ class _Validation:
     step: _StepBegin | None = None
     """Clocks at the start of the running validation step; ``None`` between steps."""
     batch: TensorCount | None = None
-    """Number and bytes of tensors in the first batch; ``None`` before it came."""
+    """Number and bytes of tensors in the first batch; ``None`` before that batch."""
     results: Objects | None = None
-    """Bytes of results that metrics keep after the last batch; ``None`` before."""
+    """Bytes of results that metrics keep after the last batch; ``None`` earlier."""
 
     def end_step(self) -> None:
         """End timing a validation step, when the loop asks for the next batch."""
@@ -117,7 +117,7 @@ class _Validation:
         self.step = _StepBegin(monotonic_s(), process_cpu_s())
 
     def add_batches(self, record: ValidationRecord) -> ValidationRecord:
-        """Return a validation's record with its times, batch and result sizes added."""
+        """Return a validation's record, extended by its times and sizes."""
         record = structs.replace(
             record,
             parts_s=self.parts.sum_up(record.wall_s),
@@ -207,12 +207,12 @@ class ValidationSource(LoopListener):
         return None if now is None else now.metrics
 
     def read_state(self) -> ValidationState | None:
-        """Return the running validation's progress: its timed call, seconds by part."""
+        """Return the running validation's progress: timed call, and seconds by part."""
         now = self._now
         return None if now is None else now.parts.read()
 
     def usual_s(self, call: PartCall) -> float | None:
-        """Return the longest duration so far of a timed call, in seconds, or ``None``.
+        """Return the longest duration of a timed call so far in seconds, or ``None``.
 
         The call must have ended once.
         Between two calls it may be any hook that runs: then until a validation ended.

@@ -16,7 +16,7 @@ _LOOK_S = 1.0
 _CALL_S = 3.0
 """Seconds after which a validation's running call is recorded; doubled each time."""
 _PAUSE_S, _PAUSE_SHARE = 30.0, 0.05
-"""Least time between two progress records: seconds, share of the validation so far."""
+"""Minimum time between progress records: seconds, and share of the validation."""
 
 
 class ProgressPace:
@@ -29,7 +29,7 @@ class ProgressPace:
         self._since_s, self._due_s = -1.0, _CALL_S
 
     def is_due(self, state: ValidationState, now_s: float) -> bool:
-        """True if a record of the validation's progress is to be written now.
+        """True if a record of the validation's progress should be written now.
 
         Args:
             state: Where the validation stands.

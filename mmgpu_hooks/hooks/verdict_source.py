@@ -1,4 +1,4 @@
-"""Judges a running training each hour, so that a killed training has a verdict.
+"""Judges a running training every hour, so that even a killed one has a verdict.
 
 Judging takes a second of CPU and the libraries of analysis, so a child starts by
 ``exec``, at nice 19, reads the evidence so far and prints one record. The kernel ends

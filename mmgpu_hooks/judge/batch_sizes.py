@@ -20,7 +20,7 @@ _VARYING = 10
 """Minimum number of distinct padded batch sizes that count as varying."""
 
 _KEEP_COMING = 0.01
-"""Smallest number of new padded batch sizes per iteration that counts as varying.
+"""Minimum rate of new padded batch sizes per iteration that counts as varying.
 
 Counted over the second half of the log intervals.
 """
@@ -37,7 +37,7 @@ class BatchSizes:
     late: int
     """Number of padded batch sizes first seen in the later half of the run."""
     is_all: bool
-    """True if all padded batch sizes were counted; False if there were too many."""
+    """True if all padded batch sizes were counted, False if there were too many."""
     is_fixed: bool
     """True if all batches have one padded size, apart from an epoch's last batch."""
     is_varying: bool

@@ -19,7 +19,7 @@ from mmgpu_hooks.schema.text import Text, phrase
 
 _GIB = 2**30
 _GREW = 1.02
-"""Smallest ratio of GPU memory peaks that counts as growth: allocators round up."""
+"""Smallest ratio of GPU memory peaks that counts as growth (allocators round up)."""
 _EARLY_SHARE = 0.1
 """Share (0 to 1) of a run, from its start, whose GPU memory peak is the reference."""
 
@@ -117,7 +117,7 @@ class CardFigures(NamedTuple):
         )
 
     def _in_gib(self, name: str) -> dict[str, float]:
-        """Return one part of GPU memory for a template: ``{'<name>_gib': GiB}``."""
+        """Return one part of GPU memory as template value ``{'<name>_gib': GiB}``."""
         return {f'{name}_gib': getattr(self, f'{name}_bytes') / _GIB}
 
     def _phrase_growth(self) -> Text:
@@ -213,7 +213,7 @@ def find_peak_growth(run: Run) -> PeakGrowth | None:
 
 
 class _BatchSize(NamedTuple):
-    """Size of a log interval's largest batch: in pixels, or else in boxes."""
+    """Size of the largest batch in a log interval: pixels, or boxes if unknown."""
 
     now: int
     is_larger: bool

@@ -1,4 +1,4 @@
-"""Log intervals of a run as numpy columns; arithmetic that skips unknown values.
+"""Log intervals of a run as numpy columns, and arithmetic that skips unknown values.
 
 A column holds a float64 for each interval, and NaN where the figure is unknown.
 """
@@ -115,7 +115,7 @@ quiet = np.errstate(over='ignore', invalid='ignore')
 
 
 def known(column: Column) -> Column:
-    """Select the known values of a column (array of floats): those that are not NaN."""
+    """Select the values of a column (array of floats) that are not NaN (unknown)."""
     return column[~np.isnan(column)]
 
 

@@ -13,7 +13,7 @@ _MARKS = {
     codecs.BOM_UTF16_LE: 'utf-16-le',
     codecs.BOM_UTF16_BE: 'utf-16-be',
 }
-"""Encoding names by byte-order mark, longest first, as one mark may begin another."""
+"""Encoding names by byte-order mark, with longer marks before their prefixes."""
 
 
 def make_decoder(start: bytes) -> codecs.IncrementalDecoder | _WideDecoder:
@@ -32,7 +32,7 @@ class _WideDecoder:
         self._rest = b''
 
     def decode(self, data: bytes, final: bool = False) -> str:
-        """Decode bytes to whole lines; with ``final`` the last, unended one as well."""
+        """Decode bytes to whole lines; ``final`` also returns an unended last line."""
         *lines, rest = (self._rest + data).split(self._end)
         if final or len(rest) > _MOST_BYTES:
             lines, rest = [*lines, rest], b''

@@ -1,4 +1,4 @@
-"""Compiles regexes of console lines, and lists words that lines need to match one."""
+"""Compiles regexes of console lines, and finds words that every match contains."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Matcher(NamedTuple):
     sign: Pattern
     expression: re.Pattern[str]
     words: frozenset[str]
-    """Lower-case words, of which each line that the pattern matches contains one."""
+    """Lower-case words, one of which is in each line that the pattern matches."""
 
 
 _ATOM = re.compile(r'\[\^?\]?(?:\\.|[^\]\\])*\]|\\[A-Za-z]|[.^$]|\\?(?P<letter>.)')
@@ -30,7 +30,7 @@ _OPENING = re.compile(r'\((?:\?(?:i?:|P<\w+>))?(?!\?)')
 
 
 def find_words(pattern: str) -> set[str]:
-    """Return lower-case words, of which each line that a pattern matches contains one.
+    """Return lower-case words, one of which is in each line that a pattern matches.
 
     For each alternative one word that it cannot do without, or the words of a group
     that it cannot do without: the longest. Digits are in none of them.
@@ -51,7 +51,7 @@ def find_words(pattern: str) -> set[str]:
 
 
 def _list_choices(pattern: str) -> Iterator[list[set[str]]]:
-    """Yield, for each alternative of a regex, the sets of words that matches contain.
+    """Yield, for each alternative of a regex, words that its matches contain.
 
     A match contains one word of each set.
     """
@@ -82,7 +82,7 @@ def _list_choices(pattern: str) -> Iterator[list[set[str]]]:
 
 
 def _find_words_of_group(group: str) -> set[str]:
-    """Find words of which each match of a regex group has one; none for lookarounds."""
+    """Return words, one of which is in each match of a regex group (no lookaround)."""
     opening = _OPENING.match(group)
     if opening is None:
         return set()
@@ -93,7 +93,7 @@ def _find_words_of_group(group: str) -> set[str]:
 
 
 def _end_of_group(pattern: str, place: int) -> int:
-    """Find the index at which the regex group that begins at an index ends."""
+    """Return the index at which the regex group that starts at an index ends."""
     depth = 0
     while True:
         if pattern[place] in '[\\':

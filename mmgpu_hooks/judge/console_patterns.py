@@ -34,21 +34,21 @@ _EXIT_CODE = (
 )
 """Regex for words before an exit code in a table or an exception."""
 _NO_MORE = r"""(?:[.)\]"'}!]{0,4}$| \([^()]{0,80}\)\W{0,4}$)"""
-"""Regex for the end of a line after an exit code.
+"""Regex for the end of a line right after an exit code.
 
 A help text goes on and says what the code means.
 """
 
 
 class Order(enum.IntEnum):
-    """Priority of an error line in a log with several: the smallest value wins."""
+    """Priority of an error line in a log with several; the smallest value wins."""
 
     STATED = 0
     """Line in which the kernel or the scheduler states what ended the run."""
     RESOURCE = 10
-    """Exception that names what ran out, or what is wrong."""
+    """Exception that names what ran out, or what is wrong, directly."""
     HINTED = 15
-    """Exception that names less plainly what ran out, or what is wrong."""
+    """Exception that names what ran out, or what is wrong, only indirectly."""
     WORKER = 20
     """Error that occurred in a DataLoader worker."""
     WATCHED = 22
@@ -61,21 +61,21 @@ class Order(enum.IntEnum):
     KILLED_TOO = 45
     """Line on the SIGKILL of a process, perhaps by a launcher that ended all ranks."""
     ENDED = 50
-    """Line on the end of the training by a person or the scheduler."""
+    """Line that reports that a person or the scheduler ended the training."""
     RAISED = 60
     """Exception that no pattern matches."""
     AFTER = 70
-    """Line that only follows from the end of a worker or of the training run."""
+    """Line that is only a consequence of the end of a worker or of the training."""
     PEERS = 80
     """Message of a rank about other ranks."""
     PEER_GONE = 84
     CRASHED = 88
     WRAPPER = 90
-    """Message of a launcher that a program ended badly, and no more."""
+    """Message of a launcher that a program failed, without a cause."""
 
 
 class NoNeighbour(enum.Enum):
-    """Reason why a pattern has no example of a similar, harmless line."""
+    """Reason why a pattern has no example of a harmless similar line."""
 
     RAISED = 'an exception, of which a healthy training prints none alike'
     SILENT = 'its writer is silent about the matter while all is well'
@@ -94,7 +94,7 @@ class Sign(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     needs: str = ''
     """Name of a flag, such as ``shm``, that the traceback above the line must have."""
     survives: int = SURVIVED
-    """Number of iterations after the line that prove that training survived it.
+    """Number of later iterations that prove that training survived the line's error.
 
     More where workers go on for a while.
     """

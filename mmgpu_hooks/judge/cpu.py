@@ -137,7 +137,7 @@ def _subtract(
     used: CpuUse,
     aside_s: float,
 ) -> TrainingCpu:
-    """Compute CPU seconds per iteration in some intervals, less saves and validations.
+    """Compute CPU seconds per iteration in log intervals, minus saves and validations.
 
     Args:
         rank: The one that is asked about.
@@ -309,7 +309,7 @@ def _read(measured: Sequence[_EventCpu], name: str) -> Column:
 def _use_at_rate(
     events: Sequence[SaveRecord | ValidationRecord], seconds: float
 ) -> CpuUse:
-    """Scale CPU seconds used in timed saves or validations to ``seconds`` of them."""
+    """Scale CPU seconds of timed saves or validations to a total of ``seconds``."""
     if seconds <= 0.0:
         return CpuUse()
     measured = [_EventCpu.of(event) for event in events]
@@ -365,7 +365,7 @@ class WorkerThreads:
 
     @property
     def is_crowd(self) -> bool:
-        """True if worker threads outnumber the cores and wait for cores."""
+        """True if worker threads outnumber the cores and have to wait for a core."""
         waits = self.delay_s / (self.cpu_s + self.delay_s)
         return (
             self.threads > thresholds.OWN_THREADS

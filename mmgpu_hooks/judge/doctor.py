@@ -119,7 +119,7 @@ def _judge_cores(machine: Machine) -> Checked:
 
 
 def _name_binders(host: HostLimits, usable: float) -> Text:
-    """Name the limit that sets the number of usable cores; empty without one."""
+    """Return the names of limits that determine the usable cores; empty without one."""
     if host.logical_cpus is not None and usable >= host.logical_cpus:
         return Text('')
     affinity = host.unbound_cpus or host.affinity_cpus
@@ -344,7 +344,7 @@ def _judge_annotations(machine: Machine) -> Iterator[Checked]:
 
 
 def _phrase_cache_cure(use: CacheUse) -> Text:
-    """Name what makes the folder of parsed annotations usable.
+    """Return how to make the folder of parsed annotations usable.
 
     Never ``chown -R``: samples in it are pickles, and another user's would be trusted.
     """

@@ -36,7 +36,7 @@ _OUTSIDE = 'validation', 'checkpoint_save', 'startup', 'teardown', 'resume'
 _NEWEST = 3
 """Number of newest validations whose mean duration predicts the next one's."""
 _LEAST_CHANGE = 0.05
-"""Least relative change in the time of an iteration that counts as a change."""
+"""Smallest relative change of an iteration's time that counts as a change."""
 _LEAST_TREND, _SURE, _EVEN = 0.03, 6.0, 0.4
 """Least growth, significance and evenness of a linear trend of iteration time.
 
@@ -44,7 +44,7 @@ Least relative growth, its least multiple of the standard error, and the least s
 of either half over that of the whole.
 """
 _COVERAGE = 1.9
-"""Half width of the forecast interval in standard errors: covers a bit over 90 %."""
+"""Half width of the forecast interval in standard errors (covers over 90 %)."""
 _DRIFT = 0.02
 """Relative standard error assumed for the iteration time of a steady training."""
 _FIRST, _LATER = 0.1, 0.03
@@ -139,7 +139,7 @@ class EndForecaster:
         self._validated += 1
 
     def add_save(self, record: SaveRecord) -> None:
-        """Add a checkpoint save, unless of the best model, to the forecast's evidence.
+        """Add a checkpoint save to the forecast's evidence, unless of the best model.
 
         Saves of the best model belong to validations.
         """
@@ -223,12 +223,12 @@ class EndForecaster:
         )
 
     def _reach_s(self, schedule: Schedule, rate: _Rate, iteration: int) -> float:
-        """Forecast the seconds from now to an iteration, less validations and saves."""
+        """Forecast the seconds to an iteration, without validations and saves."""
         starts = schedule.count_starts(self._done) - schedule.count_starts(iteration)
         return rate.sum_s(iteration - self._done) + starts * self._start_s
 
     def _count_ahead(self, count: Callable[[int], int | None], seen: int) -> int | None:
-        """Count the validations, or the saves, that the training has still to do."""
+        """Count the validations, or the saves, left in the training."""
         ahead, planned = count(self._done), count(self._start)
         if ahead is None or planned is None:
             # a loop of its own: as often as until now
@@ -240,13 +240,13 @@ class EndForecaster:
 
     @property
     def _validation_s(self) -> float | None:
-        """Estimate the seconds of the next validation; ``None`` until one was seen."""
+        """Estimate the seconds of the next validation; ``None`` before any."""
         walls_s = [record.wall_s for record in self._validations]
         return statistics.fmean(walls_s) if walls_s else None
 
     @property
     def _metric_s(self) -> float | None:
-        """Estimate the seconds of the next validation's metrics; ``None``: unknown."""
+        """Estimate the seconds of the next validation's metrics, or ``None``."""
         known = [record.parts_s for record in self._validations if record.parts_s]
         metrics_s = [parts_s.get('metric', 0.0) for parts_s in known]
         return statistics.fmean(metrics_s) if metrics_s else None
@@ -319,7 +319,7 @@ def _find_trend(bins: list[_Bin]) -> _Rate | None:
 
 
 def _times(count: int | None, each_s: float | None) -> float | None:
-    """Multiply seconds by a count; 0 for a count of 0, even of unknown seconds."""
+    """Multiply seconds by a count; a count of 0 gives 0 even for unknown seconds."""
     if count == 0:
         return 0.0
     return None if count is None or each_s is None else count * each_s

@@ -88,7 +88,7 @@ class LoaderFigures:
     fetch_cpu_s: float | None = None
     """Mean CPU seconds of a worker per batch, without sending the batch."""
     affinity_cpus: int | None = None
-    """Number of CPUs that the most confined DataLoader worker may run on."""
+    """Number of CPUs that the DataLoader worker with the fewest may run on."""
     opencv_threads: int | None = None
     """Number of OpenCV's threads in a DataLoader worker."""
     pss_bytes: int | None = None
@@ -141,7 +141,7 @@ class RunFigures:
     saves: int
     """Number of checkpoint saves of the whole run."""
     alloc_retries: int
-    """Number of GPU allocations that failed at first, as far as they were counted."""
+    """Number of GPU allocations that failed at the first attempt, if counted."""
     build_s: float
     """Seconds from building the Runner to the start of its train loop."""
     ledger_s: Mapping[str, float]
@@ -152,16 +152,16 @@ class RunFigures:
     What is left of ``ledger_s['hooks']`` is MMEngine's own calling.
     """
     reasons: Mapping[str, str]
-    """Recorded reasons why a source of measurements gave no values, by source."""
+    """Recorded reasons why a source of measurements has no values, by source."""
 
     per_iteration: IterationParts | None = None
-    """Mean seconds of a steady iteration by part; ``None`` without any to average.
+    """Mean seconds of a steady iteration by part; ``None`` without steady iterations.
 
     Iterations that begin an epoch are left out.
     """
     data_wait_p95_s: float | None = None
     data_wait_cpu_share: float | None = None
-    """Ratio of the training process's CPU time in data waits to the time of the waits.
+    """CPU time of the training process in data waits, as a share of their duration.
 
     More than 1 where the process has several threads.
     """
@@ -198,7 +198,7 @@ class RunFigures:
     why_no_external: str | None = None
     """Reason why the number of cores that other programs used is unknown."""
     throttled_s: float | None = None
-    """Seconds for which the CPU quota held tasks back, as far as they are known."""
+    """Seconds for which the CPU quota held tasks back; unknown intervals left out."""
     throttle_counted_s: float = 0.0
     """Seconds of training during which throttling by the CPU quota was recorded."""
 
@@ -319,7 +319,7 @@ def _list_cpu_evidence(recorded: RecordedRun) -> CpuEvidence:
 
 @quiet
 def _summarize_alone(recorded: RecordedRun) -> RunFigures:
-    """Compute all statistics of a run but those that need evidence of other ranks."""
+    """Compute all statistics of a run that need no evidence of other ranks."""
     every, steady = recorded.every.column, recorded.steady.column
     ledger_s, end = _sum_ledger(recorded), recorded.end
     off = {record.source: record.reason for record in recorded.evidence.sources_off}
@@ -395,7 +395,7 @@ def _sum_ledger(recorded: RecordedRun) -> Mapping[str, float]:
 
 
 def _split_loops(loops: Intervals) -> Mapping[str, float]:
-    """Split intervals' time, if not recorded by part, into waits, steps and starts.
+    """Divide intervals' time, if not recorded by part, into waits, steps and starts.
 
     A start is what first waits exceed the others by.
     """
@@ -453,7 +453,7 @@ def _mean_wait_s(steady: Intervals) -> float | None:
 
 
 def _per_batch(windows: Intervals, field: str) -> float | None:
-    """Divide the sum of a measured value of the workers by the number of batches.
+    """Divide the workers' sum of a measured value by the number of batches.
 
     An epoch's may all be made in its first interval. Workers that were reached count
     their batches themselves; of the others, those that were taken are known.

@@ -36,7 +36,7 @@ class _Means(NamedTuple):
     data_s: float
     data_share: float
     median_share: float
-    """Median over the log lines of the share (0 to 1) of ``data_time`` in ``time``."""
+    """Median over the log lines of ``data_time`` as a share (0 to 1) of ``time``."""
     most_share: float
     start_share: float
     """Share (0 to 1) of all time in epoch-start waits beyond the usual wait."""
@@ -45,7 +45,7 @@ class _Means(NamedTuple):
 def judge_framework_log(
     log: FrameworkLog, older_evidence: str | None = None
 ) -> FirstAnswer:
-    """Say how much of an iteration ``data_time`` is, and how to learn more.
+    """Return the verdict on a log: share of ``data_time``, and how to learn more.
 
     Args:
         log: With one train line at least.
@@ -127,7 +127,7 @@ def _judge(log: FrameworkLog, means: _Means | None, workers: int | None) -> Verd
 def _judge_uneven(
     means: _Means, why: Text, workers: int | None, headspace_pct: float
 ) -> Verdict:
-    """Make the verdict for a log in which few lines have most of ``data_time``."""
+    """Return the verdict on a log in which few lines hold most of ``data_time``."""
     uneven = phrase(
         'Few lines have most of it: half of them have at most {median_share}, one has '
         '{most_share}.',
@@ -155,7 +155,7 @@ def _make_verdict(name: str, why: Text, headspace_pct: float | None = None) -> V
 
 
 def _average(lines: Sequence[LoggedLine]) -> _Means | None:
-    """Average the times of log lines but the first; ``None``: too few iterations."""
+    """Average the times of all log lines except the first; ``None`` if too few."""
     known = [line for line in lines if line.data_s is not None]
     weights = [*_count_each(known[1:], known[0])] if known else []
     iterations = sum(weights)

@@ -27,11 +27,11 @@ MEMORY_MARGIN = 0.2
 
 _GIB, _MIB = 2**30, 2**20
 _SHOWN_SHARE = 0.005
-"""Smallest share (0 to 1) of host memory at which the process that has it is named."""
+"""Smallest share (0 to 1) of host memory at which a process is named as holder."""
 _LEAST_READINGS, _LEAST_GAIN, _LEAST_FIT = 5, 0.05, 0.8
 """Number of readings, relative gain and R squared that memory growth needs."""
 _COPIES = 1.2
-"""Largest ratio of workers' memory growth to object size that is due to copying.
+"""Largest ratio of workers' memory growth to object size explained by copying.
 
 A multiple of the size of the objects.
 """
@@ -41,7 +41,7 @@ _MOST_LEAKED = 0.95
 Workers hold something from the start.
 """
 _DROP = 0.2
-"""Smallest relative fall of the workers' memory that shows the end of workers."""
+"""Smallest relative fall of the workers' memory that indicates ended workers."""
 
 
 _NOTHING = Text('')
@@ -83,7 +83,7 @@ class MemoryShares:
     ``None`` where no other number would have helped, or none was needed.
     """
     growth: Text
-    """Clause on memory growth that fewer workers would not stop; empty without one."""
+    """Clause on memory growth that fewer workers would not stop; may be empty."""
 
     @property
     def shares(self) -> Text:
@@ -132,7 +132,7 @@ class MemoryShares:
 
     @property
     def outlook(self) -> Text:
-        """Clause on how many workers memory would have sufficed for; may be empty."""
+        """Clause on how many workers would have fitted into memory; may be empty."""
         if self.holding is None:
             return _NOTHING
         if self.holding.ends_workers:
@@ -376,7 +376,7 @@ def _fit(times_s: Column, sizes: Column) -> _Growth | None:
 
 
 class _Outlook(NamedTuple):
-    """Number of workers for which memory would have sufficed, or what grows anyway."""
+    """Number of workers that would have fitted into memory, or what grows anyway."""
 
     holding: Holding | None = None
     growth: Text = _NOTHING
@@ -386,9 +386,9 @@ class _WorkerCost(NamedTuple):
     """Bytes of memory of all ranks' train loader workers on a host, and what leaks."""
 
     each_bytes: float
-    """Bytes of memory that one worker holds, without what loaded samples leaked."""
+    """Bytes of memory that one worker holds, excluding leaks by loaded samples."""
     leaked_bytes: float
-    """Bytes that loaded samples leaked so far; more workers would not leak more."""
+    """Bytes that loaded samples leaked so far, independent of the number of workers."""
     bytes_per_s: float
     """Bytes per second by which ``leaked_bytes`` grows."""
 

@@ -39,12 +39,12 @@ LISTED = ('ExponentialMovingAverage', 'MomentumAnnealingEMA', 'ExpMomentumEMA')
 
 @dataclass(frozen=True)
 class HostCost:
-    """Host CPU seconds of one kind per iteration, and how many can be spared."""
+    """Host CPU seconds of one kind per iteration, and the part that can be saved."""
 
     name: str
     """Name of the optimisation, as ``optimize`` takes it."""
     found: Text
-    """Sentence, without its full stop, on the host CPU work that was counted."""
+    """Sentence, without full stop, on the host CPU work that was counted."""
     saved_s: float
     """Host CPU seconds of the training thread that are spared per iteration.
 
@@ -57,7 +57,7 @@ class HostCost:
     sent_s: float = 0.0
     """CPU seconds per batch that the optimisation saves in a worker."""
     is_covered: bool = False
-    """True if the GPU computes meanwhile, so that less host work may gain nothing."""
+    """True if the GPU computes meanwhile, so that less host work may not help."""
 
     @property
     def is_measured(self) -> bool:
@@ -84,7 +84,7 @@ def find_profile_of(recorded: RecordedRun) -> Profile | None:
 
 
 def find_host_costs(recorded: RecordedRun) -> dict[str, HostCost]:
-    """Find the host CPU seconds that each optimisation not yet on would spare."""
+    """Find the host CPU seconds that each inactive optimisation would save."""
     profile = find_profile_of(recorded)
     parts = {} if profile is None else profile.host_parts
     costs = (

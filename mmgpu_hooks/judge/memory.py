@@ -1,4 +1,4 @@
-"""Judges memory: free room, steady growth, and the needs of a run's model. Pure."""
+"""Judges memory: free room, steady growth, and the bytes that a run's model needs."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class CardRoom(NamedTuple):
 
     total_bytes: int
     beside_bytes: int
-    """Bytes of GPU memory held by the CUDA context and by other processes."""
+    """Bytes of GPU memory above which a training runs out of memory."""
 
     @property
     def room_bytes(self) -> int:
-        """Bytes of GPU memory beyond which a training runs out of memory."""
+        """Bytes of GPU memory above which no batch size is recommended."""
         return max(self.total_bytes - self.beside_bytes, 0)
 
     @property
@@ -85,7 +85,7 @@ def find_card_room(run: Run) -> CardRoom | None:
 
 
 class HostRoom(NamedTuple):
-    """Free bytes of host memory, and their bound: the host or its control group."""
+    """Free bytes of host memory, and the limit: the host or its control group."""
 
     free_bytes: int
     bound: Text
@@ -111,7 +111,7 @@ def find_growth_of(
     least_share: float = LEAST_GROWTH_SHARE,
     warm_up: float = 0.0,
 ) -> Estimate | None:
-    """Find one memory field's steady growth, in bytes per 1000 iterations."""
+    """Find the steady growth of one memory field, in bytes per 1000 iterations."""
     read = some.having(field)
     return find_growth(
         read.column('iteration'),
@@ -181,7 +181,7 @@ def find_host_growth(run: Run) -> HostGrowth | None:
 
 
 def count_left(run: Run) -> int | None:
-    """Count iterations from the last recorded one to the planned last, or ``None``."""
+    """Return the iterations from the last recorded to the planned last, or ``None``."""
     head, done = run.meta, run.intervals[-1].iteration if run.intervals else 0
     whole = head.max_iters
     if whole is None and head.max_epochs and head.loader.batches_per_epoch:

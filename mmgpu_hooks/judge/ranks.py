@@ -245,7 +245,7 @@ def with_saves_of(judged: Run, first: Run) -> Run:
 
 
 def _difference(run: RunRecord, other: RunRecord) -> Text | None:
-    """Say why two records are not of the same run; ``None`` when they are."""
+    """Return why two records are not of the same run; ``None`` if they are."""
     for name in ('world_size', 'start_iteration', 'max_iters'):
         mine, its = getattr(run, name), getattr(other, name)
         if mine != its:

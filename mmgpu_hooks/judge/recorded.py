@@ -49,7 +49,7 @@ class RecordedRun:
 
     @cached_property
     def meta(self) -> RunRecord:
-        """Run record: settings, limits of the host, identity.
+        """First record of the run's evidence: settings, limits of the host, identity.
 
         The settings are those that the loader has now, where it was tuned.
         """
@@ -72,7 +72,7 @@ class RecordedRun:
 
     @property
     def cores_had(self) -> float | None:
-        """Number of usable cores that the run had when it was recorded."""
+        """Number of cores that the run could use when it was recorded."""
         return self.evidence.cores_had or self.meta.host.cores_had
 
     def column(self, field: str, key: str | None = None) -> Column:

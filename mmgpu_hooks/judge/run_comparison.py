@@ -28,7 +28,7 @@ from mmgpu_hooks.schema.text import phrase
 
 ITER, RATE = 'iter_s', 'images_per_s'
 FIGURES = (ITER, RATE, *(f'{part}_s' for part in PARTS))
-"""Names of the measured values that are compared, in their order."""
+"""Names of the measured values that two runs are compared by, in table order."""
 
 _NOTABLE_CORES = 0.5
 """Smallest difference in other programs' cores that a comparison notes."""

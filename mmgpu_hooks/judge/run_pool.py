@@ -30,7 +30,7 @@ NATURE: dict[str, str] = {
     phrase('number of CPUs of the host'): 'meta.host.logical_cpus',
     phrase('number of parameters of the model'): 'meta.parameters',
 }
-"""Record fields that identify the same training, by their names in sentences."""
+"""Record fields that must be equal in runs of one training, by display name."""
 
 _CONDITIONS: dict[str, str] = {
     phrase('number of usable cores'): 'meta.host.cores_had',
@@ -38,10 +38,10 @@ _CONDITIONS: dict[str, str] = {
     phrase('number of steps whose gradients are added up'): 'meta.accumulative_counts',
     phrase('number of images in the data set'): 'meta.loader.dataset_length',
 }
-"""Further record fields on which times depend, by their names in sentences."""
+"""Record fields that affect the times of a training, by display name."""
 
 _LARGER = 1.5
-"""Smallest ratio of bytes per image at which images differ in size."""
+"""Ratio of bytes per image from which images count as different in size."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def pool_runs(runs: Sequence[Run]) -> RunPool:
 
 
 def _why_left_out(newest: Run, run: Run) -> Text | None:
-    """Say why two runs do not train the same on the same host; ``None`` if they do.
+    """Return why two runs are not of one training and host; ``None`` if they are.
 
     They may differ in the settings of the train loader, batch size included.
     """
@@ -150,7 +150,7 @@ def find_unequal(old: Run, new: Run, fields: Mapping[str, str]) -> Iterator[Uneq
 
 
 def _fit_memory(runs: Sequence[Run]) -> CardMemory:
-    """Fit GPU memory to the largest peak of each run: any rank can run out of it."""
+    """Fit GPU memory to the largest peak of each run over all its ranks."""
     points = []
     for run in runs:
         batch_size, peak_bytes = run.meta.loader.batch_size, find_fullest_bytes(run)

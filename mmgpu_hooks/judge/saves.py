@@ -43,13 +43,13 @@ What a quiet host of two cores shows.
 """
 
 USUAL_BLOCKING = 0.5
-"""Largest ratio of blocked time to CPU time at which a save counts as not delayed.
+"""Ratio of blocked time to CPU time up to which a save counts as not delayed.
 
 Page faults, a write through the page cache, copies from a card.
 """
 
 LIKE_SIZE = 1.25
-"""Largest ratio of the sizes of two saves whose times per byte are compared."""
+"""Ratio of two saves' sizes up to which their times per byte are compared."""
 
 LEAST_REFERENCES = 3
 """Smallest number of uncontended saves whose median duration is trusted.
@@ -64,20 +64,20 @@ The scheduler moves tasks late, and short saves are read coarsely.
 """
 
 EXPLAINED = 0.7
-"""Least ratio of a program's CPU time to a save's core wait that proves it the cause.
+"""Ratio of a program's CPU time to a save's core wait that proves it the cause.
 
 A task was on that core all the while, but for what a hypervisor takes and the clock's
 grain of 10 ms.
 """
 
 BY_ELIMINATION = 0.25
-"""Ratio of a program's CPU time to a save's core wait below which it is no cause."""
+"""Ratio of a program's CPU time to a save's core wait that rules it out as cause."""
 
 MAJOR_FAULT_S = 1e-4
-"""Least seconds of reading one memory page from storage or swap."""
+"""Minimum seconds to read one memory page from storage or swap."""
 
 NAMED_SHARE = 0.2
-"""Smallest share (0 to 1) of a save's delay at which a second cause is named."""
+"""Share (0 to 1) of a save's delay from which a second cause is named."""
 
 
 class _ThreadTimes(NamedTuple):
@@ -300,7 +300,7 @@ def won_back_s(
 
 
 def net_delay_s(gross_s: float, won_s: float | None) -> float | None:
-    """Compute the seconds a save delayed training, less those won back afterwards."""
+    """Compute the seconds lost by a save: its delay minus data waits saved after it."""
     return None if won_s is None else min(max(gross_s - won_s, 0.0), gross_s)
 
 
@@ -319,7 +319,7 @@ def _others_here_s(save: SaveRecord, host: HostLimits) -> float | None:
 
 
 class _UsualLength(NamedTuple):
-    """Expected seconds of a save that does not wait, and how they were estimated."""
+    """Expected seconds of a save without waits, and how they were estimated."""
 
     wall_s: float
     basis: Text
@@ -329,7 +329,7 @@ class _UsualLength(NamedTuple):
 def _usual_length(
     save: SaveRecord, times: _ThreadTimes, earlier: Iterable[SaveRecord]
 ) -> _UsualLength:
-    """Estimate the seconds that a save takes without its waits.
+    """Estimate the seconds of a save without waits.
 
     The median of the run's uncontended saves of like size, scaled to this one's bytes;
     where they are too few, its own parts that did not wait.

@@ -53,7 +53,7 @@ class Schedule:
         return None if self.plan is None else sum(map(len, self._validations(done)))
 
     def count_saves(self, done: int) -> int | None:
-        """Count the saves planned after an iteration; best-model saves do not count."""
+        """Count the saves planned after an iteration, except those of a best model."""
         return None if self.plan is None else sum(map(len, self._saves(done)))
 
     def count_starts(self, done: int) -> int:

@@ -31,7 +31,7 @@ _OTHERS_NEEDED = re.compile(r'torch/(?:autograd|cuda|nn/parallel)/|message_hub')
 _IDLE = re.compile(r'multiprocessing/(?:queues|connection)|selectors')
 _MOST_CALLS = 4
 _SLOW_TIMES, _SLOW_S = 3.0, 1.0
-"""Limits up to which a sample is slow, not stuck: ratio to the usual time, seconds.
+"""Limits up to which a sample is slow, not stuck: ratio to usual time, seconds.
 
 It takes at most this factor of the mean of the samples before it in its batch, which
 took at least so many seconds each.
@@ -90,7 +90,7 @@ class Rank(NamedTuple):
 
     @property
     def is_starting(self) -> bool:
-        """True if the rank has not reached its train loop."""
+        """True if the rank has not reached its train loop yet."""
         return self.evidence.run.loop is None
 
     @property
@@ -130,7 +130,7 @@ class Rank(NamedTuple):
 
     @property
     def stuck(self) -> StuckRecord | None:
-        """Standstill that the rank is in; ``None`` where it trains on.
+        """Standstill that the rank is in; ``None`` if it trains.
 
         A wait for other ranks that was no alarm counts where there is no alarm.
         """
@@ -232,7 +232,7 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
 def _list_sentences(
     stuck: StuckRecord, met: _Meeting | None, waited_for: int | None, cause: str
 ) -> list[Text]:
-    """List the sentences on a standstill: where it is, and what its cause is called.
+    """List sentences on a standstill: its place in the code, and its named cause.
 
     Args:
         stuck: The standstill that is judged.
@@ -295,7 +295,7 @@ def _is_work_on_one_rank(stuck: StuckRecord, cause: str) -> bool:
 
 
 class _Meeting(NamedTuple):
-    """Reason why ranks that wait for one another never meet, and the rank at fault."""
+    """Reason why waiting ranks never continue, and the rank at fault."""
 
     cause: str
     certainty: str
@@ -333,7 +333,7 @@ def _name_meeting(ranks: Sequence[Rank], found: _Found) -> _Meeting | None:
 
 
 def _find_missing(ranks: Sequence[Rank], found: _Found) -> _Meeting | None:
-    """Find the rank that did not come to the first collective, which never ended."""
+    """Find the rank that never came to the first collective."""
     run = ranks[0].evidence.run
     if any(stuck.has_met is not False for _, stuck in found):
         return None
@@ -448,7 +448,7 @@ def describe_batches(batches: Mapping[int, int]) -> list[Text]:
 
 
 def is_late_by_others(words: Sequence[EvidenceLine | None]) -> bool:
-    """Return True if another rank ended or raised an alarm, or all stand still.
+    """True if another rank has ended or raised an alarm, or if all ranks stand still.
 
     Args:
         words: The last interval, standstill or end of each.
@@ -506,7 +506,7 @@ def phrase_validation_part(part: str, metric: str | None) -> Text:
 
 
 def waits_for_data(stuck: StuckRecord) -> bool:
-    """Return True if the loop waits for a batch, of training or of validation."""
+    """True if the loop waits for a batch, of training or of validation."""
     is_wait = stuck.part in ('data_wait', 'resume')
     return is_wait or stuck.validation_part == 'data_wait'
 
@@ -516,7 +516,7 @@ def _waits_for_ranks(rank: Rank, stuck: StuckRecord) -> bool:
 
 
 def is_in_collective(stuck: StuckRecord, world_size: int) -> bool:
-    """Return True if a rank waits in a collective, or for other ranks' gradients."""
+    """True if a rank waits in a collective, or for other ranks' gradients."""
     if any(_COLLECTIVE.search(call) for call in stuck.stack):
         return True
     innermost = '\n'.join(stuck.stack[:3])
@@ -536,7 +536,7 @@ class SlowBatch(NamedTuple):
     """Batch that a worker loads slowly, sample by sample."""
 
     number: int
-    """Position in its batch, from 1, of the sample that is being loaded."""
+    """Position in the batch, counted from 1, of the sample that is being loaded."""
     samples: int
     each_s: float
     """Mean seconds of loading the samples of a batch before the current one."""
@@ -628,7 +628,7 @@ def _count_workers(rank: Rank, stuck: StuckRecord) -> int:
 
 
 def find_row(stuck: StuckRecord) -> HangingFrame | None:
-    """Find the known hanging call in which a worker or the pinning thread stands."""
+    """Find the known hanging call that a worker or the pinning thread is in."""
     if not waits_for_data(stuck):
         return None
     of_worker = None
@@ -639,7 +639,7 @@ def find_row(stuck: StuckRecord) -> HangingFrame | None:
 
 
 def is_lost(stuck: StuckRecord) -> bool:
-    """Return True if the awaited batch was lost: its worker is idle."""
+    """True if the awaited batch was lost: its worker is idle."""
     is_known = stuck.worker is not None and stuck.sample is None
     return is_known and bool(_IDLE.search(''.join(stuck.stack[:3])))
 

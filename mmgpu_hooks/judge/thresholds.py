@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class DelayThreshold(NamedTuple):
-    """Threshold of a delay in seconds and as a ratio: the larger one counts."""
+    """Threshold of a delay, in seconds and as a ratio; the larger one applies."""
 
     least_s: float
     """Least delay, in seconds, that reaches the threshold."""
@@ -57,7 +57,7 @@ Each new start has them.
 """
 
 START_LEAST_S = 10.0
-"""Seconds below which a start, or part of one, is not reported, whatever its share.
+"""Seconds below which a start or its parts are not reported, whatever their share.
 
 A user who starts a training waits as long without a thought.
 """
@@ -273,7 +273,7 @@ The batches in flight of an ordinary detector fill it.
 """
 
 WANTED_OPEN_FILES = 65_536
-"""Soft limit on open files that is recommended.
+"""Soft limit on open files that advice recommends.
 
 Enough for any loader, and what administrators allow as a rule.
 """

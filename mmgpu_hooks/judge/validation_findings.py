@@ -14,7 +14,7 @@ from mmgpu_hooks.schema.values import FAST_METRIC
 _HOUR_S = 3600.0
 
 COCO_METRIC = 'CocoMetric'
-"""Name of the metric that FastCocoMetric can take the place of."""
+"""Name of the metric class that FastCocoMetric can replace."""
 
 SET_FAST_METRIC = f'mmgpu set CONFIG val_evaluator.type={FAST_METRIC}'
 """Command that writes FastCocoMetric into a config."""
@@ -32,7 +32,7 @@ _WANTED_SHARE = 0.1
 
 @dataclass(frozen=True)
 class WholeValidation:
-    """Seconds of the recorded validations, with the count in the complete training."""
+    """Seconds of the recorded validations, and their number in the whole training."""
 
     costs: ValidationCosts
     count: int
@@ -50,7 +50,7 @@ class WholeValidation:
 
     @property
     def fast_metric_s(self) -> float | None:
-        """Estimated seconds that FastCocoMetric takes off each validation."""
+        """Estimated seconds that FastCocoMetric saves in each validation."""
         seconds = self.costs.metrics_s.get(COCO_METRIC)
         return seconds and FAST_METRIC_GAIN * seconds / self.costs.count
 

@@ -113,7 +113,7 @@ def judge_confidence(run: Run) -> str:
 
 
 class _Wait(NamedTuple):
-    """Verdict on a data-bound run, with the reason for its waits."""
+    """Verdict on a data-bound run, with the cause of its waits."""
 
     verdict: str
     why: Text
@@ -121,7 +121,7 @@ class _Wait(NamedTuple):
 
 
 def _explain_wait(run: Run, problems: Mapping[str, Finding]) -> _Wait:
-    """Say why a data-bound run waits for data."""
+    """Return the verdict on a data-bound run, with the cause of its waits."""
     cause = next((code for code in _CAUSES if code in problems), None)
     workers, cores = run.meta.loader.num_workers, run.meta.host.usable_cores
     # without workers the loading blocks the loop, whatever it waits for

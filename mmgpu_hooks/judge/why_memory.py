@@ -21,7 +21,7 @@ from mmgpu_hooks.schema.text import Text, phrase
 
 _OF_MEMORY = 'oom_host', 'oom_cgroup', 'shm_full'
 _MAY_BE_MEMORY = 'unknown', 'worker_killed', 'rank_lost', 'interrupted'
-"""Causes of a failure that low host memory may stand behind."""
+"""Causes of failures that may really be caused by low host memory."""
 _PROFILE = phrase(
     'What grows shows with memray run --follow-fork tools/train.py CONFIG (pip '
     'install memray).'

@@ -52,7 +52,7 @@ _Z95 = 1.645
 """The 95th percentile of a normal distribution, in standard deviations."""
 
 _LEAST_COUNT = 8
-"""Smallest number of an interval's batches or steps for its percentiles to be used."""
+"""Smallest number of batches or steps in an interval for percentiles to be used."""
 
 _USUAL_VARIATION = 0.3
 """Relative spread assumed for a batch's loading time that was not measured."""
@@ -148,7 +148,7 @@ class _Needed(NamedTuple):
 
 @dataclass(frozen=True)
 class _Part:
-    """Whole run, or its last long part, that loading and step times are fitted to."""
+    """Run, or its last long part, to which loading and step times are fitted."""
 
     recorded: RecordedRun
     figures: RunFigures
@@ -324,7 +324,7 @@ def _make_workload(part: _Part) -> Workload:
 
 
 def _find_too_much(part: _Part, burnt_s: float) -> Text | None:
-    """Say why a rank's CPU use is impossible, or too much beside ranks like it.
+    """Return why a rank's CPU use is impossible, or too large compared with its peers.
 
     Args:
         part: Of one rank's run.
@@ -495,7 +495,7 @@ def _log_normal(intervals: Intervals, field: str) -> _LogNormal | None:
 
 
 def _run_delay_s(part: _Part) -> float | None:
-    """Compute seconds per batch of workers' waits for a core, first interval left out.
+    """Compute seconds per batch that workers waited for a core, without the warm-up.
 
     The start, when all workers make their first batches side by side, is left out if
     the intervals allow it.

@@ -52,7 +52,7 @@ FOLDER_VARIABLE = 'MMGPU_CACHE'
 """Environment variable that names the folder of the annotation cache."""
 
 MOST_BYTES = 20 * 10**9
-"""Size limit of the whole annotation cache, in bytes; least recently used files go."""
+"""Size limit in bytes of the annotation cache; least recently used files go first."""
 SPARE_TIMES = 2
 """Free space needed to write a cache file, as a multiple of the file's size."""
 
@@ -62,11 +62,11 @@ _HEAD = struct.Struct('<20sQI')
 """Layout of a cache file's first bytes: magic; length and CRC-32 of the header."""
 _PAGE = 4096
 _MOST_DIGITS = 64
-"""Spare bytes in a cache file's header for the digits of its sections' offsets."""
+"""Spare bytes in a cache file's header for the digits of section offsets."""
 _CHUNK = 2**20
 """Number of bytes of a cache file read at a time to compute its CRC-32."""
 _SILENT_S = 600.0
-"""Age in seconds, since its last write, at which an unfinished file is abandoned.
+"""Age in seconds since its last write at which an unfinished file is abandoned.
 
 Who writes still finds its part gone, and keeps nothing."""
 _OPEN = getattr(os, 'O_NOFOLLOW', 0) | getattr(os, 'O_CLOEXEC', 0)
@@ -200,7 +200,7 @@ class CacheFolder:
         os.close(self._fd)
 
     def read(self, key: str) -> ParsedAnnotations | None:
-        """Map the annotations cached under a key, unless a file they came from changed.
+        """Map the annotations cached under a key, unless their source files changed.
 
         Args:
             key: All that it depends on beside those files.
@@ -523,7 +523,7 @@ def _check_writable(info: os.stat_result, path: Path) -> None:
 
 
 def _are_current(files: Sequence[tuple[str, int, int, int, int]]) -> bool:
-    """True if the files from which annotations were parsed are unchanged since then."""
+    """True if the files from which annotations were parsed have not changed since."""
     try:
         return all(read_stamp(path) == (path, *state) for path, *state in files)
     except (OSError, ValueError):
@@ -625,7 +625,7 @@ def _read_whole(descriptor: int, size: int) -> bytes:
 
 
 class _OpenFile:
-    """A file descriptor that is closed with the last object that uses it."""
+    """File descriptor that is closed together with the last object that uses it."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor

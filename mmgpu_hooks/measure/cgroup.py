@@ -145,7 +145,7 @@ def _read(path: Path) -> str:
 
 
 def read_throttled_s(folder: Path) -> float:
-    """Seconds so far in which a control group's CPU quota held tasks, over all CPUs.
+    """Seconds so far, over all CPUs, in which a CPU quota held the group's tasks.
 
     ``cpu.stat`` counts them since the group was made::
 

@@ -45,7 +45,7 @@ class CudaDevice(TypedDict):
     """UUID and PCI address of a CUDA device; ``None`` where nothing gives it."""
 
     uuid: str | None
-    """UUID of the GPU without NVML's prefix ``GPU-``; torch has it from 2.4 on."""
+    """UUID of the GPU without NVML's prefix ``GPU-``; torch has it since 2.4."""
     pci_bus_id: str | None
 
 
@@ -118,11 +118,11 @@ class CudaMemoryFigures(TypedDict):
     peak_bytes: int | None
     """Peak bytes of live CUDA tensors; ``None`` if a validation's peak hides it."""
     reserved_bytes: int | None
-    """Peak of the bytes that the CUDA allocator reserved, since torch last reset it."""
+    """Peak bytes that the CUDA allocator reserved since torch last reset the peak."""
     allocated_bytes: int | None
     """Bytes of live CUDA tensors when the allocator was last read."""
     inactive_bytes: int | None
-    """Unused bytes in CUDA allocator blocks of which tensors use another part.
+    """Unused bytes in CUDA allocator blocks that are partly used by tensors.
 
     As of the end of the window.
     """
@@ -173,7 +173,7 @@ class CudaMemory:
         self._stats: Mapping[str, Any] = {}
 
     def begin(self) -> None:
-        """Begin to count CUDA memory for training; peaks from before do not count.
+        """Begin to count CUDA memory for training, ignoring earlier peaks.
 
         Raises:
             SourceError: If the allocator does not keep these statistics.
@@ -297,7 +297,7 @@ def open_cuda_memory() -> CudaMemory:
 
 
 def _read_backend(torch: Any) -> str | None:
-    """Name of the CUDA allocator; ``None`` where torch can be asked and gives none."""
+    """Return the CUDA allocator's name; ``None`` if torch does not give it."""
     read = getattr(torch.cuda, 'get_allocator_backend', None)
     if read is None:  # before torch 2.0 there was one
         return 'native'
@@ -370,10 +370,10 @@ class _Step:
 
 
 class IdleShare(NamedTuple):
-    """Percent of time between starts of train steps in which the GPU had no work."""
+    """Per cent of time between train steps' starts in which the GPU had no work."""
 
     pct: float | None
-    """Idle GPU time in percent of iteration time; ``None`` if nothing was timed."""
+    """Idle GPU time in per cent of iteration time; ``None`` if nothing was timed."""
     iterations: int
     """Number of iterations over which CUDA events measured the idle share."""
 

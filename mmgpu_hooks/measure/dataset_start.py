@@ -33,7 +33,7 @@ class Initialisation:
     kind: str
     """Class name of the data set."""
     file: str | None
-    """Annotation file, as the data set names it, or else the folder of its images."""
+    """Path of the annotation file as the data set names it, or of its image folder."""
     file_bytes: int | None
     """Size in bytes of the annotation file; ``None`` if there is none on this host."""
     wall_s: float = 0.0
@@ -164,7 +164,7 @@ class _Pending:
     """Data set that was built but is not initialised yet."""
 
     dataset: Any
-    """Data set that is kept alive, so that no other object gets the same ``id()``."""
+    """Reference to the data set, so that its ``id()`` is not reused."""
     patches: Patches
 
 
@@ -299,7 +299,7 @@ class DatasetWatch:
 def _time(
     dataset: Any, name: str, found: Initialisation, field: str
 ) -> Callable[..., Any]:
-    """Wrap a data set's method to add its calls' seconds to an `Initialisation`."""
+    """Wrap a data set's method so that its seconds are added to an `Initialisation`."""
     method = functools.partial(getattr(type(dataset), name), dataset)
 
     def timed(*args: Any, **kwargs: Any) -> Any:

@@ -36,7 +36,7 @@ _NOT_NOW = (10, 11, 19, 20, 21, 23, 27)
 _LOST = (1, 9, 15, 16, 18)
 
 _PATIENCE = 3
-"""Number of failed reads in a row after which a GPU value is not asked for any more."""
+"""Number of consecutive failed reads after which a GPU value is given up."""
 
 _ESSENTIAL = {
     'name',
@@ -46,13 +46,13 @@ _ESSENTIAL = {
     'util_pct',
     'mem_used_bytes',
 }
-"""Names of GPU facts and values that every GPU has; a missing one is reported."""
+"""Names of facts and values that every GPU has, so that a gap is reported."""
 
 _SM = 'sm_active_pct'
 _HELD_BY = 'throttled_pct'
 
 _CPU_WORDS = 64
-"""Number of 64-bit words in the CPU affinity mask asked of NVML: room for 4096 CPUs."""
+"""Number of 64-bit words of NVML's CPU affinity mask, enough for 4096 CPUs."""
 
 _SLOW_S = 1.0
 """Seconds between two samples of the GPU's clock, temperature and throttling."""
@@ -79,7 +79,7 @@ class Sample(TypedDict, total=False):
     """Values of a GPU at one time, such as utilisation, keyed as in the evidence."""
 
     util_pct: float
-    """Percent of the driver's last period (1/6 to 1 s) in which a kernel ran."""
+    """Per cent of the driver's last period (1/6 to 1 s) in which a kernel ran."""
     mem_used_bytes: int
     """Bytes of GPU memory in use by all processes, with the driver's own reserve."""
     sm_clock_mhz: float
@@ -94,10 +94,10 @@ class Sample(TypedDict, total=False):
 
 
 class TimedSample(NamedTuple):
-    """A GPU sample, and the seconds since the sample before it, as its weight."""
+    """GPU sample, weighted by the seconds since the previous sample."""
 
     seconds: float
-    """Seconds since the GPU sample before this one."""
+    """Seconds since the previous sample of the GPU."""
     sample: Sample
 
 
@@ -189,11 +189,11 @@ class Gpu:
 
     @property
     def unsupported(self) -> dict[str, str]:
-        """Reasons why GPU values that should exist are not read any more, by name."""
+        """Reasons why expected GPU values are no longer read, by name."""
         return {figure: self._missing[figure] for figure in self._refused & _ESSENTIAL}
 
     def reasons(self) -> dict[str, str]:
-        """Reasons why GPU values are missing now, by name; callable from any thread."""
+        """Reasons why GPU values are missing now, by name; safe from any thread."""
         return self._missing.copy()
 
     def _get(self, what: str, *which: int) -> Any:
@@ -579,7 +579,7 @@ class GpuSampler:
         self._thread.start()
 
     def stop(self, timeout_s: float = 0.5) -> None:
-        """Stop sampling the GPU; may be called twice. Samples stay for `drain`.
+        """Stop sampling the GPU, keeping the samples for `drain`; may be called twice.
 
         A thread that is stuck in the driver stays behind as a daemon, adds nothing
         more and does not keep the process.

@@ -1,4 +1,4 @@
-"""Times how long copying MMEngine's scalar histories takes, which grows as they do."""
+"""Times copying MMEngine's scalar histories, which takes longer as they grow."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class CpuBinding:
     """Number of CPUs a process had before it was bound to fewer, and what bound it."""
 
     unbound_cpus: int | None = None
-    """Number of CPUs before the process was bound; ``None`` where nothing bound it."""
+    """Number of CPUs before the process was bound; ``None`` if it was not bound."""
     bound_by: str | None = None
     """Environment variables that asked to bind the process's threads."""
     wider_thread_cpus: int | None = None
@@ -321,7 +321,7 @@ def read_open_files() -> OpenFiles:
 
 
 _NO_WORK = {'idle', 'iowait', 'guest', 'guest_nice'}
-"""Fields of ``/proc/stat`` that are idle time, or counted in another field already.
+"""Fields of ``/proc/stat`` that are idle time, or contained in another field.
 
 Linux has guest time inside ``user`` and ``nice``.
 """
@@ -337,7 +337,7 @@ def read_busy_s() -> float:
 
 
 def read_run_delay_s(proc: Path = Path('/proc')) -> float | None:
-    """Seconds the main thread has waited for a core since it began; ``None`` if hidden.
+    """Seconds so far that the main thread waited for a core; ``None`` if hidden.
 
     Args:
         proc: Root of the proc file system.
@@ -382,7 +382,7 @@ Intervals between them lack its figures.
 
 
 def pause_s(elapsed_s: float) -> float:
-    """Seconds from one reading of CPU and memory use to the next; short at first."""
+    """Return the seconds until CPU and memory use are read again; short at first."""
     return min(SELDOM_S, elapsed_s / 2)
 
 
@@ -392,7 +392,7 @@ class HostFigures(NamedTuple):
     process_cpu_s: float
     process_run_delay_s: float | None
     system_cpu_pct: float | None = None
-    """Busy time of the host's CPUs, in percent of the time of all of them.
+    """Busy time of the host's CPUs, in per cent of the time of all CPUs.
 
     ``None``, as ``host``, where the window is too new.
     """

@@ -32,7 +32,7 @@ WORKER_START = 'worker_start'
 """Ledger label: creation of a DataLoader's iterator, which counts as `startup`."""
 
 LAP = 'lap'
-"""Ledger label that ends an iteration; the time before it belongs to the last hook.
+"""Ledger label that ends an iteration; the time before it is the last hook's.
 
 What ran until then is ``lap_of`` of the ledger.
 """
@@ -42,7 +42,7 @@ _FIRST_HOOK = len(_LABELS)
 _RESUME = _LABELS[_LABELS.index('resume')]
 _LAP, _STEP, _HOOKS = (_LABELS.index(name) for name in (LAP, 'step', 'hooks'))
 _WAIT, _FIRST, _OWN_STEP, _INSIDE, _OUTSIDE = range(5)
-"""Columns of an iteration's seconds: data wait, first wait, step, hooks, outside it."""
+"""Columns of an iteration's seconds: data wait, first wait, step, hooks, outside."""
 _LAP_WIDTH = 5
 _COLUMNS = {
     'data_wait': _WAIT,
@@ -61,7 +61,7 @@ Seconds = npt.NDArray[np.float64]
 
 
 def is_part(running: Any) -> bool:
-    """True if ``running`` is a label of a training part, such as ``step``; no hook."""
+    """True if ``running`` is the label of a part such as ``step``, not a hook."""
     # by identity: a hook may be equal to anything
     return any(running is label for label in _LABELS)
 
@@ -317,7 +317,7 @@ class TimeLedger:
         return window
 
     def _startup_in(self, window: LedgerWindow) -> float:
-        """Seconds by which epochs' first waits for data exceed the median wait.
+        """Return the seconds by which epochs' first data waits exceed the median wait.
 
         All of a run's very first wait is start-up.
         """

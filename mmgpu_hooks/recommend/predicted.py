@@ -47,7 +47,7 @@ def predict_asked(job: Job, asked: Asked) -> Predicted:
 
 
 def _complete(job: Job, given: Choice) -> Choice:
-    """Add values for all settings not asked for: derived ones, else those of the run.
+    """Add the values of settings that were not asked for: derived, or the run's.
 
     Raises:
         NoPredictionError: If what a value makes of the training is unknown.

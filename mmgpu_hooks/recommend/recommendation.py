@@ -85,7 +85,7 @@ _TUNED = (
 
 
 def _since_config(run: Run, changes: Sequence[Change]) -> Iterator[Change]:
-    """List changes relative to the config's values, not to those of ``tune=True``."""
+    """List changes relative to the config's values instead of tuned ones."""
     switch = run.last_switch
     if switch is None:
         yield from changes
@@ -105,7 +105,7 @@ def _since_config(run: Run, changes: Sequence[Change]) -> Iterator[Change]:
 
 
 def _describe_tuned(run: Run, name: str) -> Change:
-    """Describe how tuning changed one setting while the run trained."""
+    """Describe how ``tune=True`` changed one setting during the run."""
     judged = [record for record in run.evidence.tuned if record.action == 'keep']
     reason, is_gain = phrase('Found while training.'), False
     if judged:

@@ -80,14 +80,14 @@ def _search(
 
 
 def _is_worth_a_search(job: Job, setting: Setting, at: Choice) -> bool:
-    """Return True if another value may save enough time, or is needed by the host."""
+    """True if another value may save enough time, or is needed by the host."""
     if setting.may_be_needed(job, at):
         return True
     return job.at(at).most_gain >= thresholds.WORTHWHILE_GAIN
 
 
 def _is_at_bound(job: Job, setting: Setting, value: Any, then: Choice) -> bool:
-    """Return True if a value's time is at the lower bound, so that none is faster."""
+    """True if a value's time is at the lower bound, so that no other is faster."""
     reached = job.at(job.assume(then))
     enough_s = reached.bound_s * (1 + setting.near / 4)
     return reached.total_s <= enough_s and not setting.handicap(job, value)

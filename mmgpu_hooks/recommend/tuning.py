@@ -51,7 +51,7 @@ As shares of an iteration. Both the other load of the run and none must promise 
 """
 
 TRIED_DESPITE_NOISE = 0.03
-"""Smallest tried gain less the error of the measurements, as a share (0 to 1) of time.
+"""Smallest tried gain minus measurement error, as a share (0 to 1) of time.
 
 What is left of the doubt is the model's, which more evidence does not end.
 """
@@ -63,7 +63,7 @@ LEAST_INTERVALS = 3
 """Smallest number of recorded log intervals before a live DataLoader is changed."""
 
 SPARE_S = 0.5
-"""Seconds that changing a live loader costs besides worker starts and first batch."""
+"""Seconds that changing a live loader costs, without worker starts and first batch."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def _choose(job: Job) -> Choice:
 
 
 def _is_worth_a_trial(job: Job, choice: Choice, gain: Gain) -> bool:
-    """Return True if settings are likely faster, and only the model leaves doubt."""
+    """True if settings are likely faster, and only the model is uncertain."""
     is_model_alone = gain.share - COVERAGE * gain.noise >= TRIED_DESPITE_NOISE
     alone = predict_gain(job.without_other_load, job.old, choice)
     return (

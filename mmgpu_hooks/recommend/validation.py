@@ -85,7 +85,7 @@ def advise_validation(run: Run, train: LoaderSetting | None = None) -> Recommend
 
 
 def _describe_now(validation: ValidationLoops) -> ValidationOutlook:
-    """Describe the mean seconds of a validation, in all and waiting for batches."""
+    """Describe the mean seconds of a validation, in total and in waits for batches."""
     count, alike = len(validation.training.validations), len(validation.records)
     figures = validation.figures
     loop_s = figures.duration_s / alike
@@ -106,7 +106,7 @@ def _describe_now(validation: ValidationLoops) -> ValidationOutlook:
 
 
 def _without_gain(change: Change) -> Change:
-    """Copy a change without its gain: only a gain for all validations is shown."""
+    """Copy a change without its gain, as only the total gain is shown."""
     return Change(
         key=change.key,
         old=change.old,
@@ -150,7 +150,7 @@ def leave_out(
 
 
 def _live_on(run: Run, train: LoaderSetting | None) -> LiveLoader | None:
-    """Return the train loader, if its workers live on during validation."""
+    """Return the train loader if its workers live on during validation, or ``None``."""
     train = train or read_loader(run)
     stays = train.persistent_workers or run.meta.loop == 'iter'
     return LiveLoader(run, train) if stays else None

@@ -10,7 +10,7 @@ from mmgpu_hooks.schema.recorded import HostLimits
 from mmgpu_hooks.schema.text import Text
 
 MMENGINE_OPEN_FILES = 4096
-"""Soft limit on open files that MMEngine's Runner sets where the limit is lower.
+"""Soft limit on open files to which MMEngine's Runner raises a lower limit.
 
 Where the config does not say another.
 """
@@ -38,7 +38,7 @@ class Binding:
 
 @dataclass(frozen=True)
 class Folder:
-    """A file or folder and the file system that holds it, or will hold it."""
+    """File or folder that a training uses, with facts on its file system."""
 
     path: str
     """Path of the file or folder, as the config names it."""
@@ -143,7 +143,7 @@ class LoaderPlan:
 
 @dataclass(frozen=True)
 class LostHook:
-    """A hook of a base config that the list ``custom_hooks`` of a child replaced."""
+    """Hook of a base config that a child's list ``custom_hooks`` has dropped."""
 
     name: str
     base: str
@@ -230,7 +230,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Checked:
-    """One line of ``mmgpu doctor``'s answer: checked item, severity, text and cure."""
+    """Line of ``mmgpu doctor``'s answer: checked item, severity, text and cure."""
 
     name: str
     level: str

@@ -23,7 +23,7 @@ class SaveJudgement:
     """Judgement of one checkpoint save: its delay beyond a save without contention."""
 
     is_slow: bool
-    """True if the checkpoint save was delayed by enough to matter, for any cause."""
+    """True if the checkpoint save was delayed notably, by whatever cause."""
     cause: Optional[str]
     """Proven cause of the slow checkpoint save, out of :data:`SAVE_CAUSES`.
 
@@ -34,7 +34,7 @@ class SaveJudgement:
     gross_delay_s: Optional[float]
     """Seconds that the checkpoint save took beyond ``uncontended_s``."""
     net_delay_s: Optional[float]
-    """Seconds of the save's delay, less those won back by batches loaded meanwhile.
+    """Seconds lost by the save: its delay minus data waits saved by loaded batches.
 
     The gross delay, less what the loader's workers won back by loading meanwhile;
     ``None`` while the iterations after it are unknown."""
@@ -123,7 +123,7 @@ class Change:
 
 @dataclass(frozen=True)
 class SaveCure:
-    """A change that shortens checkpoint saves, with its predicted effect in seconds."""
+    """Change that shortens checkpoint saves, with its predicted effect in seconds."""
 
     name: str
     """Name of the config change that shortens saves: ``worker_nice``."""
@@ -250,7 +250,7 @@ class Recommendation:
     save_cures: Tuple[SaveCure, ...] = ()
     """Changes that shorten checkpoint saves, with their predicted effects."""
     advice: Tuple[Text, ...] = ()
-    """Sentences on what else would speed up training, with evidence; never applied."""
+    """Sentences on other ways to speed up training, with evidence; never applied."""
     batch_size: Tuple[Text, ...] = ()
     """Sentences on the decision about the batch size.
 
@@ -272,16 +272,16 @@ class TrainingEnd:
     """Lower end of the 90 % interval of the hours from now to the training's end."""
     hours_left_high: float
     training_hours: float
-    """Hours until the training ends that go to iterations and starts of epochs."""
+    """Hours until the training ends that iterations and epoch starts will take."""
     validation_hours: Optional[float]
-    """Hours until the training ends that go to validations; ``None``: unknown.
+    """Hours until the training ends that validations will take; ``None``: unknown.
 
     That is until one was seen, where some are planned, or the plan is unknown; so are
     ``metric_hours`` and ``save_hours``."""
     metric_hours: Optional[float]
-    """Hours of ``validation_hours`` that go to metrics (``compute_metrics``)."""
+    """Hours of ``validation_hours`` that metrics (``compute_metrics``) will take."""
     save_hours: Optional[float]
-    """Hours until the training ends that go to scheduled checkpoint saves.
+    """Hours until the training ends that scheduled checkpoint saves will take.
 
     Saves of the best checkpoint are in ``validation_hours``."""
     whole_hours: float
@@ -392,7 +392,7 @@ class RunAdvice:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its 95 % confidence interval, and number of samples behind it."""
+    """Value with its 95 % confidence interval, and the number of samples behind it."""
 
     value: float
     low: float
@@ -521,7 +521,7 @@ class Verification:
 
     ``model``, ``data set``, ``batch size``, ``pipeline``, ``sampler``."""
     untrained: Tuple[str, ...] = ()
-    """Config keys that differ, but whose effect short trial trainings do not show."""
+    """Differing config keys whose effect is not visible in short trial trainings."""
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ class ManyRuns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unreadable: int
     """Number of folders and files that could not be read."""
     first_unreadable: Optional[str] = None
-    """A folder or file that could not be read, with the reason."""
+    """Folder or file that could not be read, with the reason."""
     totals: RunTotals
     """Sums of hours over the training runs that the filters leave."""
     rows: Tuple[RunRow, ...] = ()

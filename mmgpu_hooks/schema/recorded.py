@@ -37,10 +37,10 @@ MOST_BATCH_SIZES = 1_000
 """Maximum number of distinct padded batch sizes of a run that are remembered."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
-"""A whole number that a measurement can give: not negative, at most 10^18."""
+"""Type of a measured whole number: from 0 to 10^18."""
 
 Number = Annotated[float, msgspec.Meta(ge=0, le=_MOST)]
-"""A real number that a measurement can give: not negative, at most 10^18."""
+"""Type of a measured real number: from 0 to 10^18."""
 
 
 class Recorded(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -245,7 +245,7 @@ class ValInterval(Recorded, frozen=True, kw_only=True):
 
 
 class TrainingPlan(Recorded, frozen=True, kw_only=True):
-    """Schedule of validations and saves, as loop and CheckpointHook have it."""
+    """Schedule of validations and saves, as set by the loop and CheckpointHook."""
 
     val_intervals: Tuple[ValInterval, ...] = ()
     """Validation intervals in order; empty without validation.
@@ -636,12 +636,12 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     ledger_s: Mapping[str, Number]
     """Seconds of the log interval by part, such as ``data_wait`` or ``step``."""
     hooks_s: Mapping[str, Number] = {}
-    """Seconds of the interval in hooks by class of hook, less saves and validations.
+    """Seconds of the interval in hooks by class, without saves and validations.
 
     The rest is MMEngine's own calling; ``(unattributed)`` stands for all hooks where a
     Runner calls them in a way of its own."""
     data_wait_cpu_s: Optional[Number] = None
-    """CPU seconds during the interval's waits for data, less first waits of epochs.
+    """CPU seconds during the interval's waits for data, without epochs' first waits.
 
     Of the training thread, estimated from every eighth wait on average; of the whole
     process when it loads without workers."""
@@ -722,7 +722,7 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     workers: Optional[WorkersWindow] = None
     gpu: Optional[GpuWindow] = None
     gpu_idle_pct: Optional[Number] = None
-    """Per cent of the timed iterations' time that the GPU was idle between steps.
+    """Per cent of the timed iterations' time in which the GPU idled between steps.
 
     From the end of the hooks behind a step. Gaps inside a step are not seen."""
     gpu_idle_iterations: Count = 0
@@ -762,7 +762,7 @@ class SavePhase(Recorded, frozen=True, kw_only=True):
 
 
 class SaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='save'):
-    """Times, size and host load of one ``save_checkpoint``, first copy to last byte.
+    """Times, size and host load of one ``save_checkpoint`` call.
 
     Of saves inside a save the outer one counts. A save in a thread of its own holds
     nothing up and has no record. Of a ``Runner`` rank 0 alone saves; under
@@ -858,7 +858,7 @@ VALIDATION_PARTS = (
     'save',
     'rest',
 )
-"""Parts of a validation; every second of it is in exactly one of them.
+"""Parts of a validation; each second of a validation is in exactly one part.
 
 ``forward`` is the model's ``val_step``, ``process`` the evaluator's part of each batch,
 ``metric`` ``compute_metrics``, ``gather`` what else the evaluator does behind the last
@@ -957,7 +957,7 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
 class ValidationProgressRecord(
     EvidenceLine, frozen=True, kw_only=True, tag='validation_progress'
 ):
-    """Seconds and batches of a validation until now, written while it still runs.
+    """Seconds and batches of a validation so far, written while the validation runs.
 
     It is written every 30 s, or every twentieth of a longer validation, and when one
     call lasts for 3 s, 6 s, 12 s and so on.
@@ -1039,16 +1039,16 @@ class MemoryRecord(EvidenceLine, frozen=True, kw_only=True, tag='memory'):
     result_name: Optional[str] = None
     """Metric that keeps most results, such as ``CocoMetric.results``."""
     is_pss: bool = True
-    """True if pages that processes share count in part in each of them (PSS).
+    """True if pages that processes share count proportionally in each (PSS).
 
     False where the kernel shows no PSS: pages that a forked worker shares with its
     parent count in each then."""
     is_low: bool = False
-    """True if host memory was nearly full, or soon would be at its rate of growth."""
+    """True if host memory was nearly full, or soon would be by its growth."""
 
 
 class UnknownRecord(EvidenceLine, frozen=True, kw_only=True, tag='unknown'):
-    """A measured value that became unknown during the training, with the reason."""
+    """Measured value that became unknown during the training, with the reason."""
 
     source: str
     reason: str
@@ -1056,7 +1056,7 @@ class UnknownRecord(EvidenceLine, frozen=True, kw_only=True, tag='unknown'):
 
 
 class SourceOffRecord(EvidenceLine, frozen=True, kw_only=True, tag='source_off'):
-    """A source of measurements that failed and was switched off; training went on."""
+    """Source of measurements that failed and was switched off during training."""
 
     source: str
     reason: str
@@ -1068,7 +1068,7 @@ START_PART = 'start'
 
 
 class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
-    """A long standstill: the training part that hung, and its processes' state."""
+    """Standstill of a training: the part that hung, and the state of its processes."""
 
     iteration: Count
     """Number of iterations of the whole training done at the standstill."""
@@ -1085,7 +1085,7 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
     waited_s: Number
     """Seconds from the training's last progress to the writing of this record."""
     is_over: bool = False
-    """True if training went on by itself after the standstill.
+    """True if the standstill is over: training continued by itself.
 
     The other fields are left out then."""
     stack: Tuple[str, ...] = ()
@@ -1147,7 +1147,7 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
 
     And so a collective; ``None`` of a run of one rank."""
     pin_stack: Tuple[str, ...] = ()
-    """Call stack of the DataLoader's thread that pins batches, innermost first.
+    """Call stack of the DataLoader's thread that pins batches, innermost call first.
 
     Empty where there is none."""
 

@@ -39,9 +39,9 @@ class RunEvidence:
     end: Optional[recorded.EndRecord] = None
     sources_off: Tuple[recorded.SourceOffRecord, ...] = ()
     stuck: Tuple[recorded.StuckRecord, ...] = ()
-    """Records of the watchdog's alarms on standstills, and of the standstills' ends."""
+    """Records of the watchdog's alarms on standstills, and of how those ended."""
     notes_of_waits: Tuple[recorded.StuckRecord, ...] = ()
-    """Records of waits for other ranks that raised no alarm, and of the waits' ends."""
+    """Records of waits for other ranks without an alarm, and of how those ended."""
     save_records: Tuple[recorded.SaveRecord, ...] = ()
     after_saves: Tuple[recorded.AfterSaveRecord, ...] = ()
     validations: Tuple[recorded.ValidationRecord, ...] = ()
@@ -60,7 +60,7 @@ class RunEvidence:
 
     ``None`` of a run that did not end its first iteration, and of older evidence."""
     notes: Tuple[Text, ...] = ()
-    """Sentences for the user about what was odd in the evidence file."""
+    """Sentences for the user on unusual things in the evidence file."""
     profile: Optional[Profile] = None
     """Profile that ``mmgpu profile`` left in the work_dir of the run.
 
@@ -91,7 +91,7 @@ class RankRow:
     """Seconds per iteration in hooks, hooks that wait for other ranks left out."""
     save_s: float
     own_s: float
-    """Seconds per iteration of the rank in data wait, startup, hooks and saves.
+    """Seconds per iteration that the rank spends in data wait, startup, hooks, saves.
 
     The others wait for the rank where it is largest."""
     step_s: float

@@ -40,7 +40,7 @@ _MARKS: dict[type[EvidenceLine], bytes] = {
     kind: b'{"kind":"%s"' % str(kind.__struct_config__.tag).encode()
     for kind in (EndRecord, VerdictRecord)
 }
-"""First bytes of a record's line, by kind of record, as the hook writes them."""
+"""First bytes of a record's line by kind of record, as the hook writes them."""
 
 
 class FileIdentity(NamedTuple):

@@ -25,7 +25,7 @@ That of rank 0 where each rank has one.
 """
 _TRAINS, _EVALUATES = b'(train)', re.compile(rb'\b(?:Epoch|Iter)\((?:val|test)\)')
 _MOST_BYTES = 2**20
-"""Number of bytes read from a log's end to tell a training from an evaluation."""
+"""Number of bytes read from a log's end to see if it is of a training."""
 
 
 class EvidenceError(UserError):
@@ -34,7 +34,7 @@ class EvidenceError(UserError):
 
 @dataclass(frozen=True)
 class Attempt:
-    """A training that has left a log of MMEngine, but no evidence file."""
+    """Training that left a log of MMEngine but no evidence file."""
 
     folder: Path
     """Folder of the training, which MMEngine names by the start time."""
@@ -80,7 +80,7 @@ their place.
 """
 
 STACK_SUFFIX = '.stack'
-"""Suffix of the file with a process's call stacks, written while C code blocks it.
+"""Suffix of a file with a process's call stacks, written while C code blocks Python.
 
 It lies beside the evidence.
 """
@@ -202,7 +202,7 @@ def read_run_folder(path: Path) -> RunFiles:
 
 
 def find_attempt(path: Path) -> Attempt | None:
-    """Find the newest training attempt at or below ``path`` that left no evidence.
+    """Find the newest training at or below ``path`` that left no evidence file.
 
     A run that tested or validated a checkpoint is none: its log says so.
     """

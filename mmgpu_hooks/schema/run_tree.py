@@ -30,11 +30,11 @@ class FoundEvidence(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """A folder or file that could not be read, with the reason."""
+    """Folder or file that could not be read, with the reason."""
 
     path: str
     reason: str
-    """Reason why the path could not be read, as the operating system says it."""
+    """Reason why the path could not be read, in the operating system's words."""
 
 
 class RunTree:

@@ -36,7 +36,7 @@ from mmgpu_hooks.schema.figures import (
 _FORMATTER = string.Formatter()
 _NO_FACTS: Mapping[str, Any] = {}
 _LISTED = '{listed}'
-"""Template of a list of names with commas; it has no words to translate."""
+"""Template of a comma-separated list of names, without words to translate."""
 _PARTS = 'parts'
 """Key among a `Text`'s named values that holds the sentences joined in the text.
 
@@ -134,7 +134,7 @@ UNKNOWN = 'unknown'
 
 
 class Text(str):
-    """A sentence (``str``) that keeps the template and the values that it was made of.
+    """Sentence (``str``) that keeps its template and the values in it.
 
     As a string it is the sentence in English, so that logs, evidence and JSON need
     nothing else. :meth:`Wording.say` words it anew. A plain string is a text without

@@ -152,7 +152,7 @@ class SweepRow:
     seconds: float = 0.0
     """Seconds from the start of the trial's process to its end."""
     iterations: int = 0
-    """Number of iterations that were timed, warm-up left out."""
+    """Number of timed iterations, without warm-up."""
     iter_s: Optional[Estimate] = None
     """Mean seconds of a steady iteration, saves and first waits of epochs left out."""
     data_wait_s: Optional[float] = None
@@ -162,7 +162,7 @@ class SweepRow:
     gpu_zero_pct: Optional[float] = None
     """Per cent of the GPU samples that had 0 % utilisation."""
     gpu_samples: int = 0
-    """Number of samples of the GPU utilisation, warm-up left out."""
+    """Number of samples of the GPU utilisation, without warm-up."""
     gpu_unknown: Optional[Text] = None
     """Reason why the GPU utilisation is unknown."""
     gpu_timeline: Tuple[GpuSpan, ...] = ()
@@ -181,7 +181,7 @@ class SweepRow:
     save_s: Optional[float] = None
     """Median seconds of a checkpoint save during which loader workers ran."""
     save_run_delay_s: Optional[float] = None
-    """Median seconds of a checkpoint save that its thread waited for a core."""
+    """Median seconds per checkpoint save that its thread waited for a core."""
     save_unknown: Optional[Text] = None
     """Reason why no checkpoint save was measured."""
     cpu_cores: Optional[float] = None
@@ -290,9 +290,9 @@ class SaveBenchRow:
     error: Optional[Text] = None
     """Decisive line of the error; ``None`` when the trial completed."""
     saves: Tuple[SaveRecord, ...] = ()
-    """Checkpoint saves in order; the training's first and failed saves are left out."""
+    """Checkpoint saves in order, without the training's first one and failed ones."""
     won_s: Tuple[Optional[float], ...] = ()
-    """Seconds of data wait that training was spared after each save.
+    """Seconds of data wait saved after each checkpoint save.
 
     ``None`` is unknown."""
     save_s: Optional[float] = None
@@ -310,7 +310,7 @@ class SaveBenchRow:
     gross_s: Optional[float] = None
     """Seconds by which a save exceeds the reference trial's; negative if shorter."""
     net_s: Optional[float] = None
-    """Seconds of ``gross_s`` that training lost, those won back after saves left out.
+    """Seconds lost per save: ``gross_s`` minus data waits saved afterwards.
 
     A part of ``gross_s``."""
     is_harmful: Optional[bool] = None
@@ -341,7 +341,7 @@ class SaveBench:
     is_interrupted: bool = False
     seconds: float = 0.0
     asked: int = 0
-    """Number of settings that the bench was to train with.
+    """Number of settings that the save benchmark was to train with.
 
     There are fewer rows when the bench was stopped."""
 
@@ -353,7 +353,7 @@ class TrialSpec:
     config: str
     """Absolute path of the config file: a trial may run elsewhere."""
     folder: str
-    """Folder for everything that the trial leaves, its log too.
+    """Folder for everything that the trial writes, including its log.
 
     No other trial uses it."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -523,7 +523,7 @@ class Profile:
     kernels: Optional[float]
     """Number of CUDA kernels and copies per train step; ``None`` without CUDA."""
     bound: Optional[str]
-    """Bottleneck of a train step on a GPU: kernel ``launches`` or the ``kernels``."""
+    """Bottleneck of a train step on a GPU: ``launches`` or ``kernels``."""
     bound_reason: Optional[str]
     """Reason why the bottleneck of a train step is unknown."""
     amp: Optional[str]
@@ -539,7 +539,7 @@ class Profile:
 
     Those of :data:`HOST_PARTS` that there are."""
     uncovered_s: Optional[float] = None
-    """Seconds of a train step in which no kernel ran; ``None`` without CUDA.
+    """Seconds of a train step in which no GPU kernel ran; ``None`` without CUDA.
 
     They are the most that the card waited for the host."""
     fills: Optional[float] = None
@@ -549,7 +549,7 @@ class Profile:
     losses_pct: Optional[float] = None
     """Per cent of a step's busy time in loss functions, which AMP runs in float32."""
     counted: Optional[StepOverhead] = None
-    """Counts of the host's work in the train step, such as parameter groups."""
+    """Counts of host work in the train step, such as parameter groups."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Reason why an optimisation could not be used, by its name."""
 

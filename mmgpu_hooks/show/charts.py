@@ -93,7 +93,7 @@ _STYLE: dict[str, Any] = {
 _POINTS = 400
 """Maximum number of points of a line over time, as many as the page is wide."""
 _CUT = 4.0
-"""Multiple of the bars' 99th percentile at which longer bars are cut off."""
+"""Multiple of the bars' 99th percentile above which bars are cut off."""
 
 
 @dataclass(frozen=True)
@@ -312,7 +312,7 @@ _TRACKS = (
 
 
 class _TimeUnit(NamedTuple):
-    """A unit of the time axis, chosen by the length of the training."""
+    """Unit of the time axis, chosen by the length of the training."""
 
     least_s: float
     """Shortest training, in seconds, whose time axis has the unit."""

@@ -63,13 +63,13 @@ class Table:
     """True if clicking a heading sorts the rows, on a page."""
 
     def is_words(self, column: int) -> bool:
-        """Return True if a table column holds words and not numbers."""
+        """True if a table column holds words instead of numbers."""
         return column < self.texts or self.head[column] in _WORDS
 
 
 @dataclass(frozen=True)
 class Item:
-    """One entry of a list: a finding, a change, a note."""
+    """Entry of a list in a section: a finding, a change or a note."""
 
     text: str
     title: str = ''

@@ -1,4 +1,4 @@
-"""Renders what MMEngine's log tells of a training without GPUEfficiencyHook."""
+"""Renders what MMEngine's log says about a training without GPUEfficiencyHook."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OWN = (
     'batch_size',
     'switch_on',
 )
-"""Fields that exist only in the answer on a training without GPUEfficiencyHook."""
+"""Fields that only the answer on a training without GPUEfficiencyHook has."""
 
 
 def describe_first_answer(answer: FirstAnswer) -> list[Section]:

@@ -59,7 +59,7 @@ def _render(described: Sequence[Section], label: str, kind: str) -> str:
     from markupsafe import Markup
 
     def shown(value: Any) -> Any:
-        """Return a value as text for the page, control characters made visible."""
+        """Return a value as text for the page, with visible control characters."""
         if hasattr(value, '__html__'):
             return value
         return bind_units(visible(say(value)), '\u00a0')

@@ -121,7 +121,7 @@ def is_english() -> bool:
 
 
 def say(said: object) -> str:
-    """Translates a text to this process's language; other values are returned as is."""
+    """Translates a text to this process's language; returns other values unchanged."""
     return current().say(said)
 
 

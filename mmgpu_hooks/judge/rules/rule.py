@@ -67,17 +67,17 @@ def notice(detail: Text, share: float | None = None) -> Finding:
 
 
 def weigh(detail: Text, share: float | None) -> Finding:
-    """Make a finding: a problem if a ``share`` of the time is given, else a notice."""
+    """Make a finding: a problem if it costs a ``share`` of the time, else a notice."""
     return notice(detail) if share is None else problem(detail, share)
 
 
 def fine(detail: Text) -> Finding:
-    """Make a finding which says that nothing is wrong with what the rule checks."""
+    """Make a finding that nothing is wrong with what the rule checks."""
     return _make_finding('ok', detail)
 
 
 def cannot_tell(missing: str) -> Finding:
-    """Make a finding that nothing can be judged, as an input is missing.
+    """Make a finding that the rule cannot judge, as an input is missing.
 
     Args:
         missing: What is missing, with a full stop or without.

@@ -12,15 +12,15 @@ from typing import Any, Callable, NamedTuple, TypeVar
 from mmgpu_hooks.measure.absent import SourceError
 
 _ODD = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)
-"""Exceptions that reading a batch of unknown structure may raise."""
+"""Exceptions that may be raised while reading a batch of unknown structure."""
 
 _T = TypeVar('_T')
 
 SMALL_BYTES = 4096
-"""Largest tensor, in bytes, that a worker could send inside its message to training."""
+"""Size in bytes of the largest tensor that workers can send within a message."""
 
 _MOST_PARTS = 20_000
-"""Maximum number of a batch's objects that are searched for tensors, for speed."""
+"""Maximum number of objects in a batch that are searched for tensors."""
 
 
 class Contents(NamedTuple):
@@ -35,7 +35,7 @@ class Contents(NamedTuple):
     boxes: int | None = None
     """Number of annotated boxes in the batch."""
     height: int | None = None
-    """Padded height in pixels of the batch's images; ``None`` if they differ in it."""
+    """Padded height in pixels of the batch's images; ``None`` if heights differ."""
     width: int | None = None
 
 
@@ -52,7 +52,7 @@ class IntervalContents(NamedTuple):
     boxes: int | None = None
     """Largest number of boxes in a batch of the log interval."""
     new_sizes: int | None = None
-    """Number of distinct batch sizes in pixels that first occurred in the log interval.
+    """Number of batch sizes in pixels that occurred for the first time.
 
     A landscape batch and a portrait one of as many pixels have one size."""
 

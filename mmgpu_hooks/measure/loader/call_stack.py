@@ -25,7 +25,7 @@ The highest real-time signals are others' first.
 
 
 def offer_stack() -> int:
-    """Have this process print its Python stack on a signal, into a file; return its fd.
+    """Have this process write its Python stack to a file on a signal; return its fd.
 
     Returns:
         The descriptor that it prints into; 0 where the signal is handled, ignored or
@@ -42,7 +42,7 @@ def offer_stack() -> int:
 
 
 def _read_masks(names: str, pid: int | str = 'self') -> list[bool]:
-    """Return for each named signal mask of a process if `_SIGNAL` is in the mask."""
+    """Return, for each signal mask of a process, if it contains `_SIGNAL`."""
     try:
         text = (_PROC / str(pid) / 'status').read_text('ascii', 'replace')
     except OSError:

@@ -64,7 +64,7 @@ WORKER = np.dtype(
 _FILE_BYTES, _NOTES_BYTES = 512, 8192
 
 Rows = NDArray[np.void]
-"""Type of a structured array of batches or workers, read as ``rows['wall_s']``."""
+"""Type of structured arrays of batches or workers, read as ``rows['wall_s']``."""
 
 
 @dataclass(frozen=True)

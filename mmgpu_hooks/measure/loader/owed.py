@@ -65,7 +65,7 @@ class LoadingSample:
 
 @dataclass(frozen=True)
 class OwedBatch:
-    """The worker that must deliver the training loop's next batch, and its state."""
+    """Worker that must deliver the training loop's next batch, and its state."""
 
     worker: int | None = None
     """Id of the worker that must deliver the next batch; ``None`` if unknown."""
@@ -75,7 +75,7 @@ class OwedBatch:
     stack: tuple[str, ...] = ()
     """Python stack of the worker, innermost call first; empty if it did not answer."""
     alike: int = 0
-    """Number of workers, the one due to deliver included, that are at its code line."""
+    """Number of workers, including the awaited one, at the same line of code."""
     sample: LoadingSample | None = None
     """Sample that the worker is loading; ``None`` between samples, or if unknown."""
 

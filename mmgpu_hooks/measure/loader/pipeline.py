@@ -28,7 +28,7 @@ _MOST_OBJECTS = 512
 _MOST_ENTRIES = 64
 
 Costs = dict[str, float]
-"""Type: seconds by transform class, those of nested transforms not included."""
+"""Type: seconds by transform class, without those of nested transforms."""
 
 
 def find_transforms(dataset: Any) -> list[Any]:
@@ -73,7 +73,7 @@ def _can_be_timed(kind: type) -> bool:
 
 
 class _Call:
-    """Call of a transform that is running, with the seconds of calls nested in it."""
+    """Running call of a transform, with the seconds of calls nested in it."""
 
     __slots__ = ('inner_s', 'transform')
 

@@ -363,7 +363,7 @@ class LoaderProbe:
 
     @property
     def is_memory_due(self) -> bool:
-        """True if the workers' memory is to be read again: at most every 5 minutes."""
+        """True if the workers' memory should be read again: at most every 5 minutes."""
         return self.processes is not None and self._clock() >= self._memory_due_s
 
     def read_memory(self) -> None:

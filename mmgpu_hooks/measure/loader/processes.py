@@ -36,7 +36,7 @@ class WorkerTimes(NamedTuple):
 
 
 WorkersMark = Mapping[int, WorkerTimes]
-"""Type: CPU and waiting seconds of each live worker since it began, by process id."""
+"""Type: CPU and waiting seconds of each live worker so far, by process id."""
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,7 @@ class LoaderSwitch:
         return f'its workers are started by {method}, which takes seconds'
 
     def is_passed_on(self, iterator: Any) -> bool:
-        """True if an old iterator is used up and only passes on a new one's batches."""
+        """True if an old iterator is used up and only forwards a new one's batches."""
         relay = vars(iterator).get('_next_data')
         return isinstance(relay, _Relay) and relay.is_over
 
@@ -281,7 +281,7 @@ class LoaderSwitch:
         return self._make_heir(_Rest(rest.whole), old, self.take_salt(0))
 
     def _make_heir(self, rest: _Rest, new: TunedSettings, salt: int) -> Any:
-        """Make a DataLoader iterator for indices the sampler has not given out yet."""
+        """Make a DataLoader iterator for the indices not yet given to workers."""
         import torch
 
         loader, moment = self._loader, Patches()
@@ -334,7 +334,7 @@ class LoaderSwitch:
 
 
 class _Rest:
-    """Stand-in for a sampler: gives the indices not yet given out when workers switch.
+    """Stand-in for a sampler: gives the indices that remain when workers switch.
 
     What was drawn of it can be put back as long as no worker has it.
     """
@@ -358,7 +358,7 @@ class _Rest:
 
 
 class _Relay:
-    """Replacement for an old iterator's ``_next_data``; passes on a new one's batches.
+    """Replacement for an old iterator's ``_next_data`` that forwards new batches.
 
     Args:
         old: The iterator; it is not kept alive.

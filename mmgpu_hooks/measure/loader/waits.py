@@ -64,7 +64,7 @@ class WaitTimer:
         self._cpu_clock, self._cpu_every = cpu_clock, cpu_every
 
     def expect_skipped(self, count: int) -> None:
-        """Book the next ``count`` waits as `resume`: their batches are thrown away."""
+        """Record the next ``count`` waits as `resume`: their batches are dropped."""
         self.skipped = count
 
     def follow(self, iterator: Any) -> None:

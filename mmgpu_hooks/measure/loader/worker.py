@@ -40,7 +40,7 @@ from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.proc import read_thread_cpu_s
 
 _TIMING_PERIOD_S = 1.0
-"""Seconds from one batch whose transforms are timed to the next."""
+"""Seconds between two batches whose transforms are timed."""
 
 
 class WatchedDataset:

@@ -20,7 +20,7 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 from mmgpu_hooks.schema.values import Whole
 
 KNEE_SHARE = 0.03
-"""Relative distance from the most images/s within which batch sizes count as equal.
+"""Relative difference from the most images/s up to which batch sizes are equal.
 
 Less memory, and a smaller change of the learning rate.
 """
