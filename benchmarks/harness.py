@@ -180,7 +180,7 @@ class Benchmark:
         self._is_timed = is_timed
 
     def add(self, *figures: Figure) -> None:
-        """Adds figures to the table."""
+        """Adds figures to the benchmark's result table."""
         self.figures += figures
 
     def read_trials(

@@ -332,7 +332,7 @@ class GrowingSeries(NamedTuple):
 
     series: Series
     bytes_per_1000: float
-    """True growth in bytes per 1000 iterations."""
+    """True memory growth in bytes per 1000 iterations."""
 
 
 class _Blank(NamedTuple):

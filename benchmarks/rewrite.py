@@ -103,7 +103,7 @@ class LoadClock:
         self._depth = 0
 
     def wrap(self, function: Any) -> Any:
-        """Wraps a function so that its time is added; nested calls count once."""
+        """Wraps a function so that its CPU time is added; nested calls count once."""
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             begin, self._depth = time.process_time(), self._depth + 1

@@ -40,7 +40,7 @@ from mmgpu_hooks.show.tuning import list_tuned
 from mmgpu_hooks.show.words import say
 
 _DATA_ROOT = Path('data/demo')
-"""Path of the demo's data set from the folder of its configs, as written in them."""
+"""Relative path from the folder of the demo's configs to the demo's data set."""
 _ONE_THREAD = {'OMP_NUM_THREADS': '1', 'MKL_NUM_THREADS': '1'}
 """Environment variables, with values, that limit a train step to one CPU core.
 

@@ -15,7 +15,7 @@ from mmgpu_hooks.schema.text import Text, phrase
 
 
 def become(words: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
-    """Replaces this process by a program, which then gets its signals.
+    """Replaces this process by a program (``exec``), which receives all signals.
 
     Args:
         words: The program, looked up on ``PATH``, and its arguments.

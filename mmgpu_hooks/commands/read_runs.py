@@ -80,7 +80,7 @@ class ReadRun:
 
 
 class FoundRun(NamedTuple):
-    """Replaces this process by a program (``exec``), which receives all signals."""
+    """Newest run of a folder: its files, and the evidence of rank 0."""
 
     files: RunFiles
     run: Run

@@ -168,7 +168,7 @@ def _list_cpus(options: Sequence[str], cpus: int | None) -> list[str]:
 
 
 def render_script(command: Sequence[str], words: Sequence[str], folder: Path) -> str:
-    """Returns the text of a SLURM job's batch script. Pure.
+    """Returns the text of a SLURM job's batch script; no I/O.
 
     A start that a requeue cut short must leave no half answer before the whole one, so
     each start writes a new one. It must not forget what it has measured either:

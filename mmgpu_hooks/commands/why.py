@@ -51,7 +51,7 @@ Lines count from the start of the log.
 """
 _TIMED_BYTES = 2**20
 _TIME = re.compile(rb'((?:\d{4}/)?\d\d/\d\d \d\d:\d\d:\d\d) - \w+ - ')
-"""Regex for the timestamp that begins a log line of MMEngine; the year may lack."""
+"""Regex for the timestamp at the start of MMEngine's log lines, with optional year."""
 _STATES = {
     'ended': phrase('Dead'),
     'running': phrase('Running'),
@@ -182,7 +182,7 @@ def _judge_run(files: RunFiles, console: _Console | None) -> Why:
 
 
 def _name_run(why: Why, folder: Path, started_unix_s: float | None) -> Why:
-    """Adds a run's folder and start time to the answer on it."""
+    """Adds a run's folder and start time to the answer of ``mmgpu why``."""
     began = read_start_time(folder)
     if began is None and started_unix_s is not None:
         began = datetime.fromtimestamp(started_unix_s)

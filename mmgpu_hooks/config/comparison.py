@@ -121,14 +121,14 @@ def _list_whole(before: FlatConfig, after: FlatConfig) -> list[KeyPath]:
 
 
 def _is_spelling(path: KeyPath, old: object, new: object) -> bool:
-    """Returns True if two config values name the same class in different spelling."""
+    """True if two config values name the same class in different spelling."""
     if path[-1] != 'type' or old is _MISSING or new is _MISSING:
         return False
     return bare_name(old) == bare_name(new)
 
 
 def _is_shown_by_items(path: KeyPath, before: FlatConfig, after: FlatConfig) -> bool:
-    """Returns True if the listed items already show how two containers differ."""
+    """True if the listed items already show how two containers differ."""
     found = [config[path] for config in (before, after) if path in config]
     containers = [value for value in found if isinstance(value, Container)]
     if len(containers) < len(found):

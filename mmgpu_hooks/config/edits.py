@@ -332,7 +332,7 @@ def append(text: str, newline: str, statement: str) -> Replacement:
 
 
 def is_broken(gap: str) -> bool:
-    """Returns True if the text after an entry of a dict has a line break."""
+    """True if the text after an entry of a dict has a line break."""
     return _BREAK.search(gap) is not None
 
 

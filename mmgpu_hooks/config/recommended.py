@@ -66,7 +66,7 @@ def apply_recommended(
     found: Recommendation,
     rewrite: Callable[[Mapping[str, SettingValue]], RewriteOutcome],
 ) -> Applied:
-    """Rewrite a config as recommended, without changes that it cannot take.
+    """Rewrites a config as recommended, without changes that it cannot take.
 
     Args:
         found: What is recommended; at least one change.
@@ -102,7 +102,7 @@ def apply_recommended(
 def write_beside_run(
     found: Recommendation, config_path: str | None, files: RunFiles
 ) -> Applied:
-    """Write a recommended config for a run into the folder of that run.
+    """Writes a recommended config for a run into the folder of that run.
 
     It trains what the run trained: a child of the user's config where that is what
     the run was started with, else the run's own copy with the changes.

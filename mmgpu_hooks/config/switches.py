@@ -31,7 +31,7 @@ INJECTED = Path(__file__).resolve().parents[1] / 'injected'
 
 
 def is_disabled(environ: Mapping[str, str]) -> bool:
-    """Returns True if MMGPU_DISABLE switches all of mmgpu_hooks off."""
+    """True if MMGPU_DISABLE switches all of mmgpu_hooks off."""
     return environ.get(DISABLE, '') not in ('', '0')
 
 

@@ -1,4 +1,4 @@
-"""Parses a config's text by ``ast``, and finds where a setting is written. Pure.
+"""Parses a config's text by ``ast``, and finds where a setting is written; no I/O.
 
 The last statement that sets it decides. What is not understood is found nowhere: the
 setting then gets a statement of its own at the end, and the proof is the judge.
@@ -90,7 +90,7 @@ class Module:
         ]
 
     def is_bound(self, name: str) -> bool:
-        """Returns True if the config's own text sets a name, not only a base's text."""
+        """True if the config's own text sets a name, not only a base's text."""
         return any(isinstance(use.ctx, ast.Store) for use in self.list_uses(name))
 
 

@@ -26,7 +26,7 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import phrase
 
 TEMPORARY = '/tmp/mmgpu'
-"""Path in ``/tmp``, up to a user id, of the folder with GPU lock files.
+"""Prefix, before the user id, of the path in ``/tmp`` of a folder of GPU lock files.
 
 It is not in ``TMPDIR``, in which two shells may differ."""
 

@@ -34,7 +34,7 @@ _MUCH_LOAD = 0.25
 """Smallest number of cores used by other programs that is shown with progress."""
 
 _LEAST_SHARE = 0.01
-"""Smallest done share (0 to 1) of a training's iterations to forecast its end from."""
+"""Share (0 to 1) of a training's iterations from which on its end is forecast."""
 
 OnProgress = Callable[[str, float, Optional[float]], None]
 """Type of progress callbacks, called with text, done share (0 to 1), seconds left.

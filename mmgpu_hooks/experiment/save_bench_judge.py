@@ -1,4 +1,4 @@
-"""Judges if the number of workers affects the time of checkpoint saves. Pure.
+"""Judges if the number of workers affects the time of checkpoint saves; no I/O.
 
 Ranks are compared, not means: there are a handful of saves on either side, and one may
 be ten times as long. The exact rank sum test needs no assumption about their spread,

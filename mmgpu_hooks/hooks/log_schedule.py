@@ -12,7 +12,7 @@ DEFAULT_INTERVAL = 10
 """Number of iterations per log line for trainings without a LoggerHook."""
 
 MOST_ITERATIONS = 10_000
-"""Longest log interval, in iterations, whose iteration times are kept one by one."""
+"""Longest log interval, in iterations, of which every iteration time is kept."""
 
 MOST_SKIPPED = 64
 """Maximum number of iterations between two aggregations of recorded times."""
@@ -47,14 +47,14 @@ class LogSchedule:
         self.interval = logged if interval is None else interval
 
     def begin_epoch(self) -> None:
-        """Begin an epoch: set its number of batches.
+        """Begins an epoch: set its number of batches.
 
         Reading it in each iteration would cost more.
         """
         self._batches = read_length(self._runner.train_dataloader)
 
     def cut_at(self, most: int | None) -> None:
-        """Limit the length of log intervals, in iterations, from now on.
+        """Limits the length of log intervals, in iterations, from now on.
 
         Args:
             most: Iterations at which one is cut; ``None`` is `MOST_ITERATIONS`.
@@ -62,7 +62,7 @@ class LogSchedule:
         self._most = MOST_ITERATIONS if most is None else most
 
     def is_due(self, batch_idx: int, iterations: int) -> Due:
-        """Return if an iteration prints a log line, and if it ends its log interval.
+        """Returns if an iteration prints a log line, and if it ends its log interval.
 
         Args:
             batch_idx: Of the iteration, in its epoch.
@@ -80,7 +80,7 @@ class LogSchedule:
         return Due(is_logged, iterations >= min(self.interval, self._most))
 
     def find_next(self, batch_idx: int, iterations: int) -> int:
-        """Return the next batch index at which a log line or interval end may be due.
+        """Returns the next batch index at which a log line or interval end may be due.
 
         Args:
             batch_idx: Of the iteration that :meth:`is_due` was called for.

@@ -29,7 +29,7 @@ class ResumeProgress:
         self._due_s = 0.0
 
     def note(self, left: int) -> None:
-        """Note that a batch to be skipped is about to be loaded; log progress if due.
+        """Notes that a batch to be skipped is about to be loaded; logs progress if due.
 
         Args:
             left: How many are left, it included.

@@ -17,7 +17,7 @@ _MOST_PARAMETERS = 32
 
 
 def find_without_gradient(model: Any, error: BaseException | None) -> tuple[str, ...]:
-    """Name the parameters without gradient, by DistributedDataParallel's exception.
+    """Names the parameters without gradient, by DistributedDataParallel's exception.
 
     Its exception counts the parameters that require one, in the order of the model's
     modules, or names them where ``TORCH_DISTRIBUTED_DEBUG`` is set.
@@ -48,7 +48,7 @@ class RaisedError(NamedTuple):
 
 
 def describe_raised(error: BaseException) -> RaisedError:
-    """Describe the exception that ended the train loop, with its traceback."""
+    """Describes the exception that ended the train loop, with its traceback."""
     printed = traceback.format_exception(type(error), error, error.__traceback__)
     lines = [
         line[:_LETTERS]
@@ -63,7 +63,7 @@ def describe_raised(error: BaseException) -> RaisedError:
 
 
 def _find_sample(error: BaseException) -> str | None:
-    """Find in a traceback the index of the dataset sample that could not be loaded."""
+    """Finds in a traceback the index of the dataset sample that could not be loaded."""
     is_loading = False
     for frame, _ in traceback.walk_tb(error.__traceback__):
         is_loading |= bool(_FETCH.search(frame.f_code.co_filename))

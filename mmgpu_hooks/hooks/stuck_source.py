@@ -92,7 +92,7 @@ class StuckSource:
         self._watchdog.start()
 
     def note(self, record: IntervalRecord) -> None:
-        """Update the usual seconds of train loop parts by a log interval's record."""
+        """Updates the usual seconds of train loop parts by a log interval's record."""
         usual_s, iter_s = self._usual_s, record.iter.p50_s
         usual_s.update(data_wait=record.data_wait.p50_s, step=record.step.p50_s)
         usual_s.update(hooks=iter_s, loop=iter_s)
@@ -146,7 +146,7 @@ class StuckSource:
         self._recording.write(structs.replace(noted, is_over=True, stack=()))
 
     def _find_owed(self, running: Running) -> OwedBatch:
-        """Find the worker that must deliver the batch for which the loop waits."""
+        """Finds the worker that must deliver the batch for which the loop waits."""
         if running.inside == DATA_WAIT:
             return self._validation.find_owed()
         is_wait = running.part in ('data_wait', 'resume')
@@ -232,7 +232,7 @@ class StuckSource:
         )
 
     def close(self, went_on: bool) -> None:
-        """Stop watching the train loop for standstills.
+        """Stops watching the train loop for standstills.
 
         Args:
             went_on: True if training came to its end, so that nothing stands still.
@@ -251,7 +251,7 @@ PIN_THREAD = '_pin_memory_loop'
 
 
 def read_thread_stack(function: str) -> tuple[str, ...]:
-    """Return the stack of the thread that runs a given function, innermost first."""
+    """Returns the stack of the thread that runs a given function, innermost first."""
     for frame in sys._current_frames().values():
         calls = format_stack(frame)
         if any(call.endswith(f' in {function}') for call in calls):
@@ -262,7 +262,7 @@ def read_thread_stack(function: str) -> tuple[str, ...]:
 def add_owed(
     record: StuckRecord, owed: OwedBatch, own_stack: tuple[str, ...]
 ) -> StuckRecord:
-    """Add the worker and sample that the loop waits for to a standstill's record.
+    """Adds the worker and sample that the loop waits for to a standstill's record.
 
     Args:
         record: The standstill.

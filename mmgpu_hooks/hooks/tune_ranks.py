@@ -40,12 +40,12 @@ class RankAgreement:
         """Number of offered loader changes that this rank made or read so far."""
 
     def offer(self, offer: TuneOffer) -> None:
-        """Send other ranks, as rank 0, a loader change or the last one's verdict."""
+        """Sends other ranks, as rank 0, a loader change or the last change's result."""
         self._number += 1
         self._set('offer', msgspec.json.encode(offer))
 
     def look(self) -> TuneOffer | None:
-        """Return the next loader change offered by rank 0, once, or ``None``."""
+        """Returns the next loader change offered by rank 0, once, or ``None``."""
         found = self._get('offer', self._number + 1)
         if found is None:
             return None
@@ -53,7 +53,7 @@ class RankAgreement:
         return msgspec.json.decode(found, type=TuneOffer)
 
     def answer(self, *, can_change: bool) -> None:
-        """Tell rank 0 if this rank can make the offered change of loader settings."""
+        """Tells rank 0 if this rank can make the offered change of loader settings."""
         self._set(f'answer/{self.rank}', b'yes' if can_change else b'no')
 
     def read_answers(self) -> bool | None:
@@ -66,11 +66,11 @@ class RankAgreement:
         return None if None in answers else True
 
     def decide(self, iteration: int) -> None:
-        """Tell the ranks, as rank 0, the iteration of the loader change, or `NEVER`."""
+        """Tells the ranks, as rank 0, the iteration of the loader change or `NEVER`."""
         self._set('at', str(iteration).encode())
 
     def read_decision(self) -> int | None:
-        """Return when (iteration) all ranks change settings; ``None`` if undecided."""
+        """Returns when (iteration) all ranks change settings; ``None`` if undecided."""
         found = self._get('at', self._number)
         return None if found is None else int(found)
 
@@ -84,7 +84,7 @@ class RankAgreement:
 
 
 def find_store() -> Any:
-    """Return the default key-value store of torch's process group.
+    """Returns the default key-value store of torch's process group.
 
     Raises:
         SourceError: If there is none.

@@ -14,13 +14,13 @@ PROGRESS_THREAD = 'mmgpu-validation'
 
 _LOOK_S = 1.0
 _CALL_S = 3.0
-"""Seconds after which a validation's running call is recorded; doubled each time."""
+"""Seconds after which a validation's running call is recorded; doubles each time."""
 _PAUSE_S, _PAUSE_SHARE = 30.0, 0.05
 """Minimum time between progress records: seconds, and share of the validation."""
 
 
 class ProgressPace:
-    """Decides when to write a validation's progress into the evidence file. Pure."""
+    """Decides when to write a validation's progress into the evidence file; no I/O."""
 
     def __init__(self) -> None:
         self._noted_s = 0.0
@@ -96,9 +96,9 @@ class ValidationProgress:
         return _LOOK_S
 
     def end(self) -> None:
-        """Ask the thread that records progress to end, without waiting for it."""
+        """Asks the thread that records progress to end, without waiting for it."""
         self._thread.ask_to_end()
 
     def close(self) -> None:
-        """End the thread that records progress, and wait until it has ended."""
+        """Ends the thread that records progress, and wait until it has ended."""
         self._thread.stop()

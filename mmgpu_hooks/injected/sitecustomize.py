@@ -40,7 +40,7 @@ class _AtRunner:
         return None
 
     def _follow(self, loader: 'Any') -> None:
-        """Make a Runner module's loader patch the module after its execution."""
+        """Makes a Runner module's loader patch the module after its execution."""
 
         def exec_module(module: 'Any') -> None:
             del loader.exec_module
@@ -80,7 +80,7 @@ class _AtRunner:
 
 
 def _import_next() -> None:
-    """Import the next ``sitecustomize`` module on the path, which this one hides.
+    """Imports the next ``sitecustomize`` module on the path, which this one hides.
 
     Python treats what it raises as ever. This folder leaves the path: nothing else is
     in it.

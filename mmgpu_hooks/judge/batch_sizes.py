@@ -1,4 +1,4 @@
-"""Counts the padded image sizes of a training's batches: fixed or varying. Pure."""
+"""Counts the padded image sizes of a training's batches: fixed or varying; no I/O."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class BatchSizes:
 
 
 def find_batch_sizes(run: Run) -> BatchSizes | None:
-    """Count a run's padded batch sizes; ``None`` if the first interval has no count."""
+    """Counts a run's padded batch sizes; ``None`` if its first interval has none."""
     new, iterations = run.column('new_batch_sizes'), run.column('iterations')
     if not len(new) or np.isnan(new[0]):
         return None

@@ -1,4 +1,4 @@
-"""Splits GPU memory by use, and tells if a larger batch raised its peak. Pure.
+"""Splits GPU memory by use, and tells if a larger batch raised its peak; no I/O.
 
 ``nvidia-smi`` shows what the driver gave to all processes: tensors in use, what the
 allocator of PyTorch keeps of those that are gone, and the CUDA context with the
@@ -117,7 +117,7 @@ class CardFigures(NamedTuple):
         )
 
     def _in_gib(self, name: str) -> dict[str, float]:
-        """Return one part of GPU memory as template value ``{'<name>_gib': GiB}``."""
+        """Returns one part of GPU memory as template value ``{'<name>_gib': GiB}``."""
         return {f'{name}_gib': getattr(self, f'{name}_bytes') / _GIB}
 
     def _phrase_growth(self) -> Text:
@@ -153,7 +153,7 @@ class CardFigures(NamedTuple):
 
 
 def find_card_figures(run: Run) -> CardFigures | None:
-    """Split GPU memory into bytes per use; ``None`` where no peak was recorded."""
+    """Splits GPU memory into bytes per use; ``None`` if no peak was recorded."""
     figures = run.figures
     peak, reserved = figures.gpu_mem_peak_bytes, figures.gpu_mem_reserved_bytes
     if peak is None:
@@ -178,7 +178,7 @@ def find_card_figures(run: Run) -> CardFigures | None:
 
 
 def find_peak_growth(run: Run) -> PeakGrowth | None:
-    """Find the last growth of the GPU memory peak after the first tenth of the run.
+    """Finds the last growth of the GPU memory peak after the first tenth of the run.
 
     Returns:
         ``None`` where it has not grown since.
@@ -221,7 +221,7 @@ class _BatchSize(NamedTuple):
 
     @classmethod
     def of(cls, sizes: Column, row: int) -> _BatchSize | None:
-        """Read the largest batch size of a log interval; ``None`` where unknown."""
+        """Reads the largest batch size of a log interval; ``None`` if unknown."""
         if np.isnan(sizes[row]):
             return None
         before = known(sizes[:row]).max(initial=0.0)

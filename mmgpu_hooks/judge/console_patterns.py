@@ -55,11 +55,11 @@ class Order(enum.IntEnum):
     """Warning that the watchdog of GPUEfficiencyHook logged."""
     WRAPPED = 25
     LOST = 30
-    """Line that tells of the loss of a DataLoader worker."""
+    """Line that reports the loss of a DataLoader worker."""
     KILLED = 40
-    """Line that tells of the SIGKILL of a training process, not just of a worker."""
+    """Line that reports the SIGKILL of a training process, not only of a worker."""
     KILLED_TOO = 45
-    """Line on the SIGKILL of a process, perhaps by a launcher that ended all ranks."""
+    """Line that reports a SIGKILL, perhaps by a launcher that ended all ranks."""
     ENDED = 50
     """Line that reports that a person or the scheduler ended the training."""
     RAISED = 60
@@ -105,9 +105,9 @@ class Pattern(Sign, frozen=True, kw_only=True, eq=False):
 
     pattern: str
     example: str
-    """Example of a matching line, below lines that must stand above it, if any."""
+    """Example of a matching line, after the lines that must precede it, if any."""
     healthy: str | NoNeighbour
-    """Similar line that is printed while nothing is wrong, or why there is none."""
+    """Similar line that a healthy program prints, or the reason why there is none."""
     writer: str | None = None
     """Program that prints the line, with its source file; ``None`` if unknown."""
     since: str | None = None

@@ -26,7 +26,7 @@ _MOST_SHAPES = 2**12
 
 
 def _any(patterns: str, form: str = '(?:{})') -> re.Pattern[str]:
-    """Compile regexes, given one per line of a text, into one that matches any."""
+    """Compiles regexes, given one per line of a text, into one that matches any."""
     return re.compile(form.format('|'.join(patterns.strip('\n').splitlines())))
 
 
@@ -241,7 +241,7 @@ class Reading(NamedTuple):
 
 
 def shape_of(text: str) -> str:
-    """Return a text with its decimal digits, and a pointer's hex digits, set to 0."""
+    """Returns a text with its decimal digits, and a pointer's hex digits, set to 0."""
     shape = text.translate(_DIGITS)
     if '0x' in shape:
         shape = _POINTER.sub(lambda digits: '0' * len(digits[0]), shape)
@@ -250,7 +250,7 @@ def shape_of(text: str) -> str:
 
 @lru_cache(maxsize=_MOST_SHAPES)
 def read_quickly(shape: str) -> QuickReading:
-    """Classify a line with all digits set to 0: progress output, or parts to read."""
+    """Classifies a line with all digits set to 0: progress output, or parts to read."""
     may_count = _TRIGGER.search(shape.lower()) or _RAISED.search(shape)
     if may_count or ('error' in shape and _PLAIN_ERROR.search(shape)):
         return QuickReading(take_apart(shape), False)
@@ -260,7 +260,7 @@ def read_quickly(shape: str) -> QuickReading:
 
 @lru_cache(maxsize=_MOST_SHAPES)
 def take_apart(shape: str) -> Parts:
-    """Find progress bars, rank label and rest of a line with all digits set to 0."""
+    """Finds progress bars, rank label and rest of a line with all digits set to 0."""
     text, start, bars = shape.rstrip(), 0, list[slice]()
     while '[' in text and '/' in text and (bar := _BAR.match(text)) is not None:
         bars.append(slice(start, start + bar.end()))
@@ -277,7 +277,7 @@ def take_apart(shape: str) -> Parts:
 
 @lru_cache(maxsize=_MOST_SHAPES)
 def read_shape(shape: str) -> Reading:
-    """Classify a console line without rank label, all digits set to 0."""
+    """Classifies a console line without rank label, all digits set to 0."""
     lowered = shape.lower()
     decoration = _DECORATION.match(shape)
     assert decoration is not None  # it may be empty
@@ -332,7 +332,7 @@ class FramePath(NamedTuple):
 
 @lru_cache(maxsize=_MOST_SHAPES)
 def read_path(path: str) -> FramePath:
-    """Classify the file of a traceback frame by its path."""
+    """Classifies the file of a traceback frame by its path."""
     path = path.replace('\\', '/')
     flags = frozenset(name for name, file in _FLAGS.items() if re.search(file, path))
     is_standard = bool(_STANDARD.search(path))

@@ -1,4 +1,4 @@
-"""Answer of ``mmgpu predict``: iteration times, and memory by batch size. Pure."""
+"""Answer of ``mmgpu predict``: iteration times, and memory by batch size; no I/O."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class MemoryForecast:
 def forecast_memory(
     fit: MemoryFit, batch_sizes: Sequence[int], card: CardRoom | None
 ) -> MemoryForecast:
-    """Forecast GPU memory at some batch sizes, and the largest batch size that fits.
+    """Forecasts GPU memory at some batch sizes, and the largest batch size that fits.
 
     Args:
         fit: To measured peaks.

@@ -131,7 +131,7 @@ _WAITS = re.compile(r'multiprocessing/(?:queues|connection|synchronize)|selector
 def find_hanging_frame(
     calls: Sequence[str], is_pinning: bool = False, call: str | None = None
 ) -> HangingFrame | None:
-    """Find the known hanging call among a thread's innermost calls, or ``None``.
+    """Finds the known hanging call among a thread's innermost calls, or ``None``.
 
     Args:
         calls: The innermost first.

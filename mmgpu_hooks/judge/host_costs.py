@@ -1,4 +1,4 @@
-"""Finds the host's CPU work per iteration that an optimisation would spare.
+"""Finds the host's CPU work per iteration that an optimisation would save.
 
 Measured by ``mmgpu profile`` where it profiled the same training, or by the hook; else
 "up to", by counts. Pure.
@@ -46,12 +46,12 @@ class HostCost:
     found: Text
     """Sentence, without full stop, on the host CPU work that was counted."""
     saved_s: float
-    """Host CPU seconds of the training thread that are spared per iteration.
+    """Host CPU seconds of the training thread that are saved per iteration.
 
     An upper bound where they were not measured.
     """
     now_s: float | None = None
-    """Measured host CPU seconds per iteration; ``None`` where only counts are known."""
+    """Measured host CPU seconds per iteration; ``None`` if only counts are known."""
     error_s: float = 0.0
     """Standard error of ``saved_s``, in seconds."""
     sent_s: float = 0.0
@@ -71,7 +71,7 @@ class HostCost:
 
 
 def find_profile_of(recorded: RecordedRun) -> Profile | None:
-    """Find the profile of the same training on the same kind of device.
+    """Finds the profile of the same training on the same kind of device.
 
     It has counted the same parameter groups, averages and the like.
     """
@@ -84,7 +84,7 @@ def find_profile_of(recorded: RecordedRun) -> Profile | None:
 
 
 def find_host_costs(recorded: RecordedRun) -> dict[str, HostCost]:
-    """Find the host CPU seconds that each inactive optimisation would save."""
+    """Finds the host CPU seconds that each inactive optimisation would save."""
     profile = find_profile_of(recorded)
     parts = {} if profile is None else profile.host_parts
     costs = (
@@ -199,7 +199,7 @@ def _weigh_small_tensors(
 
 
 def find_histories(recorded: RecordedRun) -> HistoryCost | None:
-    """Find the newest record of the length and copying time of scalar histories."""
+    """Finds the newest record of the length and copying time of scalar histories."""
     known = recorded.every.having('histories')
     measured: list[HistoryCost] = known.values('histories')
     return measured[-1] if measured else None

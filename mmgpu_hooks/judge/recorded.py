@@ -76,11 +76,11 @@ class RecordedRun:
         return self.evidence.cores_had or self.meta.host.cores_had
 
     def column(self, field: str, key: str | None = None) -> Column:
-        """Return a field of all log intervals as an array; NaN is unknown."""
+        """Returns a field of all log intervals as an array; NaN is unknown."""
         return self.every.column(field, key)
 
     def since(self, number: int, until: int | None = None) -> RecordedRun:
-        """Copy the run without its first log intervals and without its end record.
+        """Copies the run without its first log intervals and without its end record.
 
         Args:
             number: Intervals to leave out.
@@ -96,7 +96,7 @@ class RecordedRun:
 
 
 def read_settings(run: RunRecord) -> TunedSettings:
-    """Read the tunable settings of the train loader from a run record."""
+    """Reads the tunable settings of the train loader from a run record."""
     loader = run.loader
     return TunedSettings(
         num_workers=loader.num_workers or 0,
@@ -120,7 +120,7 @@ def _with_settings(run: RunRecord, settings: TunedSettings) -> RunRecord:
 
 
 def _select_latest(every: Intervals, switch: TunedRecord | None) -> Intervals:
-    """Select the intervals in which the last loader settings made all batches."""
+    """Selects the intervals in which the last loader settings made all batches."""
     if switch is None:
         return every
     # the old workers' last batches come after it

@@ -81,7 +81,7 @@ class Run(RecordedRun):
 
     @classmethod
     def read(cls, path: Path) -> Run:
-        """Read one rank's evidence file.
+        """Reads one rank's evidence file.
 
         Raises:
             EvidenceError: As `read_evidence`.
@@ -91,7 +91,7 @@ class Run(RecordedRun):
     def replaced(
         self, *, figures: RunFigures | None = None, workload: Workload | None = None
     ) -> Run:
-        """Copy the run with other statistics, or other loading and step times."""
+        """Copies the run with other statistics, or other loading and step times."""
         return Run(
             self.evidence,
             self.other_ranks,
@@ -100,7 +100,7 @@ class Run(RecordedRun):
         )
 
     def since(self, number: int, until: int | None = None) -> Run:
-        """Copy the run without its first intervals, its statistics computed anew."""
+        """Copies the run without its first intervals, its statistics computed anew."""
         part = super().since(number, until)
         return Run(part.evidence, part.other_ranks)
 
@@ -331,7 +331,7 @@ class Run(RecordedRun):
 
     @property
     def unbinding(self) -> Text | None:
-        """Sentence on how to lift a process's CPU binding; ``None`` where unknown."""
+        """Sentence on how to lift a process's CPU binding; ``None`` if unknown."""
         host = self.meta.host
         if host.unbound_cpus is None or host.bound_by is None:
             return None
@@ -341,7 +341,7 @@ class Run(RecordedRun):
 
     @property
     def cpu_floor_s(self) -> float | None:
-        """Lower bound on an iteration's seconds: its CPU seconds over the free cores.
+        """Lowers bound on an iteration's seconds: its CPU seconds over the free cores.
 
         Never more than the run itself took.
         """
@@ -400,6 +400,6 @@ class Run(RecordedRun):
         )
 
     def saves_held_by(self, cause: str | None) -> list[SaveJudgement]:
-        """List the slow saves with one cause; ``None`` lists those without a cause."""
+        """Lists the slow saves with one cause; ``None`` lists those without a cause."""
         judged = self.judged_saves
         return [save for save in judged if save.is_slow and save.cause == cause]

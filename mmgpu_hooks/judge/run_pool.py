@@ -1,4 +1,4 @@
-"""Fits step time and GPU memory against batch size to several runs. Pure.
+"""Fits step time and GPU memory against batch size to several runs; no I/O.
 
 Everything else is that of the newest run alone, which is the one that is judged.
 """
@@ -63,7 +63,7 @@ class RunPool:
 
 
 def pool_runs(runs: Sequence[Run]) -> RunPool:
-    """Fit step time and memory to the newest run and the runs comparable to it.
+    """Fits step time and memory to the newest run and the runs comparable to it.
 
     Args:
         runs: At least one.
@@ -97,7 +97,7 @@ def pool_runs(runs: Sequence[Run]) -> RunPool:
 
 
 def _why_left_out(newest: Run, run: Run) -> Text | None:
-    """Return why two runs are not of one training and host; ``None`` if they are.
+    """Returns why two runs are not of one training and host; ``None`` if they are.
 
     They may differ in the settings of the train loader, batch size included.
     """
@@ -122,7 +122,7 @@ def _why_left_out(newest: Run, run: Run) -> Text | None:
 
 
 def _measure_image(run: Run) -> float | None:
-    """Compute the bytes of one image's tensors, from the usual batch."""
+    """Computes the bytes of one image's tensors, from the usual batch."""
     size, batch_bytes = run.meta.loader.batch_size, median(run.column('batch_bytes'))
     return batch_bytes / size if size and batch_bytes else None
 
@@ -136,7 +136,7 @@ class Unequal(NamedTuple):
 
 
 def find_unequal(old: Run, new: Run, fields: Mapping[str, str]) -> Iterator[Unequal]:
-    """Find the record fields whose values are known in both runs and differ.
+    """Finds the record fields whose values are known in both runs and differ.
 
     Args:
         old: The first run.
@@ -150,7 +150,7 @@ def find_unequal(old: Run, new: Run, fields: Mapping[str, str]) -> Iterator[Uneq
 
 
 def _fit_memory(runs: Sequence[Run]) -> CardMemory:
-    """Fit GPU memory to the largest peak of each run over all its ranks."""
+    """Fits GPU memory to the largest peak of each run over all its ranks."""
     points = []
     for run in runs:
         batch_size, peak_bytes = run.meta.loader.batch_size, find_fullest_bytes(run)

@@ -111,7 +111,7 @@ The training thread is ready and has no core.
 """
 
 THROTTLED_NOTICE_PCT = 5.0
-"""Smallest share of the time held back by a CPU quota that is reported, per cent.
+"""Smallest share of the time held back by a CPU quota that is reported, in per cent.
 
 A burst now and then is usual.
 """
@@ -156,7 +156,7 @@ After SageMaker's debugger.
 """
 
 GPU_ZERO_NOTICE_PCT = 10.0
-"""Smallest share of time at 0 % GPU utilisation that is reported, per cent.
+"""Smallest share of time at 0 % GPU utilisation that is reported, in per cent.
 
 Users see it as swinging.
 """

@@ -1,4 +1,4 @@
-"""Computes the time that validations take in a run, and that cures would save. Pure."""
+"""Computes the time that validations take in a run, and that cures would save."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class WholeValidation:
     """Share (0 to 1) of the recorded run's time that was validation."""
 
     def whole_hours(self, seconds: float) -> float:
-        """Scale seconds of all recorded validations to hours of all planned ones."""
+        """Scales seconds of recorded validations to hours of all planned ones."""
         return seconds / self.costs.count * self.count / _HOUR_S
 
     def run_share(self, part: str) -> float:
@@ -56,7 +56,7 @@ class WholeValidation:
 
 
 def find_whole(run: Run) -> WholeValidation | None:
-    """Find the seconds that a run's validations take; ``None`` if parts are unknown."""
+    """Finds the seconds that a run's validations take; ``None`` if one is unknown."""
     costs = find_costs(run)
     if costs is None:
         return None
@@ -82,7 +82,7 @@ class RarerValidation:
 
 
 def find_rarer(run: Run, whole: WholeValidation) -> RarerValidation | None:
-    """Find the validation interval at which validations take a tenth of the time.
+    """Finds the validation interval at which validations take a tenth of the time.
 
     Returns:
         ``None`` where the plan is unknown, the interval changes while it trains, or is

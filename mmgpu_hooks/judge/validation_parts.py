@@ -1,4 +1,4 @@
-"""Time of a run's validations, by part and by metric. Pure."""
+"""Time of a run's validations, by part and by metric; no I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mmgpu_hooks.schema.run import RunEvidence
 from mmgpu_hooks.schema.text import Text, phrase
 
 _MOST_S = 366 * 86400.0
-"""Seconds that no real validation exceeds: longer ones are errors of the file."""
+"""Longest plausible validation in seconds; a longer one is an error in the file."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class ValidationCosts:
     """Number of batches in all validations together."""
 
     def share(self, part: str) -> float:
-        """Return the share (0 to 1) of the validations' time that one part took."""
+        """Returns the share (0 to 1) of the validations' time that one part took."""
         return self.parts_s.get(part, 0.0) / self.wall_s
 
 
 def is_timed(record: ValidationRecord) -> bool:
-    """Return True if a validation's duration is plausible.
+    """True if a validation's duration is plausible.
 
     The file may have been edited by hand.
     """
@@ -53,7 +53,7 @@ def is_timed(record: ValidationRecord) -> bool:
 
 
 def sum_costs(records: Sequence[ValidationRecord]) -> ValidationCosts | None:
-    """Sum up the seconds of validations by part and by metric.
+    """Sums up the seconds of validations by part and by metric.
 
     Returns:
         ``None`` where none was taken apart.
@@ -78,12 +78,12 @@ def sum_costs(records: Sequence[ValidationRecord]) -> ValidationCosts | None:
 
 
 def find_costs(run: RecordedRun) -> ValidationCosts | None:
-    """Sum up seconds of a run's validations by part; ``None`` where not known."""
+    """Sums up seconds of a run's validations by part; ``None`` if not known."""
     return sum_costs(run.validations)
 
 
 def find_unfinished(evidence: RunEvidence) -> ValidationProgressRecord | None:
-    """Find the last progress record of a validation that never ended.
+    """Finds the last progress record of a validation that never ended.
 
     Returns:
         ``None`` where training went on after it, or it ended.
@@ -100,7 +100,7 @@ def find_unfinished(evidence: RunEvidence) -> ValidationProgressRecord | None:
 
 
 def phrase_unfinished(record: ValidationProgressRecord) -> Text:
-    """Return a clause on the part in which an unfinished validation stood.
+    """Returns a clause on the part in which an unfinished validation stood.
 
     ``validation after iteration 7330: in compute_metrics of CocoMetric in validation
     for 24 s (352 s in all; batch 5000 of 5000)``

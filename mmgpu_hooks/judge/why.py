@@ -1,4 +1,4 @@
-"""Judges why a run ended or stands still, from its logs and evidence. Pure.
+"""Judges why a run ended or stands still, from its logs and evidence; no I/O.
 
 Lines of logs become events (see `console_log`), one of them leads, and figures of
 memory confirm or refute it.
@@ -29,7 +29,7 @@ from mmgpu_hooks.schema.recorded import EndRecord
 from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 _SCARCE = 0.03
-"""Share (0 to 1) of free host memory below which the kernel is about to kill."""
+"""Share (0 to 1) of free host memory below which the kernel may soon kill processes."""
 _AMPLE = 0.15
 """Share (0 to 1) of free host memory above which memory was not the cause of a kill."""
 _MOST_PROOF = 4
@@ -131,7 +131,7 @@ class _Lead(NamedTuple):
 
 
 def judge_end(logs: Sequence[NamedLog], ranks: Sequence[Rank] = ()) -> Why:
-    """Judge why a training run ended badly or hangs.
+    """Judges why a training run ended badly or hangs.
 
     Args:
         logs: What was read of console, MMEngine's log and kernel; the console's first.
@@ -198,7 +198,7 @@ def _judge_end(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
 
 
 def _weigh_ranks(why: Why, event: Event, ranks: Sequence[Rank]) -> Why:
-    """Weigh a cause by measurements of the rank a line names, or that ended first."""
+    """Weighs a cause by measurements of the rank a line names, or that ended first."""
     named = _find_named(ranks, event.text)
     said, why = why, _weigh(why, event, named or ranks[0])
     is_told = why.cause != 'rank_lost' or event.sign.order == Order.RAISED
@@ -216,7 +216,7 @@ def _weigh_ranks(why: Why, event: Event, ranks: Sequence[Rank]) -> Why:
 def _judge_peers(
     standstill: Why | None, ranks: Sequence[Rank], line: Proof
 ) -> Why | None:
-    """Judge a run by its ranks' own records if a line only reports other ranks."""
+    """Judges a run by its ranks' own records if a line only reports other ranks."""
     if standstill and standstill.cause in _JOINED:
         return replace(standstill, state='ended')
     uneven = find_uneven(ranks)
@@ -236,7 +236,7 @@ def _judge_peers(
 
 
 def _name_parameters(why: Why, ended: Sequence[tuple[Rank, EndRecord]]) -> Why:
-    """Add to a diagnosis which parameters had no gradient, and on which rank."""
+    """Adds to a diagnosis which parameters had no gradient, and on which rank."""
     proof = list(why.proof)
     for rank, end in ended:
         if end.without_gradient:
@@ -253,7 +253,7 @@ def _name_parameters(why: Why, ended: Sequence[tuple[Rank, EndRecord]]) -> Why:
 
 
 def judge_attempt(logs: Sequence[NamedLog], ranks: Sequence[Rank] = ()) -> Why:
-    """Judge why a training left no evidence, by MMEngine's log and the console.
+    """Judges why a training left no evidence, by MMEngine's log and the console.
 
     It ended before its first iteration, or has not come to it yet.
 
@@ -296,7 +296,7 @@ def judge_attempt(logs: Sequence[NamedLog], ranks: Sequence[Rank] = ()) -> Why:
 
 
 def _find_named(ranks: Sequence[Rank], text: str) -> Rank | None:
-    """Find the rank that a log line names by its process, or its number on the host."""
+    """Finds the rank that a log line names by process, or by number on the host."""
     pids, local = map(int, _ANY_PID.findall(text)), _LOCAL_RANK.search(text)
     by_pid = {rank.evidence.run.pid: rank for rank in ranks if rank.number is not None}
     for pid in pids:
@@ -337,7 +337,7 @@ def _judge_completed(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
 
 
 def _find_lost_card(ranks: Sequence[Rank], by_kernel: bool = True) -> list[str]:
-    """List the lines of driver and kernel log that report the loss of a GPU."""
+    """Lists the lines of driver and kernel log that report the loss of a GPU."""
     said = list[str]()
     for rank in ranks:
         off = rank.evidence.sources_off
@@ -347,7 +347,7 @@ def _find_lost_card(ranks: Sequence[Rank], by_kernel: bool = True) -> list[str]:
 
 
 def _retell(end: EndRecord, rank: Rank) -> ConsoleLog:
-    """Convert a run's end record into the lines that the console showed."""
+    """Converts a run's end record into the lines that the console showed."""
     lines = end.traceback or (end.error or '',)
     if end.status == 'interrupted' and end.error != 'KeyboardInterrupt':
         lines = (*lines, 'Received SIGTERM')
@@ -359,7 +359,7 @@ def _retell(end: EndRecord, rank: Rank) -> ConsoleLog:
 
 
 def _lead(events: Sequence[Event], has_records: bool) -> Event | None:
-    """Find the event of a log that caused the log's other events."""
+    """Finds the event of a log that caused the log's other events."""
     if has_records:  # they say it better than the log's own warning
         events = [event for event in events if event.sign.order != Order.WATCHED]
     if any(event.sign.cause == 'rank_never_came' for event in events):
@@ -521,7 +521,7 @@ def _name(lead: _Lead, state: str, is_waited_for: bool) -> Why:
 
 
 def _find_failed(event: Event, log: ConsoleLog) -> int | None:
-    """Find the rank that failed, which another rank may have logged."""
+    """Finds the rank that failed, which another rank may have logged."""
     named = _NAMED_RANK.search(event.text)
     if named is not None:
         return int(named[1])
@@ -531,7 +531,7 @@ def _find_failed(event: Event, log: ConsoleLog) -> int | None:
 
 
 def _judge_silence(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
-    """Judge a run whose logs give no reason for its end."""
+    """Judges a run whose logs give no reason for its end."""
     if not ranks:
         log = logs[0].log if logs else ConsoleLog()
         if log.done:
@@ -581,7 +581,7 @@ def _judge_silence(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
 
 
 def _judge_gone(ranks: Sequence[Rank]) -> Why:
-    """Judge a run whose processes are gone without any other sign of the cause."""
+    """Judges a run whose processes are gone without any other sign of the cause."""
     first, gone = find_first_gone(ranks), describe_gone(ranks)
     proof = tuple(Proof('host', None, text) for text in gone[:_MOST_PROOF])
     why = Why('ended', 'unknown', 'unknown', Text(''), proof)
@@ -601,7 +601,7 @@ def _judge_gone(ranks: Sequence[Rank]) -> Why:
 
 
 def _weigh(why: Why, event: Event, rank: Rank) -> Why:
-    """Check the cause that a log line names against measurements of the run."""
+    """Checks the cause that a log line names against measurements of the run."""
     if event.sign.victim:
         return _weigh_kill(why, event.sign.victim, rank, event.text)
     end, images = rank.evidence.end, rank.evidence.run.loader.batch_size
@@ -621,7 +621,7 @@ def _with(why: Why, certainty: str, text: str, cause: str | None = None) -> Why:
 
 
 def _weigh_kill(why: Why, victim: str, rank: Rank, text: str) -> Why:
-    """Judge a SIGKILL: memory ran out, unless memory measurements show otherwise.
+    """Judges a SIGKILL: memory ran out, unless memory measurements show otherwise.
 
     Args:
         why: What is known.
@@ -683,7 +683,7 @@ def _weigh_kill(why: Why, victim: str, rank: Rank, text: str) -> Why:
 
 
 def _complete(why: Why, sample: str | None = None) -> Why:
-    """Add cures to a diagnosis, and the sample if a line names it."""
+    """Adds cures to a diagnosis, and the sample if a line names it."""
     do = CAUSES[why.cause or 'unknown'].do
     proof = why.proof if why.cause == 'sample_raised' else ()
     found = (name.search(line.text) for name in (_PATH, _INDEX) for line in proof)

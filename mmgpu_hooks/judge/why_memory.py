@@ -29,7 +29,7 @@ _PROFILE = phrase(
 
 
 def add_holders(why: Why, ranks: Sequence[RunEvidence]) -> Why:
-    """Add to a diagnosis what held host memory, where that may have ended the run.
+    """Adds to a diagnosis what held host memory, where that may have ended the run.
 
     Args:
         why: What is known.
@@ -66,7 +66,7 @@ def _advise(shares: MemoryShares) -> list[Text]:
 
 
 def add_start(why: Why, ranks: Sequence[Sequence[MemoryRecord]]) -> Why:
-    """Add to a diagnosis what held host memory when a training failed at its start.
+    """Adds to a diagnosis what held host memory when a training failed at its start.
 
     Args:
         why: What is known by its logs.

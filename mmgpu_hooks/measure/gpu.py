@@ -120,7 +120,7 @@ class SampleSummary(TypedDict, total=False):
 
 
 def describe(error: Exception) -> str:
-    """Return the text of a pynvml error, even if the driver cannot give one."""
+    """Returns the text of a pynvml error, even if the driver cannot give one."""
     with contextlib.suppress(Exception):  # bytes that are no text, a missing symbol
         if text := ' '.join(str(error).split()):
             return text
@@ -128,7 +128,7 @@ def describe(error: Exception) -> str:
 
 
 def _within(value: float, most: float, what: str) -> float:
-    """Return the driver's answer as a float; raises if it is below 0 or above a limit.
+    """Returns the driver's answer as a float; raises if it is below 0 or above a limit.
 
     Raises:
         ValueError: If the driver cannot mean it: some answer with all bits set.
@@ -193,7 +193,7 @@ class Gpu:
         return {figure: self._missing[figure] for figure in self._refused & _ESSENTIAL}
 
     def reasons(self) -> dict[str, str]:
-        """Reasons why GPU values are missing now, by name; safe from any thread."""
+        """Reasons why GPU values are missing now, by name; thread-safe."""
         return self._missing.copy()
 
     def _get(self, what: str, *which: int) -> Any:
@@ -210,7 +210,7 @@ class Gpu:
         return {name: value for name, value in answers.items() if value is not None}
 
     def _ask(self, figure: str, query: Callable[[], Any]) -> Any:
-        """Ask NVML for one GPU value; ``None`` if that fails, with the reason noted.
+        """Asks NVML for one GPU value; ``None`` if that fails, with the reason noted.
 
         Raises:
             SourceError: If the card or the driver was lost.
@@ -237,7 +237,7 @@ class Gpu:
         return answer
 
     def device(self) -> CardFacts:
-        """Read the GPU's name, UUID, memory size and driver version.
+        """Reads the GPU's name, UUID, memory size and driver version.
 
         Raises:
             SourceError: If the device or the driver was lost.
@@ -254,7 +254,7 @@ class Gpu:
         return cast(CardFacts, facts)
 
     def place(self) -> CardPlace:
-        """Read the GPU's PCI address and the CPUs near it.
+        """Reads the GPU's PCI address and the CPUs near it.
 
         Raises:
             SourceError: If the device or the driver was lost.
@@ -275,7 +275,7 @@ class Gpu:
         return cpus or None
 
     def read_sample(self) -> Sample:
-        """Sample the GPU's utilisation, memory, clock and throttling now.
+        """Samples the GPU's utilisation, memory, clock and throttling now.
 
         Raises:
             SourceError: If the device or the driver was lost.
@@ -287,7 +287,7 @@ class Gpu:
         return cast(Sample, sample)
 
     def close(self) -> None:
-        """Release the GPU and its driver; may be called twice, and never raises."""
+        """Releases the GPU and its driver; may be called twice, and never raises."""
         nvml, self._nvml = self._nvml, None
         if nvml is None:
             return
@@ -365,7 +365,7 @@ def parse_reasons(bits: int) -> frozenset[str]:
 
 
 def start_nvml() -> Any:
-    """Start NVML, the driver's library; each start needs one :func:`stop_nvml`.
+    """Starts NVML, the driver's library; each start needs one :func:`stop_nvml`.
 
     Returns:
         The pynvml module.
@@ -389,7 +389,7 @@ def start_nvml() -> Any:
 
 
 def stop_nvml(nvml: Any) -> None:
-    """Shut NVML down; never raises, as the driver may be gone already."""
+    """Shuts NVML down; never raises, as the driver may be gone already."""
     with contextlib.suppress(Exception):
         nvml.nvmlShutdown()
 
@@ -401,11 +401,11 @@ class Driver(NamedTuple):
     """Number of GPUs of this host that the driver lists."""
     version: str | None
     cuda: str | None
-    """Newest CUDA version that the driver runs, such as ``12.4``."""
+    """Newest CUDA version that the driver supports, such as ``12.4``."""
 
 
 def read_driver() -> Driver:
-    """Read the versions of the NVIDIA driver and its CUDA, and count the GPUs.
+    """Reads the versions of the NVIDIA driver and its CUDA, and count the GPUs.
 
     Raises:
         AbsentError: If there is no driver, or it lists no cards.
@@ -436,7 +436,7 @@ def open_gpu(
     index: int | None = None,
     clock: Clock = monotonic_s,
 ) -> Gpu:
-    """Open a GPU by the first of UUID, PCI address and index that the driver knows.
+    """Opens a GPU by the first of UUID, PCI address and index that the driver knows.
 
     Args:
         uuid: As NVML writes it (``GPU-...``, ``MIG-...``) or bare, as torch does.
@@ -465,7 +465,7 @@ def open_gpu(
 def _find_handle(
     nvml: Any, uuid: str | None, pci_bus_id: str | None, index: int | None
 ) -> Any:
-    """Find NVML's handle of a GPU by UUID, else PCI address, else index."""
+    """Finds NVML's handle of a GPU by UUID, else PCI address, else index."""
     # CUDA drops the prefix that separates a card from a MIG slice
     prefixes = [''] if (uuid or '')[:4] in ('GPU-', 'MIG-') else ['GPU-', 'MIG-']
     names: list[tuple[str, Any]] = []
@@ -500,7 +500,7 @@ _REDUCE: Mapping[str, Callable[[list[Any]], float]] = {
 
 
 def summarize_samples(samples: Sequence[TimedSample]) -> SampleSummary:
-    """Summarise GPU samples of a period: utilisation, memory, clock and throttling.
+    """Summarises GPU samples of a period: utilisation, memory, clock and throttling.
 
     Args:
         samples: In order. A utilisation stands for the time before it: so does the
@@ -575,11 +575,11 @@ class GpuSampler:
         self._pending: deque[TimedSample] = deque(maxlen=36_000)
 
     def start(self) -> None:
-        """Start the thread that samples the GPU; a second call does nothing."""
+        """Starts the thread that samples the GPU; a second call does nothing."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 0.5) -> None:
-        """Stop sampling the GPU, keeping the samples for `drain`; may be called twice.
+        """Stops sampling the GPU, keeping the samples for `drain`; may be called twice.
 
         A thread that is stuck in the driver stays behind as a daemon, adds nothing
         more and does not keep the process.
@@ -591,7 +591,7 @@ class GpuSampler:
         self._thread.join(timeout_s)
 
     def drain(self) -> SampleSummary:
-        """Return a summary of the GPU samples since the last call, and drop them.
+        """Returns a summary of the GPU samples since the last call, and drop them.
 
         Time between the last sample and now belongs to the next window.
         """

@@ -38,7 +38,7 @@ class HistoryMeter:
         self._due = LEAST_VALUES
 
     def read(self, iterations: int) -> CopiedHistories | None:
-        """Time copying all scalar histories; ``None`` until their length has doubled.
+        """Times copying all scalar histories; ``None`` until their length has doubled.
 
         Args:
             iterations: Of the whole training: no history is longer.

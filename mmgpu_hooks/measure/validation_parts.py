@@ -31,7 +31,7 @@ RANK_WAIT, SAVE_CALL, REST = PartCall('rank_wait'), PartCall('save'), PartCall('
 
 
 class ValidationState(NamedTuple):
-    """Progress of a running validation: innermost call, and seconds so far by part."""
+    """Progress of a running validation: innermost call, and seconds by part so far."""
 
     call: PartCall
     """Timed call that now runs in the validation, the innermost one."""
@@ -64,7 +64,7 @@ class ValidationParts:
         self._began_s = self._since_s = clock()
 
     def begin(self, call: PartCall) -> int | None:
-        """Begin a timed call in the validation, inside the one that is running.
+        """Begins a timed call in the validation, inside the one that is running.
 
         Returns:
             What :meth:`end` is to be given; ``None`` of another thread's call.
@@ -76,7 +76,7 @@ class ValidationParts:
         return len(self._running) - 1
 
     def end(self, depth: int | None) -> None:
-        """End a timed call, known by its depth, and all calls nested in it."""
+        """Ends a timed call, known by its depth, and all calls nested in it."""
         if depth is not None:
             self._stamp()
             # an error may have left something open inside of it
@@ -91,7 +91,7 @@ class ValidationParts:
         self._since_s = now_s
 
     def read(self) -> ValidationState:
-        """Return the running call, and seconds by part so far; from any thread."""
+        """Returns the running call, and seconds by part so far; thread-safe."""
         now_s, since_s, call = self._clock(), self._since_s, self._running[-1]
         seconds = dict(self._seconds)
         seconds[call] = seconds.get(call, 0.0) + max(now_s - since_s, 0.0)
@@ -100,7 +100,7 @@ class ValidationParts:
         )
 
     def sum_up(self, wall_s: float) -> dict[str, float]:
-        """Return an ended validation's seconds by part; the sum is its duration.
+        """Returns an ended validation's seconds by part; the sum is its duration.
 
         Args:
             wall_s: Of all of it: what is in no call is ``rest``.

@@ -85,13 +85,13 @@ class Cards:
     driver_cuda: Optional[str] = None
     """Newest CUDA version that the GPU driver supports, such as ``12.4``."""
     visible: Optional[str] = None
-    """Value of ``CUDA_VISIBLE_DEVICES``; ``None`` where it is not set."""
+    """Value of ``CUDA_VISIBLE_DEVICES``; ``None`` if it is not set."""
     visible_count: Optional[int] = None
     """Number of GPUs that a process may use by ``CUDA_VISIBLE_DEVICES``.
 
     ``None`` where it is not set, or names slices, or it is unknown what it counts."""
     reason: Optional[str] = None
-    """Reason why no GPU of the host is known; ``None`` where a GPU was found."""
+    """Reason why no GPU of the host is known; ``None`` if a GPU was found."""
 
 
 @dataclass(frozen=True)
@@ -219,13 +219,13 @@ class Machine:
     own_cpus: Optional[Tuple[int, ...]] = None
     """CPUs that this process may run on; ``None`` if unknown."""
     omp_num_threads: Optional[str] = None
-    """Value of ``OMP_NUM_THREADS``; ``None`` where it is not set."""
+    """Value of ``OMP_NUM_THREADS``; ``None`` if it is not set."""
     is_resume_allowed: bool = False
     """True if ``TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD`` is set."""
     work_dir: Optional[Folder] = None
     annotations: CacheUse = CacheUse()
     config: Optional[ConfigCheck] = None
-    """Result of checking the config; ``None`` where no config was named."""
+    """Result of checking the config; ``None`` if no config was named."""
 
 
 @dataclass(frozen=True)

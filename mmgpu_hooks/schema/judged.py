@@ -25,7 +25,7 @@ class SaveJudgement:
     is_slow: bool
     """True if the checkpoint save was delayed notably, by whatever cause."""
     cause: Optional[str]
-    """Proven cause of the slow checkpoint save, out of :data:`SAVE_CAUSES`.
+    """Proven cause of the slow checkpoint save, one of :data:`SAVE_CAUSES`.
 
     ``None`` of a save that is not slow, or whose cause is unknown (then the sentence
     says why)."""
@@ -69,7 +69,7 @@ class Verdict:
     """Verdict on where the time of a training run goes: a name and a sentence."""
 
     name: str
-    """Name of the verdict, out of :data:`mmgpu_hooks.judge.verdict_names.VERDICTS`."""
+    """Name of the verdict, one of :data:`mmgpu_hooks.judge.verdict_names.VERDICTS`."""
     sentence: Text
     """Sentence of the verdict: its title, a colon and the reason.
 
@@ -265,7 +265,7 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class TrainingEnd:
-    """Forecast of the hours that a running training still takes, in all and by part."""
+    """Forecast of the hours that a running training still takes: total and by part."""
 
     hours_left: float
     hours_left_low: float
@@ -290,7 +290,7 @@ class TrainingEnd:
 
 @dataclass(frozen=True)
 class JobLimit:
-    """Number of epochs or iterations not done when a SLURM job's time limit ends it."""
+    """Number of epochs or iterations missing when SLURM's limit ends a training."""
 
     unit: str
     """Unit of the counted work: ``epoch`` or ``iteration``."""
@@ -589,7 +589,7 @@ class Proof:
 
     ``log`` is MMEngine's own."""
     line: Optional[int]
-    """Line number in the source file, from 1; ``None`` where there is none."""
+    """Line number in the source file, from 1; ``None`` if there is none."""
     text: str
 
 
@@ -600,7 +600,7 @@ class Why:
     state: str
     """State of the run: ``completed``, ``running``, ``ended``, or ``unknown``."""
     cause: Optional[str]
-    """Name of the cause in ``mmgpu explain``; ``None`` where nothing ended badly."""
+    """Name of the cause in ``mmgpu explain``; ``None`` if nothing ended badly."""
     certainty: str
     """Certainty of the cause: ``sure``, ``likely`` or ``unknown``."""
     sentence: Text
@@ -614,7 +614,7 @@ class Why:
     sample: Optional[str] = None
     """Sample whose loading raised an exception: index or path."""
     run: Optional[str] = None
-    """Folder of the run that is judged; ``None`` where there is only a log."""
+    """Folder of the run that is judged; ``None`` if there is only a log."""
     started: Optional[str] = None
     """Start time of the judged run, by its host's clock, as text."""
     notes: Tuple[Text, ...] = ()
@@ -630,7 +630,7 @@ class Prediction:
     """Number of batches in flight per worker; ``None`` without workers."""
     batch_size: Optional[int]
     iter_time_s: float
-    """Predicted seconds of a steady iteration, first ones of epochs left out."""
+    """Predicted seconds of a steady iteration, without epochs' first iterations."""
     iter_time_low_s: float
     """Lower end of the 90 % interval of ``iter_time_s``, in seconds."""
     iter_time_high_s: float
@@ -664,7 +664,7 @@ class FirstAnswer:
     lines: int
     """Number of lines on training iterations in the log, the first line included."""
     iter_s: Optional[float] = None
-    """Mean logged ``time`` of an iteration, s; ``None`` if the log has too little."""
+    """Mean logged ``time`` of an iteration in seconds; ``None`` with too few lines."""
     data_time_s: Optional[float] = None
     """Mean logged ``data_time``, in seconds: data wait, hooks, saves, worker starts."""
     data_time_share: Optional[float] = None

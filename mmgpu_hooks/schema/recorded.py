@@ -1,4 +1,4 @@
-"""What is in the evidence file?
+"""Records of the evidence file, which the hook writes as JSON lines during training.
 
 ``<work_dir>/<timestamp>/vis_data/gpu_efficiency.jsonl`` is rank 0's; other ranks write
 ``gpu_efficiency_rank<N>.jsonl`` beside it. A Runner that trains a second time writes
@@ -65,7 +65,7 @@ class DurationStats(Recorded, frozen=True, kw_only=True):
     p50_s: Number
     """Median of the duration, in seconds."""
     p95_s: Number
-    """95th percentile of the duration, s, linearly interpolated."""
+    """95th percentile of the duration in seconds, linearly interpolated."""
 
 
 class LoaderSettings(Recorded, frozen=True, kw_only=True):
@@ -429,7 +429,7 @@ class StartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start'):
     wall_s: Number
     """Seconds from process start (else hook start) to the first iteration's end."""
     parts_s: Mapping[str, Number]
-    """Seconds of the training's start by part, out of :data:`START_PARTS`.
+    """Seconds of the training's start by part, one of :data:`START_PARTS`.
 
     ``before_hook`` is from the start of the process to the hook's construction; below
     ``mmgpu run`` it is split into ``imports``, ``config`` and ``model``, and where it
@@ -441,7 +441,7 @@ class StartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start'):
     checkpoint: Optional[str] = None
     """Path or URL of the checkpoint that ``load_from`` or a resume named."""
     checkpoint_bytes: Optional[Count] = None
-    """Size in bytes of the checkpoint; ``None`` where it is no file of this host."""
+    """Size in bytes of the checkpoint; ``None`` if it is no file of this host."""
     parameter_lines: Count = 0
     """Number of log lines that ``paramwise_cfg`` wrote, one per parameter.
 
@@ -452,7 +452,7 @@ class StartPartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start_part')
     """Record that a phase of a training's start has begun, in case it never ends."""
 
     part: str
-    """Name of the part of the training's start, out of :data:`START_PARTS`."""
+    """Name of the part of the training's start, one of :data:`START_PARTS`."""
     elapsed_s: Number
     """Seconds from building GPUEfficiencyHook to the start of the recorded phase."""
     data_set: Optional[str] = None
@@ -479,7 +479,7 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
     """Measurements of DataLoader workers in a log interval: CPU, batch time, memory."""
 
     count: Count
-    """Largest number of workers seen at a time; 0 where the training process loads."""
+    """Largest number of workers seen at a time; 0 if the training process loads."""
     cpu_s: Number
     run_delay_s: Number
     """Seconds that the workers' main threads waited for a core, workers summed."""
@@ -492,7 +492,7 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
 
     ``count`` is of those that were made. ``None`` where workers were not reached."""
     batch_time_std_s: Optional[Number] = None
-    """Standard deviation, s, of the batch time over the batches that the loop took."""
+    """Standard deviation in seconds of the batch time over the batches taken."""
     batch_cpu: Optional[DurationStats] = None
     """CPU seconds of a worker for one batch, all of its threads.
 
@@ -508,7 +508,7 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
 
     ``None`` where it is not loaded, and where nothing changed since."""
     pss_bytes: Optional[Count] = None
-    """Bytes of memory of all workers, shared pages counted in part (PSS).
+    """Bytes of memory of all workers, shared pages counted proportionally (PSS).
 
     Read every 5 minutes at most, and no more where that took 20 ms."""
     transforms_s: Mapping[str, Number] = {}
@@ -682,7 +682,7 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     small_tensor_bytes: Optional[Count] = None
     """Bytes of the last batch in tensors that have at most 4 KiB each."""
     read_scalars: Optional[Count] = None
-    """Number of scalars read from the device in the interval's last iteration.
+    """Number of scalars read from the GPU in the interval's last iteration.
 
     The host waits for each of them; in the first interval alone."""
     histories: Optional[HistoryCost] = None
@@ -699,7 +699,7 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     process_run_delay_s: Optional[Number] = None
     """Seconds of the interval that the main thread was ready and waited for a core."""
     system_cpu_pct: Optional[Number] = None
-    """Busy share of all logical CPUs of the host, per cent.
+    """Busy share of all logical CPUs of the host, in per cent.
 
     Since it was read last: it and ``host`` every 5 seconds, more often at first."""
     largest_batch_pixels: Optional[Count] = None
@@ -779,7 +779,7 @@ class SaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='save'):
     backend: Optional[str] = None
     """Class of the file backend that wrote the checkpoint, such as ``LocalBackend``."""
     phases: Mapping[str, SavePhase] = {}
-    """Seconds of the checkpoint save's phases by name, out of :data:`SAVE_PHASES`.
+    """Seconds of the checkpoint save's phases by name, one of :data:`SAVE_PHASES`.
 
     Their walls add up to ``wall_s``."""
     cpu_s: Optional[Number] = None
@@ -1128,7 +1128,7 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
     mount: Optional[str] = None
     """Type of the file system that holds the file of the worker's system call."""
     alike: Count = 0
-    """Number of workers that stood at the same line of code as the reported worker.
+    """Number of workers that were at the same line of code as the reported worker.
 
     Itself included."""
     is_alarm: bool = True

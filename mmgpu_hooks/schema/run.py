@@ -127,7 +127,7 @@ class RanksSummary:
 
 
 def read_evidence(path: Path) -> RunEvidence:
-    """Read the evidence file of one rank.
+    """Reads the evidence file of one rank.
 
     It takes some 0.02 ms per line on a 2-core VM.
 
@@ -173,7 +173,7 @@ _TAIL_BYTES = 2**16
 
 
 def read_last_word(path: Path) -> recorded.EvidenceLine | None:
-    """Read the newest interval, standstill or end record in a file's last 64 KiB.
+    """Reads the newest interval, standstill or end record in a file's last 64 KiB.
 
     Returns:
         ``None`` where there is none yet.
@@ -275,7 +275,7 @@ class OtherRanks(NamedTuple):
 
 
 def read_other_ranks(paths: Sequence[Path]) -> OtherRanks:
-    """Read the evidence of other ranks; ranks with unreadable files are left out."""
+    """Reads the evidence of other ranks; ranks with unreadable files are left out."""
     ranks, notes = [], []
     for path in paths:
         try:

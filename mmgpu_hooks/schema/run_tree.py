@@ -104,7 +104,7 @@ class RunTree:
     def _sort(
         self, entry: os.DirEntry[str], folders: list[str], links: list[str]
     ) -> None:
-        """Add a directory entry to the list of folders or of links, if it is one."""
+        """Adds a directory entry to the list of folders or of links, if it is one."""
         try:
             if entry.is_dir(follow_symlinks=False):
                 folders.append(entry.path)

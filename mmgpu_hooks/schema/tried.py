@@ -40,7 +40,7 @@ class SweepSetting:
     """Values of the trial's further settings, by name."""
 
     def __hash__(self) -> int:
-        """Return the hash of all settings' values, those of ``others`` included.
+        """Returns the hash of all settings' values, those of ``others`` included.
 
         Values of ``others`` are plain.
         """
@@ -48,7 +48,7 @@ class SweepSetting:
 
     @classmethod
     def of(cls, values: Mapping[str, Any], **more: Any) -> SweepSetting:
-        """Make a sweep setting from values by name; ``None`` keeps the config's.
+        """Makes a sweep setting from values by name; ``None`` keeps the config's.
 
         Args:
             values: Of any settings.
@@ -230,7 +230,7 @@ class MemoryLine:
     ``cuda`` is the peak of the allocator, ``host`` the training process."""
     points: Tuple[BatchMemory, ...]
     fixed_bytes: float
-    """Bytes of memory at the line's intercept: those that any batch size takes."""
+    """Bytes of memory at the line's intercept: memory that any batch size takes."""
     image_bytes: float
     """Bytes of memory by which the line grows per image of a batch."""
     residual_pct: float
@@ -259,7 +259,7 @@ class Sweep:
     """Lines of memory against batch size, where at least two sizes were measured."""
 
     def find_rivals(self, best: SweepRow) -> List[SweepRow]:
-        """Find trials of equal batch size that may be as fast as the given best trial.
+        """Finds trials of equal batch size that may be as fast as the given best trial.
 
         Args:
             best: A measured one.
@@ -306,7 +306,7 @@ class SaveBenchRow:
 
     By themselves and their own run."""
     cause: Optional[str] = None
-    """Most frequent proven cause of the slow saves, out of :data:`SAVE_CAUSES`."""
+    """Most frequent proven cause of the slow saves, one of :data:`SAVE_CAUSES`."""
     gross_s: Optional[float] = None
     """Seconds by which a save exceeds the reference trial's; negative if shorter."""
     net_s: Optional[float] = None

@@ -96,7 +96,7 @@ def render_training_summary(
 
 
 def _order_spared(run: Run, ranks: RanksSummary | None) -> list[str]:
-    """Return the names of summary rows in the order in which they are dropped."""
+    """Returns the names of summary rows in the order in which they are dropped."""
     order = ['', *_SPARED]
     are_alike = ranks is not None and ranks.slowest is None
     if are_alike and run.meta.is_model_wrapped is not False:

@@ -31,7 +31,7 @@ _LOCALES = 'LANGUAGE', 'LC_ALL', 'LC_MESSAGES', 'LANG'
 def list_languages(
     environ: Mapping[str, str], *, heeds_locale: bool = True
 ) -> list[str]:
-    """List the languages that the user asks for, best first; empty for English.
+    """Lists the languages that the user asks for, best first; empty for English.
 
     Args:
         environ: Environment variables.
@@ -137,5 +137,5 @@ _STATUS_NAMES: dict[str, Text] = {
 
 
 def phrase_status(status: str) -> Text:
-    """Phrase how a training or a trial ended, by its recorded status."""
+    """Phrases how a training or a trial ended, by its recorded status."""
     return _STATUS_NAMES.get(status) or quoted(status.replace('_', ' '))

@@ -104,7 +104,7 @@ class Training:
 
     @property
     def printed(self) -> str:
-        """Log that the training printed."""
+        """Logs that the training printed."""
         return (self.folder / 'training.log').read_text()
 
     @property

@@ -88,7 +88,7 @@ class BatchWatch:
         self._divisor = max(1, pad_size_divisor)
 
     def examine(self, batch: Any) -> Contents:
-        """Count a batch's images, pixels and boxes, if in MMEngine's format: 5 us.
+        """Counts a batch's images, pixels and boxes, if in MMEngine's format, in 5 us.
 
         Args:
             batch: What the loader returned: usually ``dict(inputs=...,
@@ -170,7 +170,7 @@ def _present(branch: Any) -> Any:
 
 
 def _find_images(batch: Any) -> Any:
-    """Find the images in a batch that is a sequence, such as ``(images, targets)``."""
+    """Finds the images in a batch that is a sequence, such as ``(images, targets)``."""
     first = batch[0] if isinstance(batch, (list, tuple)) and batch else None
     is_stack = isinstance(first, (list, tuple)) or len(getattr(first, 'shape', ())) == 4
     return first if is_stack else batch
@@ -208,7 +208,7 @@ class TensorCount(NamedTuple):
 
 
 def count_tensors(batch: Any) -> TensorCount:
-    """Count a batch's tensors and sum up their bytes.
+    """Counts a batch's tensors and sums up their bytes.
 
     Data samples are known by the ``all_items`` of MMEngine's ``BaseDataElement``,
     boxes by their ``tensor``. It costs 5 us per image, so once per interval.

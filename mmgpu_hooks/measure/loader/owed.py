@@ -48,7 +48,7 @@ class ProcessState:
 
 @dataclass(frozen=True)
 class LoadingSample:
-    """The dataset sample that a worker is loading now, and the seconds so far."""
+    """Data set sample that a worker is loading now, and the seconds so far."""
 
     index: int | None
     """Index of the sample in the dataset; ``None`` if the index is not a number."""
@@ -81,7 +81,7 @@ class OwedBatch:
 
 
 def find_owed(iterator: Any, counters: Counters | None, clock: Clock) -> OwedBatch:
-    """Find the worker that must deliver the next batch, its state and its Python stack.
+    """Finds the worker that must deliver the next batch, its state and Python stack.
 
     It takes 0.2 s and more, off the thread that trains.
 
@@ -159,7 +159,7 @@ def _ask(pid: int, counters: Counters | None, worker: int) -> tuple[str, ...]:
 
 
 def read_state(pid: int, proc: Path = _PROC) -> ProcessState:
-    """Read from the kernel a process's state, system call, and that call's file.
+    """Reads from the kernel a process's state, system call, and that call's file.
 
     Args:
         pid: The process.

@@ -32,7 +32,7 @@ Costs = dict[str, float]
 
 
 def find_transforms(dataset: Any) -> list[Any]:
-    """List the transforms that a dataset's pipeline applies, wrapped datasets included.
+    """Lists the transforms that a dataset's pipeline applies, with wrapped datasets'.
 
     It goes through wrapped and concatenated datasets, and through transforms that
     hold others. Only instance attributes of known names are read, so no property
@@ -104,7 +104,7 @@ class PipelineTimer:
         self._thread = 0
 
     def start(self, dataset: Any) -> None:
-        """Begin to time a dataset's transforms; 30 us for eight, `stop` included.
+        """Begins to time a dataset's transforms; 30 us for eight, `stop` included.
 
         Args:
             dataset: Its transforms are searched anew: hooks may have changed them.
@@ -124,7 +124,7 @@ class PipelineTimer:
                 self._patches.set(kind, '__call__', self._time(original))
 
     def stop(self) -> Costs:
-        """Stop timing transforms: restore the ``__call__`` of their classes.
+        """Stops timing transforms: restores the ``__call__`` of their classes.
 
         Returns:
             Seconds of all that was timed so far, by class.
