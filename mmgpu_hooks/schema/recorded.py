@@ -1,4 +1,4 @@
-"""Records of the evidence file, which the hook writes as JSON lines during training.
+"""What is in the evidence file?
 
 ``<work_dir>/<timestamp>/vis_data/gpu_efficiency.jsonl`` is rank 0's; other ranks write
 ``gpu_efficiency_rank<N>.jsonl`` beside it. A Runner that trains a second time writes
@@ -429,7 +429,7 @@ class StartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start'):
     wall_s: Number
     """Seconds from process start (else hook start) to the first iteration's end."""
     parts_s: Mapping[str, Number]
-    """Seconds of the training's start by part, one of :data:`START_PARTS`.
+    """Seconds of each part of training's start, by a name of :data:`START_PARTS`.
 
     ``before_hook`` is from the start of the process to the hook's construction; below
     ``mmgpu run`` it is split into ``imports``, ``config`` and ``model``, and where it
@@ -779,7 +779,7 @@ class SaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='save'):
     backend: Optional[str] = None
     """Class of the file backend that wrote the checkpoint, such as ``LocalBackend``."""
     phases: Mapping[str, SavePhase] = {}
-    """Seconds of the checkpoint save's phases by name, one of :data:`SAVE_PHASES`.
+    """Seconds of each phase of the checkpoint save, by name (:data:`SAVE_PHASES`).
 
     Their walls add up to ``wall_s``."""
     cpu_s: Optional[Number] = None

@@ -45,7 +45,7 @@ class PrefetchFactor(Setting):
         return at[self.name] if at['num_workers'] else None
 
     def assume(self, job: Job, at: Choice) -> int | None:
-        """Returns the prefetch factor to compare worker counts at: 2 or more."""
+        """Returns a prefetch factor to compare worker counts at; ``None`` if unset."""
         own: int | None = at[self.name]
         is_kept = at['num_workers'] == job.old['num_workers']
         return own if own is None or is_kept else max(own, DEFAULT_PREFETCH)
