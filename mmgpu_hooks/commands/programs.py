@@ -85,7 +85,7 @@ def _describe(program: str, environ: Mapping[str, str], error: OSError) -> Text:
 
 
 def _read_interpreter(path: str | None) -> str:
-    """Path of the interpreter in a script's first line (``#!``); empty without one."""
+    """Path of the interpreter in a script's ``#!`` line; empty if it has none."""
     line = b''
     with contextlib.suppress(OSError):
         if path is not None:

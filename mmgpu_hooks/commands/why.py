@@ -196,7 +196,7 @@ class _Console:
 
     log: ConsoleLog
     last_time: str | None
-    """Last timestamp of MMEngine in the output, as text; ``None`` without one."""
+    """Last timestamp of MMEngine in the output, as text; ``None`` if it has none."""
 
 
 def _is_before(console: _Console, began: datetime | None) -> bool:

@@ -68,7 +68,7 @@ class Turn:
     title: str = ''
     """Name of the training in the progress bar; empty is the same as `name`."""
     role: TrialRole | None = None
-    """Role in a comparison of two trainings, such as warm-up; ``None`` without one."""
+    """Role in a comparison of two trainings, such as warm-up; ``None`` for no role."""
 
 
 class Plan:

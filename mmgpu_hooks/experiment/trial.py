@@ -286,7 +286,7 @@ class Progress:
 
 
 def read_trial_run(folder: Path) -> Run | None:
-    """Reads the evidence that a trial has written so far; ``None`` without any."""
+    """Reads the evidence that a trial has written so far; ``None`` if it wrote none."""
     try:
         path = read_run_folder(folder).evidence
         return Run.read(path) if path is not None else None

@@ -73,7 +73,7 @@ def _inject_into(kind: Any, arguments: Mapping[str, Any], began_s: float) -> Non
 
 
 def _provide_hook(runner: Any, arguments: Mapping[str, Any]) -> Any:
-    """Adds GPUEfficiencyHook to a Runner, or give an existing one its new arguments.
+    """Adds GPUEfficiencyHook to a Runner, or sets new arguments on an existing hook.
 
     Hooks are judged once they are built, so every spelling of a config counts.
 

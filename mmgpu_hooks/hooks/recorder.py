@@ -110,7 +110,7 @@ class Recorder(LoopListener):
         self._resuming = ResumeProgress(runner.logger, self._timer.waits.skipped)
 
     def begin(self) -> None:
-        """Writes the evidence file's first record, and start timing the train loop."""
+        """Writes the evidence file's first record, and starts timing the train loop."""
         runner, sources, run = self._runner, self._sources, self._guard.run
         record = run(
             'run record',

@@ -123,7 +123,7 @@ class Recording:
         return self.iteration
 
     def open(self, run: RunRecord) -> None:
-        """Opens the evidence file, and write its first record.
+        """Opens the evidence file, and writes its first record.
 
         Args:
             run: The first line of it.

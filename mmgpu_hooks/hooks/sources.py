@@ -540,7 +540,7 @@ class Sources:
         return structs.replace(record, **fields)
 
     def close(self) -> None:
-        """Closes all sources of measured values, and stop their threads."""
+        """Closes all sources of measured values, and stops their threads."""
         self.gpu.close()
         self._sources.close()
 

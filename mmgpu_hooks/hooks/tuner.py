@@ -109,7 +109,7 @@ class Tuner:
         self._length = SHORT_ITERATIONS
 
     def begin(self, found: TunedSettings | None = None) -> None:
-        """Starts tuning the train loader, or log the reason why it is not tuned.
+        """Starts tuning the train loader, or logs the reason why it is not tuned.
 
         Args:
             found: Settings that the loader was given before, as the run had found that
@@ -190,7 +190,7 @@ class Tuner:
             self._say(clause)
 
     def follow(self, iter_s: float) -> None:
-        """Asks for new loader settings or apply them, at the end of each log interval.
+        """Asks for new loader settings or applies them, at each log interval's end.
 
         Args:
             iter_s: Mean iteration of that interval.
@@ -267,7 +267,7 @@ class Tuner:
         self._say(phrase_tuned(record))
 
     def _change(self, record: TunedRecord, cost_s: float) -> None:
-        """Makes a loader change now or between epochs, or offer it to the other ranks.
+        """Makes a loader change now or between epochs, or offers it to the other ranks.
 
         Args:
             record: The change.
@@ -402,7 +402,7 @@ class Tuner:
         return None if processes is None else processes.read_pss_bytes().pss_bytes
 
     def _begin_stage(self, record: TunedRecord) -> None:
-        """Records a change of loader settings that was made, and watch its effect."""
+        """Records a change of loader settings that was made, and watches its effect."""
         self._note(record)
         done = self._recording.iteration
         self._since = self._ask_at = done

@@ -100,5 +100,5 @@ class ValidationProgress:
         self._thread.ask_to_end()
 
     def close(self) -> None:
-        """Ends the thread that records progress, and wait until it has ended."""
+        """Ends the thread that records progress, and waits until it has ended."""
         self._thread.stop()

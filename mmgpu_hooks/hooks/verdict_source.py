@@ -50,7 +50,7 @@ class VerdictSource:
         self._adviser: HourlyAdviser | None = None
 
     def follow(self) -> None:
-        """Starts a child process that judges the run, if due, or write its verdict.
+        """Starts a child process that judges the run, if due, or writes its verdict.
 
         Raises:
             SourceError: If a child gave no answer: the next one would not, either.

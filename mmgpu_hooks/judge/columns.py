@@ -157,7 +157,7 @@ def smallest(column: Column) -> int | None:
 
 
 def median(column: Column) -> float | None:
-    """Returns the median of a column's known values, or ``None`` without any."""
+    """Returns the median of a column's known values; ``None`` if none is known."""
     # numpy would import its masked arrays for this
     values = known(column).tolist()
     return statistics.median(values) if values else None
@@ -165,7 +165,7 @@ def median(column: Column) -> float | None:
 
 @quiet
 def average(column: Column, weights: Column) -> float | None:
-    """Returns the weighted mean of a column's known values, or ``None`` without any."""
+    """Returns the weighted mean of a column; ``None`` if all values are unknown."""
     is_known = ~(np.isnan(column) | np.isnan(weights))
     whole = float(weights[is_known].sum())
     return float((column * weights)[is_known].sum()) / whole if whole > 0 else None

@@ -384,7 +384,7 @@ class ConsoleLog:
 
     @property
     def done(self) -> int:
-        """Number of the line that reports the training as complete; 0 without one.
+        """Number of the line that reports the training as complete; 0 if no line does.
 
         A line after which training went on does not count.
         """

@@ -164,7 +164,7 @@ class Parts(NamedTuple):
     bars: tuple[slice, ...]
     """Positions of the progress bars at the start of the line."""
     label: slice
-    """Position of the digits of the rank that wrote the line; empty without one."""
+    """Position of the digits of the rank that wrote the line; empty if not named."""
     rest: slice
     reading: Reading
     """Classification of the console line's rest: without bars and rank label."""
@@ -231,7 +231,7 @@ class Reading(NamedTuple):
     """True if the line reads as an exception of any name, such as ``Foo: bar``."""
     is_indented: bool
     glued: int
-    """Position of an exception written behind a line of code; 0 without one."""
+    """Position of an exception written behind a line of code; 0 if there is none."""
     is_warning: bool
     is_worker: bool
     is_own: bool

@@ -71,7 +71,7 @@ def describe_mask(host: HostLimits) -> Text:
 
 
 def describe_core_limit(host: HostLimits) -> Text:
-    """Describes the limit on CPU cores below the host's CPUs; empty without one."""
+    """Describes the limit on CPU cores below the host's CPUs; empty without a limit."""
     quota, mask = describe_quota(host), describe_mask(host)
     own = host.unbound_cpus or host.affinity_cpus
     cores = host.cgroup_cpu_cores

@@ -122,7 +122,7 @@ class GpuFigures:
     sm_active_pct: float | None = None
     throttled_pct: float | None = None
     throttle_reasons: Sequence[str] | None = None
-    """Reasons for throttling the GPU, the most usual first; ``None`` without one."""
+    """Reasons for throttling the GPU, most usual first; ``None`` if none is known."""
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ class MemoryShares:
     holders: tuple[Holder, ...]
     """Holders of the host's memory, largest first, other programs last."""
     holding: Holding | None
-    """Number of workers that would have fitted into memory; ``None`` without one.
+    """Number of workers that would have fitted into memory; ``None`` if unknown.
 
     ``None`` where no other number would have helped, or none was needed.
     """

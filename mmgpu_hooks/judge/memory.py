@@ -25,7 +25,7 @@ that was seen.
 """
 
 CONTEXT_BYTES = 600 * 2**20
-"""Bytes assumed for a CUDA context where they were not measured."""
+"""Bytes assumed for a CUDA context if they were not measured."""
 
 SENT_TENSORS = 256
 """Number of tensors that a worker sends before its heap stops growing.

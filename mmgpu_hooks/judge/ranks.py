@@ -164,11 +164,11 @@ class JudgedRank(NamedTuple):
     ranks: RanksSummary | None
     """Summary that says which rank is judged; ``None`` for a run of a single rank."""
     first: Run
-    """Recorded run of rank 0, linked to the other ranks' runs where these were read."""
+    """Recorded run of rank 0, linked to the other ranks' runs if those were read."""
 
 
 def read_ranks(first: Run, others: Sequence[Path]) -> JudgedRank:
-    """Reads the other ranks of a run, and choose the one that is judged.
+    """Reads the other ranks of a run, and chooses the rank that is judged.
 
     Args:
         first: Rank 0.

@@ -200,7 +200,7 @@ class Run(RecordedRun):
 
     @property
     def bound_share(self) -> float | None:
-        """Share (0 to 1) of an iteration's time in data wait, where that is a problem.
+        """Share (0 to 1) of an iteration's time in data wait, if that is a problem.
 
         ``None`` where it is none, or too few iterations were recorded.
         """

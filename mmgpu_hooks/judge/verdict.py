@@ -156,7 +156,7 @@ def _explain_wait(run: Run, problems: Mapping[str, Finding]) -> _Wait:
 
 
 def _save_cause(run: Run) -> Text | None:
-    """Phrases the main proven cause of a run's slow saves; ``None`` without one."""
+    """Phrases the main proven cause of a run's slow saves; ``None`` if unproven."""
     held_s = Counter[str]()
     for save in run.judged_saves:
         held_s.update(save.held_s)

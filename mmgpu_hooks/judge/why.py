@@ -581,7 +581,7 @@ def _judge_silence(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
 
 
 def _judge_gone(ranks: Sequence[Rank]) -> Why:
-    """Judges a run whose processes are gone without any other sign of the cause."""
+    """Judges a run whose processes ended without any other sign of the cause."""
     first, gone = find_first_gone(ranks), describe_gone(ranks)
     proof = tuple(Proof('host', None, text) for text in gone[:_MOST_PROOF])
     why = Why('ended', 'unknown', 'unknown', Text(''), proof)

@@ -29,7 +29,7 @@ _PROFILE = phrase(
 
 
 def add_holders(why: Why, ranks: Sequence[RunEvidence]) -> Why:
-    """Adds to a diagnosis what held host memory, where that may have ended the run.
+    """Adds to a diagnosis what held host memory, if that may have ended the run.
 
     Args:
         why: What is known.

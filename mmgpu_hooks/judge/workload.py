@@ -37,7 +37,7 @@ _MOST_CORES = 65536
 """Largest plausible number of cores of one host."""
 
 _WORKER_START_S = 0.02
-"""Seconds that a worker adds to the start of an epoch, where not measured.
+"""Seconds that a worker adds to the start of an epoch, if not measured.
 
 A fork of a process that has PyTorch loaded, on an ordinary server.
 """
@@ -215,7 +215,7 @@ def _cut_part(recorded: RecordedRun, figures: RunFigures) -> _Part:
 
 
 def _find_cut(values: Column) -> int:
-    """Finds the index of the log interval where costs changed last; 0 without one."""
+    """Finds the index of the log interval where costs changed last; 0 if never."""
     known = np.flatnonzero(~np.isnan(values))
     known = known[known > 0]  # the first holds lazy initialisation
     change = find_last_change(values[known].tolist())

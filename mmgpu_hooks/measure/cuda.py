@@ -452,7 +452,7 @@ class CudaEvents:
         self._step = None
 
     def drain(self) -> IdleShare:
-        """Returns the GPU's idle share since the last call, and start a new count.
+        """Returns the GPU's idle share since the last call, and starts a new count.
 
         What the GPU has not passed yet belongs to the next drain.
         """

@@ -251,7 +251,7 @@ class DatasetWatch:
             pending.patches.close()
 
     def _begin(self, dataset: Any) -> None:
-        """Initialises a data set in place of its ``full_init``, and time that."""
+        """Initialises a data set in place of its ``full_init``, and times that call."""
         self._release(dataset)
         if getattr(dataset, '_fully_initialized', False):
             type(dataset).full_init(dataset)

@@ -405,7 +405,7 @@ class Driver(NamedTuple):
 
 
 def read_driver() -> Driver:
-    """Reads the versions of the NVIDIA driver and its CUDA, and count the GPUs.
+    """Reads the versions of the NVIDIA driver and its CUDA, and counts the GPUs.
 
     Raises:
         AbsentError: If there is no driver, or it lists no cards.
@@ -591,7 +591,7 @@ class GpuSampler:
         self._thread.join(timeout_s)
 
     def drain(self) -> SampleSummary:
-        """Returns a summary of the GPU samples since the last call, and drop them.
+        """Returns a summary of the GPU samples since the last call, and drops them.
 
         Time between the last sample and now belongs to the next window.
         """

@@ -278,7 +278,7 @@ class TimeLedger:
         return parts
 
     def take(self) -> LedgerWindow:
-        """Returns the seconds booked since the last call, and start a new window."""
+        """Returns the seconds booked since the last call, and starts a new window."""
         self.sum_up()
         sums, self._sums = self._sums.tolist(), np.zeros(len(self._sums))
         laps, self._laps = np.concatenate([np.zeros((0, _LAP_WIDTH)), *self._laps]), []

@@ -117,7 +117,7 @@ def _parse_memory_bytes(environ: Mapping[str, str]) -> int | None:
 
 
 def parse_bound_cpus(environ: Mapping[str, str]) -> int | None:
-    """Number of CPUs in the mask that srun set for this task; ``None`` without one.
+    """Number of CPUs in the mask that srun set for this task; ``None`` if unset.
 
     The masks are a list of hexadecimal numbers, one for each task of the node.
     """

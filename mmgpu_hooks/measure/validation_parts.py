@@ -23,7 +23,7 @@ class PartCall(NamedTuple):
     part: str
     """Part of a validation, out of ``VALIDATION_PARTS`` of `schema.recorded`."""
     metric: str | None = None
-    """Name of the metric that the timed call belongs to; ``None`` without one."""
+    """Name of the metric that the timed call belongs to; ``None`` for other calls."""
 
 
 DATA_WAIT, FORWARD = PartCall('data_wait'), PartCall('forward')

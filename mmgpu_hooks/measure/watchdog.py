@@ -47,7 +47,7 @@ _armed: list[Any] = []
 
 
 def _disarm() -> None:
-    """Cancels ``faulthandler``'s timer before a fork, and lock it against restarts."""
+    """Cancels ``faulthandler``'s timer before a fork, and blocks its restart."""
     _arming.acquire()
     if _armed:
         faulthandler.cancel_dump_traceback_later()

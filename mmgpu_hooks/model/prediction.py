@@ -161,7 +161,7 @@ _TRANSFER = 0.06
 """Relative error of predicting workers from a training that had no loader workers."""
 
 _CROWDED = 0.06
-"""Relative error of a prediction, added where all cores are in use.
+"""Relative error of a prediction, added if all cores are in use.
 
 In the run or in the prediction; less where fewer are: the real scheduler does not share
 cores equally.

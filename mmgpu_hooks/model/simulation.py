@@ -218,7 +218,7 @@ class _Simulation:
         yield
 
     def _want(self, tasks: int) -> None:
-        """Adds or removes tasks that need a core, and update the speed of all tasks."""
+        """Adds or removes tasks that need a core; updates the speed of all tasks."""
         loop = self._loop
         self._wanting = wanting = self._wanting + tasks
         rate = 1.0

@@ -124,7 +124,7 @@ def _advise_other_bits(run: Run) -> Iterator[Text]:
 
 
 def _advise_amp(run: Run, step_pct: float) -> Iterator[Text]:
-    """Advises mixed precision, or say why it would gain little."""
+    """Advises mixed precision, or says why it would gain little."""
     record, why = run.meta, _find_why_amp_brings_little(run)
     if record.optim_wrapper == _AMP and why is not None:
         yield phrase('AMP is on and brings little: {why}.', why=why)
@@ -169,7 +169,7 @@ def _find_why_amp_brings_little(run: Run) -> Text | None:
 
 
 def _advise_metric(run: Run) -> Iterator[Text]:
-    """Advises FastCocoMetric where CocoMetric takes much of a validation (MG501)."""
+    """Advises FastCocoMetric if CocoMetric takes much of a validation (MG501)."""
     whole = find_whole(run)
     if whole is None or whole.fast_metric_s is None:
         return
@@ -197,7 +197,7 @@ def _find_step_pct(run: Run) -> float | None:
 
 
 def _advise_cudnn(run: Run, step_pct: float | None) -> Iterator[Text]:
-    """Advises on ``cudnn_benchmark``, where the sizes of batches are known."""
+    """Advises on ``cudnn_benchmark`` if the sizes of batches are known."""
     figures = run.figures
     is_on, sizes = run.meta.cudnn_benchmark, find_batch_sizes(run)
     if is_on is None or sizes is None:

@@ -390,7 +390,7 @@ class Decision:
     job: Job
     new: Choice
     gain: Gain | None = None
-    """Share (0 to 1) of time saved by all changes together; ``None`` without one."""
+    """Share (0 to 1) of time saved by all changes; ``None`` if nothing is changed."""
     rejected: Mapping[str, Rejection] = field(default_factory=dict)
     """Values rejected because their gain is unsure, by name of the setting.
 

@@ -22,7 +22,7 @@ from mmgpu_hooks.recommend.job import Choice, Decision, Gain, Job, Rejection, Se
 
 
 def decide(job: Job) -> Decision:
-    """Returns the best values of a job's settings; old ones where a gain is unsure.
+    """Returns the best values of a job's settings; old ones if a gain is unsure.
 
     A gain must hold beside the other load of the run and without it, and be worth a
     line in a config. What the host needs is changed without a gain.
@@ -100,7 +100,7 @@ def _pick(
     options: dict[Any, Choice],
     rejected: dict[str, Rejection],
 ) -> Choice:
-    """Chooses the first value nearly as fast as the fastest, or keep the old one."""
+    """Chooses the first value nearly as fast as the fastest, or keeps the old one."""
     own = at[setting.name]
     stays = options.get(own, at)
     assumed = {value: job.assume(then) for value, then in options.items()}

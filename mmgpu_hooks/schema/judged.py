@@ -176,7 +176,7 @@ class ValidationOutlook:
 
     ``None`` when its iterations were not seen."""
     gain_s: Optional[float] = None
-    """Predicted seconds saved of each validation by changes; ``None`` without any."""
+    """Predicted seconds per validation that changes save; ``None`` without changes."""
     run_gain_pct: Optional[float] = None
     """Predicted saving over all validations, per cent of the run's time."""
 
@@ -610,7 +610,7 @@ class Why:
     do: Tuple[Text, ...] = ()
     """Sentences on what helps against the cause."""
     rank: Optional[int] = None
-    """Rank that wrote the decisive line of the log, where the log says so."""
+    """Rank that wrote the decisive line of the log, if the log names it."""
     sample: Optional[str] = None
     """Sample whose loading raised an exception: index or path."""
     run: Optional[str] = None

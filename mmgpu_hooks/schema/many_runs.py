@@ -122,7 +122,7 @@ def find_start_day(row: RunRow) -> Optional[date]:
 
 
 def add_up(rows: Sequence[RunRow]) -> RunTotals:
-    """Sums the hours and GPU hours of training runs, and count the runs."""
+    """Sums the hours and GPU hours of training runs, and counts the runs."""
 
     def total(name: str) -> float:
         known = (getattr(row, name) for row in rows)

@@ -138,11 +138,11 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
     slurm_bound_cpus: Optional[Count] = None
     """Number of CPUs in the mask that SLURM says it set for this task."""
     slurm_given_cpus: Optional[Count] = None
-    """Number of CPUs that SLURM gave this task, where ``srun`` bound it to fewer.
+    """Number of CPUs that SLURM gave this task, if ``srun`` bound it to fewer.
 
     ``None`` where it did not."""
     slurm_tasks: Optional[Count] = None
-    """Number of tasks of the SLURM step, where ``srun`` narrowed this task's CPUs.
+    """Number of tasks of the SLURM step, if ``srun`` narrowed this task's CPUs.
 
     ``None`` where it did not."""
     slurm_task_ranks: Optional[Count] = None
@@ -394,7 +394,7 @@ class DatasetStart(Recorded, frozen=True, kw_only=True):
     ``None`` where it names neither."""
     file_bytes: Optional[Count] = None
     mount: Optional[str] = None
-    """Type of the annotation file's file system, where that is on another host."""
+    """Type of the annotation file's file system, if that is on another host."""
     files: Count = 0
     """Number of files that Python opened to read the data set, each counted once.
 

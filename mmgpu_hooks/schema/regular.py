@@ -28,7 +28,7 @@ class NotRegularError(OSError):
 
 
 def open_descriptor(path: Path | str, *, or_pipe: bool = False) -> int:
-    """Opens a regular file for reading, and return its descriptor; refuse all else.
+    """Opens a regular file for reading and returns its descriptor; refuses all else.
 
     Args:
         path: The file, or a link to it.
@@ -58,7 +58,7 @@ def open_descriptor(path: Path | str, *, or_pipe: bool = False) -> int:
 
 
 def open_regular(path: Path | str, *, or_pipe: bool = False) -> BinaryIO:
-    """Opens a regular file for buffered reading; refuse anything else at once."""
+    """Opens a regular file for buffered reading; refuses anything else at once."""
     return os.fdopen(open_descriptor(path, or_pipe=or_pipe), 'rb')
 
 

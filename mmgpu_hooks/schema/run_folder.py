@@ -111,7 +111,7 @@ def _rank_of(path: Path) -> int:
 
 
 def unused_path(path: Path) -> Path:
-    """Returns the path, or a numbered path where a file of that name exists.
+    """Returns the path, or a numbered path if a file of that name exists.
 
     Such a file is there when this Runner trained before.
     """

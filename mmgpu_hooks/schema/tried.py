@@ -256,7 +256,7 @@ class Sweep:
     is_interrupted: bool = False
     notes: Tuple[str, ...] = ()
     memory_lines: Tuple[MemoryLine, ...] = ()
-    """Lines of memory against batch size, where at least two sizes were measured."""
+    """Lines of memory against batch size, if at least two sizes were measured."""
 
     def find_rivals(self, best: SweepRow) -> List[SweepRow]:
         """Finds trials of equal batch size that may be as fast as the given best trial.
@@ -379,7 +379,7 @@ class TrialSpec:
     profiled: int = 0
     """Number of iterations that torch.profiler records; 0 for none."""
     keeps_hook: bool = False
-    """True if GPUEfficiencyHook stays where the config has it.
+    """True if GPUEfficiencyHook stays as the config places it.
 
     ``hook`` goes first."""
 

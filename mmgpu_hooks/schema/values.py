@@ -62,7 +62,7 @@ class Flag:
         return phrase('True or False')
 
     def takes(self, value: Any) -> bool:
-        """Returns True for a bool; for ``None`` only where that is allowed."""
+        """Returns True for a bool; for ``None`` only if that is allowed."""
         return self.is_optional if value is None else type(value) is bool
 
 

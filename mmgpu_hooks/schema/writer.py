@@ -60,7 +60,7 @@ class EvidenceWriter:
 
 
 def open_evidence(path: Path, run: RunRecord) -> EvidenceWriter:
-    """Creates an evidence file with its run record, or leave no file behind.
+    """Creates an evidence file with its run record, or leaves no file behind.
 
     A file without that record is none that anybody could read.
 

@@ -163,7 +163,7 @@ def _open_panels(figure: Any, titles: Sequence[Text], x_title: Text) -> list[Any
 
 
 def chart_growth(run: Run) -> Chart | None:
-    """Chart of growing host memory over iterations, up to where it is full.
+    """Chart of growing host memory over iterations, up to full memory.
 
     ``None`` without growth, or where the free memory is unknown.
     """

@@ -51,7 +51,7 @@ DRIFTING_AFTER_S = (
     0.379,
     0.443,
 )
-"""Iteration times in seconds of two trainings that drift apart, as those of the demo
+"""Iteration times in seconds of two trainings that drift apart like the demo's
 on a busy machine: lag-1 autocorrelations of 0.68 and 0.54."""
 
 

@@ -12,7 +12,7 @@ from mock_card.trainings import SOURCE, MockCards
 
 @pytest.fixture(scope='session')
 def mock_source() -> Path:
-    """Folder with ``driver/`` and ``fakegpu_src/``; skips tests without one."""
+    """Folder with ``driver/`` and ``fakegpu_src/``; skips tests if it is missing."""
     named = os.environ.get(SOURCE)
     if not named:
         pytest.skip(f'{SOURCE} names no folder with a mock driver (CONTRIBUTING.md)')

@@ -32,7 +32,7 @@ class Rule:
         return inspect.getdoc(self.judge) or ''
 
     def apply(self, run: Run) -> Finding | None:
-        """Judges a run, and label the finding with the rule's code and title."""
+        """Judges a run, and labels the finding with the rule's code and title."""
         finding = self.judge(run)
         return finding and replace(finding, code=self.code, title=self.title)
 

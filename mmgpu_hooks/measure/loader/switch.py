@@ -309,7 +309,7 @@ class LoaderSwitch:
         return heir
 
     def _set(self, new: TunedSettings, salt: int) -> Patches:
-        """Sets worker settings on the DataLoader; return patches that undo this."""
+        """Sets worker settings on the DataLoader; returns patches that undo that."""
         loader, patches = self._loader, Patches()
         workers, old = new.num_workers, self.settings
         self._old_init = self._init

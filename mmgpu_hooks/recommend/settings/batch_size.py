@@ -1,4 +1,4 @@
-"""The setting ``batch_size``: larger batches, where faster and within memory.
+"""The setting ``batch_size``: larger batches, if faster and within memory.
 
 Only larger ones: a smaller one that is as fast changes the recipe for nothing.
 """
