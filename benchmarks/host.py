@@ -490,7 +490,7 @@ class PackedSamples(Dataset[Any]):
 
 
 def as_they_are(samples: list[Any]) -> list[Any]:
-    """Collates function that returns the list of samples unchanged."""
+    """Collate function that returns the list of samples unchanged."""
     return samples
 
 

@@ -131,7 +131,7 @@ class StampedSampler(DefaultSampler):
 
 
 def collate_stamped(batch: list[Any]) -> Any:
-    """Collates function that records the seconds since the batch was started."""
+    """Collate function that records the seconds since the batch was started."""
     collated = pseudo_collate(batch)
     TAPE.seconds['data_wait'] += time.perf_counter() - TAPE.asked_s
     return collated

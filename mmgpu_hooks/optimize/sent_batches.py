@@ -53,7 +53,7 @@ class _Copies:
 
 
 def _give(item: Any) -> Any:
-    """Collates function that returns its single item, which is a whole batch."""
+    """Collate function that returns its single item, which is a whole batch."""
     return item
 
 

@@ -82,7 +82,7 @@ _wording: Wording | None = None
 
 
 def speak(environ: Mapping[str, str] | None = None) -> None:
-    """Sets this process's language, click's messages included, by its locale.
+    """Sets this process's language from its environment, for click's messages, too.
 
     Without it ``MMGPU_LANG`` alone counts, as in a training.
 

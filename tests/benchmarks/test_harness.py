@@ -19,7 +19,7 @@ SHOWN = Figure('peer', 80.0, 'us')
 
 @pytest.fixture
 def other_pct(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Fakes the load by other programs: the list's last item, in per cent."""
+    """Sets the load by other programs, in per cent, to the last item of a list."""
     used = [0.0]
     monkeypatch.setattr(OtherLoad, 'read_pct', lambda self: used[-1])
     return used

@@ -26,7 +26,7 @@ METADATA = {
 
 
 def make_line(number: int, time: float = 0.5, wait: float = 0.2, **logged: Any) -> Any:
-    """Returns a train line of MMEngine's ``scalars.json``, 50 iterations apart."""
+    """Returns the n-th train line of a ``scalars.json``, one per 50 iterations."""
     return {
         'lr': 0.02,
         'data_time': wait,

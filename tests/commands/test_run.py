@@ -41,7 +41,7 @@ val_cfg = val_dataloader = val_evaluator = None
 
 
 def start(*words: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:
-    """Runs ``mmgpu run`` with the given words and additional environment variables."""
+    """Runs ``mmgpu run`` with the given arguments and more environment variables."""
     env = {**environ(), **more.pop('env', {})}
     command = [*MMGPU, *map(str, words)]
     return subprocess.run(command, env=env, capture_output=True, text=True, **more)
@@ -50,7 +50,7 @@ def start(*words: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:
 def ask_python(
     *words: str, env: dict[str, str], python: str | Path = sys.executable
 ) -> tuple[int, str, str]:
-    """Runs Python; returns exit code, standard output and standard error."""
+    """Runs Python with arguments; returns exit code, standard output and error."""
     command = [str(python), *words]
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr

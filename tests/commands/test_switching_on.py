@@ -191,7 +191,7 @@ def test_what_was_not_measured_is_measured_by_the_line_that_says_so(
     )
 
     def train(spec: TrialSpec) -> float:
-        """Writes a profile, as a profiled training would, and returns seconds."""
+        """Fake trial that writes a profile; returns the seconds per iteration."""
         leave_profile(folder)
         return 0.1
 

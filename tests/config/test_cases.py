@@ -1,4 +1,4 @@
-"""Tests config rewrites on case files; each has a twin that needs no change."""
+"""Tests config rewrites on case files, and on configs that need no change."""
 
 from __future__ import annotations
 

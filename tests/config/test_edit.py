@@ -1,4 +1,4 @@
-"""Tests edits of config texts in memory; each case has a twin without change."""
+"""Tests edits of config texts in memory, also of texts that need no change."""
 
 from __future__ import annotations
 

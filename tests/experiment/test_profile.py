@@ -173,7 +173,7 @@ def test_parts_of_an_iteration_are_added_up_once(monkeypatch):
 
     class Wrapper:
         def clip(self) -> None:
-            """Takes one second on the fake clock."""
+            """Advances the fake clock by one second."""
 
         def step(self) -> str:
             self.clip()

@@ -1,4 +1,4 @@
-"""Data sets with known costs, and a loop that only loads, with a loader probe."""
+"""Runs ``mmgpu`` with the given arguments in a forked process."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def make_profile(**fields: Any) -> Profile:
 def make_host_bound(
     profile: Profile | None = None, *, run: RunRecord | None = None, **fields: Any
 ) -> RunEvidence:
-    """Returns a run of 100 ms per iteration, of which 1 ms is data wait.
+    """Returns a run of 100 ms per iteration, with 1 ms of data wait.
 
     Args:
         profile: That lies in its work_dir.

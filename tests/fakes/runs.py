@@ -150,7 +150,7 @@ def make_inside_workers(
     iterations: int = 20,
     **fields: Any,
 ) -> WorkersWindow:
-    """Returns measurements from inside workers, which made each batch taken."""
+    """Returns measurements from inside workers, for one batch per iteration."""
     made = replace(
         steady(batch_time_s, iterations), p95_s=round(batch_time_s + 2 * std_s, 9)
     )

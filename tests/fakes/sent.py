@@ -85,7 +85,7 @@ def _freeze(array: Any) -> Any:
 
 
 def collate(samples: list[Any]) -> list[Any]:
-    """Collates function that returns the samples unchanged, and can be pickled."""
+    """Collate function that returns the samples unchanged, and can be pickled."""
     return samples
 
 

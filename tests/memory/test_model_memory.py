@@ -74,7 +74,7 @@ def estimate(config: Path, **options: Any) -> MemoryEstimate:
 
 @contextlib.contextmanager
 def loss_of(config: Path, images: int, *size: int) -> Iterator[tuple[Any, Any, int]]:
-    """Context with a model, its loss and its saved bytes, counted in another way."""
+    """Context with a model, its loss, and its saved bytes counted by autograd hooks."""
     built = config_model.read_config_model(config)
     saved: dict[int, int] = {}
     kept = []

@@ -104,7 +104,7 @@ NAMES = 'planted_deeper', 'planted_helpers', 'planted_data_set'
 
 @pytest.fixture
 def planted(tmp_path, monkeypatch) -> Iterator[SimpleNamespace]:
-    """Modules of a fake project: a data set, its helpers, and theirs."""
+    """Modules of a fake project: a data set, its helpers and the helpers' helpers."""
     for name, text in zip(NAMES, (DEEPER, HELPERS, DATA_SET)):
         (tmp_path / f'{name}.py').write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))

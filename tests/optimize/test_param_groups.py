@@ -54,7 +54,7 @@ def train(
     schedulers: Any = SCHEDULERS,
     **more: Any,
 ) -> list[Any]:
-    """Trains with merged or plain groups; returns all states for comparison."""
+    """Trains with merged or plain parameter groups; returns all states."""
     wrapper = build(optimizer, **more)
     steps = STEPS
     merged = None

@@ -22,7 +22,7 @@ def clock(monkeypatch):
 
 
 def go(timed: Turns, clock: dict[str, float], calls: int) -> str:
-    """Makes calls (plain: 4 s, optimised: 1 s); returns the ways they went."""
+    """Makes calls; returns each one's way: ``p`` plain (4 s), ``o`` optimised (1 s)."""
     ways = ''
     for _ in range(calls):
         clock['step_s'] = 1.0

@@ -1,4 +1,4 @@
-"""Tests real ranks that wait for each other: which is named, and which is silent."""
+"""Tests the diagnosis of real ranks that wait for each other."""
 
 from __future__ import annotations
 

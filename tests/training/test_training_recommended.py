@@ -148,7 +148,7 @@ def test_a_config_that_was_built_in_memory_is_written_whole(tmp_path):
 
 
 def copy_of(path: Path) -> dict[str, Any]:
-    """Returns a config's settings without those set by a training's start."""
+    """Returns a config's settings without ``launcher``."""
     return {k: v for k, v in read_settings(path).items() if k != 'launcher'}
 
 

@@ -37,7 +37,7 @@ from training.toy import (
 
 AFTER_S, PATIENCE_S = 0.4, 30.0
 AGAIN_S = (*(AFTER_S * count for count in range(60)), math.inf)
-"""Seconds of the watchdog's repeated alarms, as the first may be a hiccup."""
+"""Seconds of a standstill at which the test's watchdog raises its alarms."""
 STUCK_SAMPLE = 37
 WATCHED = {**HOOK, 'stuck_after_s': AFTER_S, 'summary': False}
 

@@ -62,7 +62,7 @@ class GrowingDataset(ToyDataset):
 
 
 def collate_branches(items: list[Any]) -> dict[str, Any]:
-    """Collates function that returns a batch as in semi-supervised training."""
+    """Collate function that returns a batch as in semi-supervised training."""
     return {
         'inputs': {'branch': [item['inputs'] for item in items]},
         'data_samples': [item['data_samples'] for item in items],

@@ -47,7 +47,7 @@ class FakeGpu:
     memory: tuple[int, int] | None = (1000, 400)
     """Total and used memory in bytes; ``None`` means unsupported."""
     util: Sequence[int] = (50,)
-    """Utilisation in per cent per call, repeated; empty means unsupported."""
+    """Utilisations in per cent that calls return in turn; empty means unsupported."""
     mig: int | None = None
     more: Sequence[str] = ()
     """Further lines of the fake's script file, such as ``clocks 1980 2619``."""
