@@ -246,7 +246,7 @@ def say(text: str) -> None:
 def judge(
     figures: Sequence[Figure], other_pct: float, *, is_quick: bool = False
 ) -> int:
-    """Returns the exit code of a benchmark run from its figures; no target counts as 1.
+    """Returns the exit code of a benchmark run from its figures; 1 without a target.
 
     Args:
         figures: Of the run.

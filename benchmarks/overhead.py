@@ -77,7 +77,7 @@ from mmgpu_hooks.schema.run import read_evidence
 
 PEER = 'TraceML'
 PEER_SHARE, PEER_INTERVAL = 0.0667, 3.0
-"""Limits on cost per iteration and per interval, as shares of TraceML's iteration."""
+"""Limits on cost per iteration and per log interval, over TraceML's per iteration."""
 ADDED_PCT, ADDED_HALF_WIDTH_PCT = 0.4, 0.2
 GROWN_RATIO, GROWN_MIB, KEPT_BLOCKS = 1.05, 1.0, 0.5
 """Limits of growth in a long run: cost ratio, MiB of RSS, Python memory blocks.

@@ -206,7 +206,7 @@ class NetworkDrive(PlantedByOthers):
 
 
 class ColdShards(PlantedByOthers):
-    """Pipeline with images in shards: opening one is slow, every 16th image does so.
+    """Pipeline with images in shards: every 16th image opens a shard, which is slow.
 
     With four images a batch each fourth batch opens a shard: of 1, 2 or 4 workers it is
     always the same one that does, of 3 each in turn.

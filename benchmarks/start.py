@@ -1,4 +1,4 @@
-"""Benchmark: are a start's recorded parts correct, and what do optimisations gain?
+"""Benchmark: errors of a start's recorded parts, and gain by optimisations.
 
     python -m benchmarks.start [--quick] [--output]
 

@@ -16,7 +16,7 @@ _NO_COMMENT = ('', '(null)')
 
 
 def comment_on_job(verdict: VerdictRecord, limit_s: float = _LIMIT_S) -> bool:
-    """Writes a verdict into the SLURM job's comment; returns true if that worked.
+    """Writes a verdict into the SLURM job's comment; returns True if that worked.
 
     A comment of the user's own stays: sites bill by comments. One that begins as ours
     is from this job's earlier verdicts. SLURM takes none once the job has ended.

@@ -47,7 +47,7 @@ class LogSchedule:
         self.interval = logged if interval is None else interval
 
     def begin_epoch(self) -> None:
-        """Begins an epoch: set its number of batches.
+        """Begins an epoch and sets its number of batches.
 
         Reading it in each iteration would cost more.
         """

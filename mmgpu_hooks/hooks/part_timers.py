@@ -52,7 +52,7 @@ class PartTimers:
         self._patches = Patches()
 
     def open(self, parts: ValidationParts) -> None:
-        """Begins to time a validation's calls: replace the methods by timed ones.
+        """Begins to time a validation's calls: replaces the methods by timed ones.
 
         Args:
             parts: Gets the time.

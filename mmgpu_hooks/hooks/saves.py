@@ -250,7 +250,7 @@ class SaveSource:
         self._thread = threading.get_ident()
 
     def open(self) -> None:
-        """Begins to measure saves: replace the Runner's ``save_checkpoint``."""
+        """Begins to measure saves: replaces the Runner's ``save_checkpoint``."""
         recording, original = self._recording, self._runner.save_checkpoint
         ledger, hooks = recording.ledger, recording.timer.hooks
         # of a Runner, the first rank alone saves; a FlexibleRunner's ranks all do

@@ -222,13 +222,13 @@ class GpuSources:
             self._run(SourceName.GPU_MEMORY, memory.observe)
 
     def begin_validation(self) -> None:
-        """Attribute new CUDA memory peaks to validation from now on."""
+        """Attributes new CUDA memory peaks to validation from now on."""
         memory = self._allocator.memory
         if memory is not None:
             self._run(SourceName.GPU_MEMORY, memory.begin_validation)
 
     def end_validation(self) -> None:
-        """Attribute new CUDA memory peaks to training again, after a validation."""
+        """Attributes new CUDA memory peaks to training again, after a validation."""
         memory = self._allocator.memory
         if memory is not None:
             self._run(SourceName.GPU_MEMORY, memory.end_validation)

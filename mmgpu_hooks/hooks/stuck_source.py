@@ -125,7 +125,7 @@ class StuckSource:
         return Running(part, self._ledger.stamped_s, usual_s)
 
     def _ask_others(self, running: Running, waited_s: float) -> bool | None:
-        """False while a rank that this rank waits for works; ``None`` if unknown."""
+        """True if no rank that this rank waits for works; ``None`` if unknown."""
         if self._waits is None:
             return None
         if self._noted is None:

@@ -341,7 +341,7 @@ class Run(RecordedRun):
 
     @property
     def cpu_floor_s(self) -> float | None:
-        """Lowers bound on an iteration's seconds: its CPU seconds over the free cores.
+        """Lower bound on an iteration's seconds: its CPU seconds over the free cores.
 
         Never more than the run itself took.
         """

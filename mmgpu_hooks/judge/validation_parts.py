@@ -100,7 +100,7 @@ def find_unfinished(evidence: RunEvidence) -> ValidationProgressRecord | None:
 
 
 def phrase_unfinished(record: ValidationProgressRecord) -> Text:
-    """Returns a clause on the part in which an unfinished validation stood.
+    """Returns a clause on the part in which an unfinished validation was.
 
     ``validation after iteration 7330: in compute_metrics of CocoMetric in validation
     for 24 s (352 s in all; batch 5000 of 5000)``

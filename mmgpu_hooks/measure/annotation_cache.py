@@ -368,7 +368,7 @@ class CacheFolder:
 
 
 def _lock(descriptor: int) -> bool | None:
-    """Lock an open file until it is closed; True if that succeeded.
+    """Locks an open file until it is closed; True if that succeeded.
 
     Returns:
         False if another process holds the lock; ``None`` where its file system has
@@ -659,7 +659,7 @@ def _is_spawning() -> bool:
 
 
 def _map_again(handle: Any, begin: int, size: int, kind: str) -> MappedArray:
-    """Unpickles a :class:`MappedArray`: map its file again in another process."""
+    """Unpickles a :class:`MappedArray`: maps its file again in another process."""
     return _map_array(_OpenFile(handle.detach()), begin, size, kind)
 
 

@@ -232,7 +232,7 @@ class CudaMemory:
             self._in_validation = True
 
     def end_validation(self) -> None:
-        """Attribute new CUDA memory peaks to training again, after a validation.
+        """Attributes new CUDA memory peaks to training again, after a validation.
 
         Raises:
             SourceError: If the allocator does not keep these statistics.
@@ -247,7 +247,7 @@ class CudaMemory:
                 self._left = peak
 
     def drain(self) -> CudaMemoryFigures:
-        """Returns the CUDA memory statistics since the last call, and restart them."""
+        """Returns the CUDA memory statistics since the last call, and restarts them."""
         before, retries = self._retries, None
         count = self._retries = self._find('retries')
         # somebody may have reset it

@@ -59,7 +59,7 @@ def list_dump_prefixes(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def read_flight_record(runs: Sequence[RunRecord]) -> FlightRecord | None:
-    """Compares the ranks' NCCL flight recorder dumps: find the collective that hangs.
+    """Compares the ranks' NCCL flight recorder dumps: finds the hanging collective.
 
     Args:
         runs: Run records of its ranks.

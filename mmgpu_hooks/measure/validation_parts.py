@@ -21,7 +21,7 @@ class PartCall(NamedTuple):
     """Key of a timed call in a validation: its part, and the metric that it calls."""
 
     part: str
-    """Part of a validation, out of ``VALIDATION_PARTS`` of `schema.recorded`."""
+    """Part of a validation, one of ``VALIDATION_PARTS`` of `schema.recorded`."""
     metric: str | None = None
     """Name of the metric that the timed call belongs to; ``None`` for other calls."""
 

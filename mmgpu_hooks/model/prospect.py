@@ -58,7 +58,7 @@ class Prospect:
 
     @property
     def bound_s(self) -> float:
-        """Lowers bound on the seconds of the training, for any number of workers."""
+        """Lower bound on the seconds of the training, for any number of workers."""
         plan, bound_s = self.plan, self.workload.bound_iter_s(MOST_WORKERS)
         return plan.epochs * plan.iterations * bound_s + plan.saves_s
 

@@ -271,7 +271,7 @@ class Workload:
 
     @property
     def cpu_floor_s(self) -> float:
-        """Lowers bound on an iteration's seconds: its CPU seconds over the free cores.
+        """Lower bound on an iteration's seconds: its CPU seconds over the free cores.
 
         ``(P + m + f) / C``, with the cores that are free for it as C.
         """

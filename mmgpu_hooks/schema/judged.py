@@ -569,7 +569,7 @@ class HostNow:
     is_alive: Optional[bool] = None
     """True if the run's process still exists; ``None`` on another host."""
     oom_kills: Optional[int] = None
-    """Number of processes in the run's control group that were killed for memory."""
+    """Number of processes in the run's control group killed for lack of memory."""
     kernel: Tuple[str, ...] = ()
     """Lines of the kernel's log on killed processes and on lost GPUs.
 
@@ -639,7 +639,7 @@ class Prediction:
     images_per_s: Optional[float]
     """Predicted images per second; ``None`` when the batch size is unknown."""
     limit: str
-    """Bottleneck of an iteration, of :data:`mmgpu_hooks.model.prediction.LIMITS`."""
+    """Bottleneck of an iteration (:data:`mmgpu_hooks.model.prediction.LIMITS`)."""
     training_s: Optional[float] = None
     """Predicted seconds of the training as configured, first to last iteration.
 

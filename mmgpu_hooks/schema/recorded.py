@@ -968,10 +968,10 @@ class ValidationProgressRecord(
     elapsed_s: Number
     """Seconds from the validation's start to the writing of this record."""
     batches: Count
-    """Number of batches that the validation had taken when this was written."""
+    """Number of batches that the validation had taken when the record was written."""
     batches_in_all: Optional[Count] = None
     part: str
-    """Part of the validation that was running when this was written."""
+    """Part of the validation that was running when the record was written."""
     metric: Optional[str] = None
     """Name, by class, of the validation's running metric, if one was running."""
     call_s: Number

@@ -39,9 +39,9 @@ class RunEvidence:
     end: Optional[recorded.EndRecord] = None
     sources_off: Tuple[recorded.SourceOffRecord, ...] = ()
     stuck: Tuple[recorded.StuckRecord, ...] = ()
-    """Records of the watchdog's alarms on standstills, and of how those ended."""
+    """Records of the watchdog's alarms on standstills, and of the standstills' ends."""
     notes_of_waits: Tuple[recorded.StuckRecord, ...] = ()
-    """Records of waits for other ranks without an alarm, and of how those ended."""
+    """Records of waits for other ranks without an alarm, and of the waits' ends."""
     save_records: Tuple[recorded.SaveRecord, ...] = ()
     after_saves: Tuple[recorded.AfterSaveRecord, ...] = ()
     validations: Tuple[recorded.ValidationRecord, ...] = ()

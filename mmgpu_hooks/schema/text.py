@@ -305,7 +305,7 @@ class Wording:
         self._before, self._after = marks
 
     def say(self, said: object) -> str:
-        """Word a text in the catalog's language; return anything else as a string."""
+        """Words a text in the catalog's language; returns anything else as a string."""
         if not isinstance(said, Text):
             return str(said)
         if not said.template and _PARTS in said.facts:
