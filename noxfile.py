@@ -1,4 +1,4 @@
-"""Tries the built wheel, and trains in other versions: ``make dist``, ``make matrix``.
+"""Nox sessions of ``make dist`` (tries the wheel) and ``make matrix`` (tries versions).
 
 ``make dist``: each Python of ``PYTHONS`` that is on the machine gets the wheel twice,
 with the newest and with the lowest requirements that ``setup.py`` allows. Nothing else
@@ -40,11 +40,11 @@ PIP_FLAGS = shlex.split(os.environ.get('PIP_FLAGS', ''))
 ROWS = ROOT / '.nox' / 'rows'
 KEPT = ROOT / 'benchmarks' / 'results' / 'dist.md'
 MATRIX_ROWS = ROOT / '.nox' / 'matrix'
-"""Rows of the matrix, kept until they are tried again: a run may try some alone."""
+"""Folder that keeps the result rows of ``make matrix`` until they are measured anew."""
 MATRIX_KEPT = KEPT.with_name('matrix.md')
 GOLDEN = ROOT / 'tests' / 'golden'
 SHOWN = ('click', 'numpy', 'msgspec', 'scipy', 'rich')
-"""Requirements whose versions the table shows."""
+"""Requirements whose installed versions are columns of the table."""
 
 LOG = 'RuntimeError: DataLoader worker (pid 4123) is killed by signal: Killed.\n'
 READ_VERSIONS = """\
@@ -55,7 +55,7 @@ print(json.dumps({**found, 'python': platform.python_version()}))
 """
 
 STARTS = ROOT / 'tests' / 'slurm' / 'starts.json'
-"""How SLURM started tasks, with the cores that they have."""
+"""Recorded environment and CPU limits of tasks that SLURM started in several ways."""
 
 READ_STARTS = """\
 import json, sys
@@ -69,14 +69,14 @@ for name, row in json.load(open(sys.argv[1])).items():
     if (host.usable_cores, host.mended_cores) != (row['usable'], row.get('mended')):
         print(name, host.usable_cores, host.mended_cores)
 """
-"""Prints the starts whose cores are wrong."""
+"""Python code that prints the SLURM starts with a wrong number of usable cores."""
 
 nox.options.default_venv_backend = 'venv'
 nox.options.sessions = ['wheel', 'table']
 
 
 def find_python(version: str) -> Path | None:
-    """Find an interpreter such as 3.12, on ``PATH``, our own or among pyenv's.
+    """Returns the path of a Python version's interpreter; ``None`` if it is not found.
 
     One that does not run (a shim of pyenv's) or cannot make virtual environments is
     passed over.
@@ -106,7 +106,7 @@ os.environ['PATH'] = os.pathsep.join(
 @nox.session(python=list(FOUND))
 @nox.parametrize('requirements', ['newest', 'lowest'])
 def wheel(session: nox.Session, requirements: str) -> None:
-    """Install the wheel alone, and type the first commands of the README."""
+    """Nox session: installs the wheel alone, and runs the README's first commands."""
     (path,) = (ROOT / 'dist').glob('*.whl')
     kept = ROWS / f'{session.python}-{requirements}.json'
     kept.write_text(json.dumps(blank(session.python, requirements, 'not installed')))
@@ -126,7 +126,7 @@ def wheel(session: nox.Session, requirements: str) -> None:
 
 
 def install_lowest(session: nox.Session, path: Path) -> None:
-    """Install the wheel, and of each requirement the lowest that has a wheel here."""
+    """Installs the wheel with the lowest available version of each requirement."""
     (found,) = importlib.metadata.distributions(path=[str(path)])
     with tempfile.TemporaryDirectory() as folder:
         listed = Path(folder, 'requirements.txt')
@@ -154,7 +154,7 @@ def install_lowest(session: nox.Session, path: Path) -> None:
 
 
 def try_commands(session: nox.Session) -> Iterator[str]:
-    """Type the commands that need no training; the names of those that fail."""
+    """Runs the commands that need no training; yields the names of failing ones."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for case in ('compute_bound', 'no_workers'):
@@ -184,7 +184,7 @@ def try_commands(session: nox.Session) -> Iterator[str]:
 
 
 def lay_out(case: str, folder: Path) -> None:
-    """Copy a recorded run, whose config lies beside it."""
+    """Copies a recorded run with its config to a folder."""
     shutil.copytree(GOLDEN / case, folder)
     for path in folder.rglob('*.jsonl'):
         path.write_text(path.read_text().replace('@CASE@', str(folder)))
@@ -193,7 +193,7 @@ def lay_out(case: str, folder: Path) -> None:
 def is_answered(
     session: nox.Session, words: list[str], codes: list[int], expected: dict[str, Any]
 ) -> bool:
-    """True if ``mmgpu`` ends with an exit code, and its JSON holds what is expected.
+    """True if ``mmgpu`` exits with an expected code and prints the expected JSON.
 
     A list is expected by its length, the verdict by its name.
     """
@@ -222,13 +222,13 @@ def is_answered(
 
 
 def blank(version: str, requirements: str, reason: str) -> list[str]:
-    """Make the row of a try that has no figures."""
+    """Returns a table row without versions, for a Python that could not be tried."""
     return [version, requirements, *('' for _ in SHOWN), reason]
 
 
 @nox.session(python=False)
 def table(session: nox.Session) -> None:
-    """Print what was installed and worked; keep it where ``--output`` is given."""
+    """Nox session: prints versions and results; ``--output`` keeps the page."""
     header = ('Python', 'requirements', *SHOWN, 'commands')
     rows = []
     for version in PYTHONS:
@@ -259,12 +259,12 @@ def table(session: nox.Session) -> None:
 
 
 def choose_python(stack: matrix.Stack) -> str | None:
-    """Choose the best Python for a stack that is on the machine."""
+    """Returns the preferred installed Python for a set of packages, or ``None``."""
     return next((version for version in stack.pythons if version in FOUND), None)
 
 
 def read_row(name: str, part: str) -> matrix.Row:
-    """Read a row of the matrix, as it was tried last."""
+    """Returns the last stored row of the matrix, or a row that says what is missing."""
     path = MATRIX_ROWS / f'{name}-{part}.json'
     if path.is_file():
         return matrix.Row(**json.loads(path.read_text()))
@@ -274,7 +274,7 @@ def read_row(name: str, part: str) -> matrix.Row:
 
 
 def keep_row(row: matrix.Row) -> None:
-    """Keep a row of the matrix for the table."""
+    """Stores a result row of ``make matrix`` as a JSON file."""
     path = MATRIX_ROWS / f'{row.name}-{row.part}.json'
     path.write_text(json.dumps(asdict(row)))
 
@@ -289,7 +289,7 @@ def keep_row(row: matrix.Row) -> None:
     ],
 )
 def stack(session: nox.Session, name: str) -> None:
-    """Install a stack, and train in it."""
+    """Nox session: installs a set of package versions and runs its test trainings."""
     tried = matrix.STACKS[name]
     parts = [part for found, part in matrix.PARTS if found == name]
     today = str(datetime.date.today())
@@ -314,7 +314,7 @@ def stack(session: nox.Session, name: str) -> None:
 
 
 def install_detection(session: nox.Session, tried: matrix.Stack) -> None:
-    """Install MMCV with its operators, compiled for the CPU, and MMDetection."""
+    """Installs MMDetection, and MMCV with its operators compiled for the CPU."""
     first, *_ = tried.detection
     if first.endswith('.sh'):
         script = str(ROOT / first)
@@ -341,7 +341,7 @@ def install_detection(session: nox.Session, tried: matrix.Stack) -> None:
 
 
 def train(session: nox.Session, name: str, part: str) -> matrix.Row:
-    """Run the tests of one part; the row that they give.
+    """Runs one group of test trainings; returns their result as a table row.
 
     What fails is tried once more, alone: some tests compare times.
     """
@@ -364,7 +364,7 @@ def train(session: nox.Session, name: str, part: str) -> matrix.Row:
 
 
 def run_tests(session: nox.Session, tests: Sequence[str]) -> matrix.Report:
-    """Run files and tests in a session's environment; what they gave.
+    """Runs tests, file by file, in the session's environment; returns a merged report.
 
     Each file in a process of its own: older versions of torch do not train in a process
     forked from one that has trained, and a crash costs one file.
@@ -376,7 +376,7 @@ def run_tests(session: nox.Session, tests: Sequence[str]) -> matrix.Report:
 
 
 def run_file(session: nox.Session, file: str, tests: Sequence[str]) -> matrix.Report:
-    """Run tests of one file; what they gave."""
+    """Runs tests of one file in the session's environment; returns pytest's report."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, 'report.xml')
         session.run(
@@ -402,7 +402,7 @@ def run_file(session: nox.Session, file: str, tests: Sequence[str]) -> matrix.Re
 
 @nox.session(python=False)
 def matrix_table(session: nox.Session) -> None:
-    """Print what each stack gave; keep it where ``--output`` is given."""
+    """Nox session: prints the matrix of results; ``--output`` keeps it in the docs."""
     rows = [read_row(name, part) for name, part in matrix.PARTS]
     page = matrix.render_page(rows, f'{platform.system()} {platform.machine()}')
     print(page)

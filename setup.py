@@ -1,4 +1,4 @@
-"""Packaging of mmgpu_hooks.
+"""Setuptools configuration of the package ``mmgpu_hooks``.
 
 Neither MMEngine, MMDetection nor PyTorch is named in `install_requires`: maintained
 forks install the same import packages, and pip would lay the upstream files over them.
@@ -12,20 +12,20 @@ from setuptools import find_packages, setup
 
 HERE = Path(__file__).resolve().parent
 ADDRESS = ''
-"""Public address of the repository, without a slash at its end; '' while it has none.
+"""Public URL of the repository without trailing slash; '' while it has none.
 
 Project links, and the readme's links and pictures on an index, are made of it.
 """
 
 
 def read_text(name: str) -> str:
-    """Return the text of a file beside this one, '' when it is absent."""
+    """Returns the text of a file in this folder; '' if there is no such file."""
     path = HERE / name
     return path.read_text(encoding='utf-8') if path.exists() else ''
 
 
 def parse_version(text: str) -> str:
-    """Return the version assigned in the text of `version.py`."""
+    """Returns the version number assigned in the text of ``version.py``."""
     match = re.search(r"^__version__ = '([^']+)'", text, re.MULTILINE)
     if match is None:
         raise RuntimeError("mmgpu_hooks/version.py: no line `__version__ = '...'`")
@@ -33,7 +33,7 @@ def parse_version(text: str) -> str:
 
 
 def render_readme(text: str, address: str, version: str) -> str:
-    """Return a readme for a package index, where relative links lead nowhere.
+    """Returns the README for PyPI, with absolute links in place of relative ones.
 
     Args:
         text: Markdown whose links are relative to the repository.
@@ -55,7 +55,7 @@ def render_readme(text: str, address: str, version: str) -> str:
 
 
 def list_project_urls(address: str, version: str) -> dict[str, str]:
-    """Return the links that an index shows beside the package."""
+    """Returns the project links that PyPI shows, by title."""
     if not address:
         return {}
     return {

@@ -1,1 +1,1 @@
-"""Benchmarks of our claims: ``python -m benchmarks.<name>`` from the root runs one."""
+"""Benchmarks of the package's claims; run one by ``python -m benchmarks.<name>``."""

@@ -1,4 +1,4 @@
-"""Costs put into trainings on purpose: CPU work, and random draws with known mean."""
+"""Synthetic costs for benchmark trainings: CPU work, and random times of known mean."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import torch
 from scipy.stats import norm
 
 BLOCK = 64
-"""Number of images after which known costs reach their mean."""
+"""Number of images in a block, over which random costs average to their known mean."""
 
 T = TypeVar('T')
 
 
 class Work:
-    """Burns CPU in a fixed number of equal pieces, whatever time they take.
+    """Callable CPU load, split into a fixed number of equal pieces of computation.
 
     Args:
         piece: The piece.
@@ -38,14 +38,14 @@ class Work:
         return time.perf_counter() - begin
 
     def burn(self, seconds: float) -> None:
-        """Burns the CPU that takes ``seconds`` on a core of its own."""
+        """Computes for as long as ``seconds`` would take on an otherwise idle core."""
         for _ in range(round(seconds / self._piece_s)):
             self._piece()
 
 
 @functools.cache
 def make_works() -> dict[str, Work]:
-    """Makes the work of steps and loading, by kind; ``python`` always holds the GIL.
+    """Returns CPU loads for train step and loading, by kind (``python`` holds the GIL).
 
     Its pieces are timed once, which takes a second or two.
     """
@@ -101,7 +101,7 @@ def guess_iter_s(
     step_s: float,
     step_cpu_s: float,
 ) -> float:
-    """Estimates the seconds of an iteration roughly, to choose a run's length.
+    """Estimates roughly the seconds of one training iteration, from the known costs.
 
     Args:
         workers: ``num_workers``.

@@ -1,4 +1,4 @@
-"""Intervals of short, drifting series against planted truth.
+"""Benchmark of ``mmgpu compare``: coverage of confidence intervals on drifting runs.
 
 Pairs of runs are simulated whose intervals resemble their neighbours (AR(1)), by how
 much is unknown, some with a linear drift or a level shift on top. The difference of
@@ -37,17 +37,17 @@ from mmgpu_hooks.schema.judged import FASTER, Estimate
 LENGTHS = (10, 18, 30, 60, 100, 200)
 CORRELATIONS = (0.0, 0.2, 0.4, 0.6, 0.8)
 BEYOND = 0.95
-"""Highest simulated correlation, for which coverage is shown but not judged."""
+"""Highest simulated autocorrelation; its coverage is shown but has no target."""
 PAIRS, TREND_PAIRS, QUICK_PAIRS = 1000, 300, 50
-"""Number of simulated pairs per cell: usually, with a trend, and in a quick run."""
+"""Numbers of simulated pairs of runs per cell: by default, with a trend, quick run."""
 LEAST_COVERAGE_PCT = 93.0
 MOST_WIDTHS = {30: 2.0, 100: 1.4}
-"""Largest ratio of an interval's width to that for known correlation, by length."""
+"""Largest allowed width of a confidence interval, relative to the ideal, by length."""
 DEMO_LENGTH = 18
 LEAST_SIGNS_PCT = 99.0
 GOLDEN = Path(__file__).resolve().parents[1] / 'tests/golden'
 
-"""Folder of recorded trainings, two of which are the demo's."""
+"""Folder of recorded trainings for tests, including two trainings of the demo."""
 
 Array = npt.NDArray[np.float64]
 Lots = np.random.Generator
@@ -55,7 +55,7 @@ Lots = np.random.Generator
 
 @dataclass(frozen=True)
 class Pairs:
-    """Simulated pairs of runs as arrays, with one pair per row.
+    """Simulated series of two runs to compare, as arrays with one pair of runs per row.
 
     Attributes:
         before: Values of the first runs.
@@ -85,28 +85,28 @@ def draw_series(lots: Lots, pairs: int, length: int, correlation: float) -> Arra
 
 
 def simulate_equal(lots: Lots, pairs: int, length: int, correlation: float) -> Pairs:
-    """Both runs have the same correlation, spread and mean."""
+    """Simulates pairs of runs with equal mean, spread and autocorrelation."""
     before, after = (draw_series(lots, pairs, length, correlation) for _ in range(2))
     both = correlation, correlation
     return Pairs(before, after, np.ones(length), both, np.zeros(pairs))
 
 
 def simulate_weighted(lots: Lots, pairs: int, length: int, correlation: float) -> Pairs:
-    """Intervals of 5 to 50 iterations."""
+    """Simulates pairs of equal runs with 5 to 50 iterations per log interval."""
     runs = simulate_equal(lots, pairs, length, correlation)
     weights = lots.integers(5, 51, length).astype(float)
     return Pairs(runs.before, runs.after, weights, runs.correlations, runs.differences)
 
 
 def simulate_unlike(lots: Lots, pairs: int, length: int, correlation: float) -> Pairs:
-    """The first run is steady; the second one has three times its spread."""
+    """Simulates pairs whose second run has three times the standard deviation."""
     before = draw_series(lots, pairs, length, 0.0)
     after = 3 * draw_series(lots, pairs, length, correlation)
     return Pairs(before, after, np.ones(length), (0.0, correlation), np.zeros(pairs))
 
 
 def simulate_drift(lots: Lots, pairs: int, length: int, correlation: float) -> Pairs:
-    """The second run slows down or speeds up by up to 3 standard deviations."""
+    """Simulates pairs whose second run drifts by up to 3 standard deviations."""
     runs = simulate_equal(lots, pairs, length, correlation)
     drift = lots.uniform(-3, 3, (pairs, 1)) * np.linspace(0, 1, length)
     after = runs.after + drift
@@ -116,7 +116,7 @@ def simulate_drift(lots: Lots, pairs: int, length: int, correlation: float) -> P
 
 
 def simulate_shift(lots: Lots, pairs: int, length: int, correlation: float) -> Pairs:
-    """The second run changes its level once, by up to 3 standard deviations."""
+    """Simulates pairs whose second run jumps once, by up to 3 standard deviations."""
     runs = simulate_equal(lots, pairs, length, correlation)
     is_late = np.arange(length) >= lots.integers(1, length, (pairs, 1))
     shift = lots.uniform(-3, 3, (pairs, 1)) * is_late
@@ -135,12 +135,12 @@ KINDS: dict[str, Simulate] = {
     'unlike runs': simulate_unlike,
 }
 WITHOUT_TREND = ('equal weights', 'unequal weights', 'unlike runs')
-"""Kinds of pairs whose noise is fully described by a known correlation."""
+"""Names of simulations without drift or jump, for which ideal intervals are known."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One kind of simulated pairs of runs, with one length and one correlation.
+    """Cell of the benchmark's grid: kind of simulation, series length, correlation.
 
     Attributes:
         kind: Of :data:`KINDS`.
@@ -157,7 +157,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Coverage and width of the confidence intervals of one cell.
+    """Coverage and width of the confidence intervals in one cell of the grid.
 
     Attributes:
         cell: The cell.
@@ -171,7 +171,7 @@ class Outcome:
 
 
 def judge_cell(cell: Cell) -> Outcome:
-    """Simulates the pairs of a cell, and compares the two runs of each pair."""
+    """Simulates pairs of runs for a cell; computes coverage and interval widths."""
     kind = list(KINDS).index(cell.kind)
     lots = np.random.default_rng([kind, cell.length, round(100 * cell.correlation)])
     runs = KINDS[cell.kind](lots, cell.pairs, cell.length, cell.correlation)
@@ -185,7 +185,7 @@ def judge_cell(cell: Cell) -> Outcome:
 
 
 def compare_series(before: Array, after: Array, weights: Array) -> Estimate:
-    """Estimates the difference of two runs as ``mmgpu compare`` does."""
+    """Estimates the mean difference of two series as ``mmgpu compare`` does."""
     first, second = (
         summarize_series(run.tolist(), weights.tolist()) for run in (before, after)
     )
@@ -194,7 +194,7 @@ def compare_series(before: Array, after: Array, weights: Array) -> Estimate:
 
 
 def find_known_half_widths(runs: Pairs) -> Iterator[float]:
-    """Computes half widths by Welch's test with the true correlations."""
+    """Computes half widths by Welch's test with known autocorrelations."""
     degrees = runs.before.shape[1] - 1
     first, second = (
         find_known_variances(values, runs.weights, correlation)
@@ -206,7 +206,7 @@ def find_known_half_widths(runs: Pairs) -> Iterator[float]:
 
 
 def find_known_variances(values: Array, weights: Array, correlation: float) -> Array:
-    """Computes each row's variance of the mean by generalised least squares."""
+    """Computes the variance of each row's mean by generalised least squares."""
     matrix = correlate(values.shape[1], correlation)
     inverse = np.linalg.inv(matrix)
     means = values @ inverse.sum(axis=0) / inverse.sum()
@@ -218,7 +218,7 @@ def find_known_variances(values: Array, weights: Array, correlation: float) -> A
 
 @dataclass(frozen=True)
 class Demo:
-    """Iteration times of a demo training that drifted.
+    """Range and correlation of iteration times in a demo training that drifted.
 
     Attributes:
         low_s: The shortest interval's mean.
@@ -236,7 +236,7 @@ DEMO_AFTER = Demo(0.293, 0.443, 0.54)
 
 
 def simulate_demo(lots: Lots, demo: Demo) -> Array:
-    """Simulates a series with the demo's range and, to within 0.05, its correlation."""
+    """Simulates a series with the demo's range and roughly its autocorrelation."""
     while True:
         (series,) = draw_series(lots, 1, DEMO_LENGTH, demo.correlation)
         away = series - series.mean()
@@ -246,7 +246,7 @@ def simulate_demo(lots: Lots, demo: Demo) -> Array:
 
 
 def judge_demo(pairs: int) -> list[Figure]:
-    """Returns figures on the sign found for the demo, recorded and simulated."""
+    """Returns figures on how often the sign of the demo's speed-up is found rightly."""
     lots, weights = np.random.default_rng(18), np.ones(DEMO_LENGTH)
     signs = [
         compare_series(
@@ -271,7 +271,7 @@ def judge_demo(pairs: int) -> list[Figure]:
 
 
 def judge_coverage(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
-    """Returns figures on coverage: the worst cell of each kind of pairs."""
+    """Returns figures on coverage: its lowest value for each kind of simulation."""
     for kind in KINDS:
         mine = [
             outcome
@@ -297,7 +297,7 @@ def judge_coverage(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
 
 
 def judge_widths(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
-    """Returns figures on width: the widest cell of each kind, from some length on."""
+    """Returns figures on width: the cell with the widest intervals, for each kind."""
     for kind, (length, limit) in product(WITHOUT_TREND, MOST_WIDTHS.items()):
         mine = [
             outcome
@@ -324,7 +324,7 @@ def _locate(cell: Cell) -> str:
 
 
 def render_outcomes(outcomes: Sequence[Outcome]) -> str:
-    """Renders coverage and width of all cells as one table per kind of pairs."""
+    """Renders coverage and width of confidence intervals, one table per simulation."""
     correlations = (*CORRELATIONS, BEYOND)
     header = ('intervals', *(f'correlation {value:g}' for value in correlations))
     parts = []
@@ -360,7 +360,7 @@ def _show(outcome: Outcome) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark: judges all cells, using all cores."""
+    """Runs the benchmark: judges all cells of the grid in parallel."""
     benchmark = Benchmark('drift', __doc__ or '', argv, is_timed=False)
     pairs, trend_pairs = PAIRS, TREND_PAIRS
     if benchmark.is_quick:

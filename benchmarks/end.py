@@ -1,4 +1,4 @@
-"""How much later does a training end for the recommended config in its folder?
+"""Benchmark: seconds that writing a recommended config adds to a training's end.
 
     python -m benchmarks.end [--quick] [--output]
 
@@ -34,17 +34,17 @@ default_hooks = dict(gpu_efficiency=dict(write_config={is_written}))
 
 @dataclass(frozen=True)
 class End:
-    """Duration of the part of one training after its last save."""
+    """Timestamps of the end of one training, from its last save to process exit."""
 
     seconds: float
     """Seconds from the last save to the exit of the process."""
     is_written: bool
-    """True if a recommended config lies in the training's folder."""
+    """True if the training wrote a recommended config into its work_dir."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two trainings: one without and one with a recommended config at its end."""
+    """Two equal trainings, of which only the second writes a recommended config."""
 
     plain: End
     advised: End
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def train_pairs(folder: Path, count: int) -> list[Pair]:
-    """Trains with and without a recommended config at the end, in turns.
+    """Trains alternately without and with writing a recommended config at the end.
 
     Args:
         folder: Has the configs and the images of the demo.
@@ -78,7 +78,7 @@ def train_pairs(folder: Path, count: int) -> list[Pair]:
 
 
 def write_config(folder: Path, is_written: bool) -> Path:
-    """Writes the demo's config for one epoch, with or without advice at the end."""
+    """Writes the demo's config for one epoch, with ``write_config`` on or off."""
     # a copy of all configs lies there
     base, config = folder / whole.CASES[whole.DEMO].config, folder / 'one_epoch.py'
     config.write_text(CONFIG.format(base=base, is_written=is_written))

@@ -10,7 +10,7 @@ from mmengine.logging import HistoryBuffer
 
 
 def is_equal(one: Any, other: Any) -> bool:
-    """True if two values have the same types and the same bits."""
+    """True if two values have equal types and are equal in every bit."""
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):

@@ -1,4 +1,4 @@
-"""Harness of all benchmarks: command line, table of figures, exit code, machine.
+"""Shared harness of the benchmarks: command line, result table, exit code, machine.
 
 The last line printed is a summary. Exit codes: 0 every target is met, 1 one is missed,
 3 other programs used too much of the machine to judge. Figures that fall short are
@@ -42,7 +42,7 @@ from mmgpu_hooks.experiment.trial import read_tree_cpu_s
 OK, MISSED, TOO_BUSY = 0, 1, 3
 
 BUSY_LIMIT_PCT = 4.0
-"""Per cent of the machine used by other programs above which nothing is judged."""
+"""Load by other programs, in per cent of the machine, above which a run is void."""
 
 RESULTS = Path(__file__).resolve().parent / 'results'
 
@@ -60,16 +60,16 @@ _PACKAGES = (
 
 @dataclass(frozen=True)
 class Figure:
-    """Row of a benchmark's table: a measured value with its target."""
+    """Row of a benchmark's result table: a measured value with its target."""
 
     name: str
     value: float | None
-    """Measured value; ``None`` if it could not be measured, see ``note``."""
+    """Measured value; ``None`` if it could not be measured (``note`` says why)."""
     unit: str = ''
     target: str = ''
     """Target such as ``<= 20``; empty for figures that are only shown."""
     is_met: bool | None = None
-    """True if the target was met, False also if unmeasured; ``None`` without one."""
+    """True if the target was met, False if not, ``None`` without a target."""
     note: str = ''
 
     @property
@@ -81,7 +81,7 @@ class Figure:
 
 
 class MakeFigure(Protocol):
-    """Type of functions that make a figure whose target is a limit."""
+    """Type of functions that return a figure with a limit as its target."""
 
     def __call__(
         self,
@@ -105,11 +105,11 @@ def _limited(sign: str, meets: Callable[[float, float], bool]) -> MakeFigure:
 
 at_most, at_least = _limited('<=', operator.le), _limited('>=', operator.ge)
 exactly = _limited('=', operator.eq)
-"""Makes a figure whose target is an exact number."""
+"""Returns a figure whose target is an exact number."""
 
 
 class OtherLoad(engine.OtherLoad):
-    """Measures how much of the machine other programs use, since its construction.
+    """Meter of the CPU time that other programs use while a benchmark runs.
 
     The kernel counts in ticks of 10 ms, so the span should be seconds. Descendants
     whose parent ended without having waited for them count as other programs, but for
@@ -120,12 +120,12 @@ class OtherLoad(engine.OtherLoad):
         super().__init__(read_tree_cpu_s)
 
     def read_pct(self) -> float:
-        """Returns the per cent of the machine that other programs used so far."""
+        """Returns the per cent of all cores that other programs used so far."""
         return min(100.0 * (self.read_cores() or 0.0) / (os.cpu_count() or 1), 100.0)
 
 
 class Benchmark:
-    """Run of a benchmark: collects figures, prints and judges them.
+    """One run of a benchmark: collects figures, prints the table, judges the targets.
 
     Args:
         name: The module's name, which names the file of results too.
@@ -180,13 +180,13 @@ class Benchmark:
         self._is_timed = is_timed
 
     def add(self, *figures: Figure) -> None:
-        """Adds figures to the table."""
+        """Adds figures to the benchmark's result table."""
         self.figures += figures
 
     def read_trials(
         self, measured: Iterator[dict[str, Any]], part: str | None = None
     ) -> list[dict[str, Any]]:
-        """Reads recorded trainings from a file, which a new run writes first.
+        """Reads recorded trainings from a JSON file, which is first written if needed.
 
         Args:
             measured: Trains, unless the file is one that the user named.
@@ -203,7 +203,7 @@ class Benchmark:
         return [json.loads(line) for line in path.read_text().splitlines()]
 
     def finish(self, appendix: str = '') -> int:
-        """Prints the results, writes them if requested, and returns the exit code.
+        """Prints the result table, writes it if requested, and returns the exit code.
 
         Args:
             appendix: Markdown below the table.
@@ -239,14 +239,14 @@ class Benchmark:
 
 
 def say(text: str) -> None:
-    """Prints progress on standard error."""
+    """Prints a progress message on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 def judge(
     figures: Sequence[Figure], other_pct: float, *, is_quick: bool = False
 ) -> int:
-    """Returns a run's exit code by its figures; a run without targets counts as missed.
+    """Returns the exit code of a benchmark run from its figures; 1 without a target.
 
     Args:
         figures: Of the run.
@@ -267,7 +267,7 @@ def judge(
 
 
 def summarise(name: str, figures: Sequence[Figure], other_pct: float, code: int) -> str:
-    """Returns one line that sums up a run."""
+    """Returns a one-line summary of a benchmark run."""
     judged = [figure for figure in figures if figure.verdict]
     missed = [figure.name for figure in judged if figure.verdict == 'missed']
     text = f'{name}: {len(judged) - len(missed)} of {len(judged)} targets met'
@@ -301,7 +301,7 @@ def render_value(value: float | None) -> str:
 
 
 def describe_machine() -> dict[str, str]:
-    """Returns facts on the machine that figures depend on; no host name, no path."""
+    """Returns facts on this machine that affect figures; no host name, no paths."""
     torch, facts = sys.modules.get('torch'), {}
     cpus = re.findall(r'model name\s*: (.+)', Path('/proc/cpuinfo').read_text())
     # a benchmark that needs none must not start CUDA for its name
@@ -327,7 +327,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 @contextmanager
 def busy_programs(count: int) -> Iterator[None]:
-    """Context in which other programs keep some cores busy."""
+    """Context in which child processes keep the given number of cores busy."""
     command = [sys.executable, '-c', 'while True: pass']
     started = [subprocess.Popen(command) for _ in range(count)]
     try:
@@ -350,7 +350,7 @@ def end_workers(iterator: Any) -> None:
 
 
 def find_mmdet() -> Path:
-    """Returns the folder of configs and tools in MMDetection's wheel."""
+    """Returns the folder of configs and tools inside the MMDetection package."""
     spec = importlib.util.find_spec('mmdet')
     if spec is None or spec.origin is None:
         raise SystemExit('expected MMDetection to be installed, found none')
@@ -364,13 +364,13 @@ def find_evidence(work_dir: Path) -> Path:
 
 
 def read_records(evidence: Path, kind: str) -> list[dict[str, Any]]:
-    """Reads the records of one kind from an evidence file, as dicts."""
+    """Returns all records of one kind from an evidence file, as dicts."""
     lines = map(json.loads, evidence.read_text().splitlines())
     return [record for record in lines if record['kind'] == kind]
 
 
 class HoldMemory:
-    """A ``worker_init_fn`` that holds memory, like a data set with a cache.
+    """A ``worker_init_fn`` that allocates memory, as a data set with a cache would.
 
     Args:
         mib: Of each worker.
@@ -385,7 +385,7 @@ class HoldMemory:
 
 
 def ask(*words: str) -> dict[str, Any]:
-    """Returns the answer of an ``mmgpu`` command with ``--format json``.
+    """Runs an ``mmgpu`` command with ``--format json`` and returns its answer.
 
     Raises:
         SystemExit: If it refuses.
@@ -402,7 +402,7 @@ def ask(*words: str) -> dict[str, Any]:
 
 
 def recommend(evidence: Path) -> dict[str, Any]:
-    """Returns the answer of ``mmgpu recommend`` on one run; rewrites no config.
+    """Returns the JSON answer of ``mmgpu recommend`` on one run, without a rewrite.
 
     A run that has changes to make needs a config: a small one is put beside it.
     """

@@ -1,4 +1,4 @@
-"""Planted holders of the host's memory, under a real limit, and who is named.
+"""Benchmark: naming the process or object that fills the host's memory.
 
 Each case trains a toy model on MMEngine's own Runner, with the hook on, in a process of
 its own, in a control group with a memory limit. One thing in it takes memory, until the
@@ -42,14 +42,14 @@ from benchmarks.harness import (
 
 MIB = 2**20
 GROUPS = (Path('/sys/fs/cgroup/memory'), Path('/sys/fs/cgroup'))
-"""Folders of the memory controller in control groups of versions 1 and 2."""
+"""Mount points of the memory controller of cgroup versions 1 and 2."""
 LONGEST_S = 150
-"""Most seconds that one training may take."""
+"""Maximum duration of one training in seconds."""
 STEP_S = 0.02
 BATCHES, EPOCHS, SIZE = 400, 4, 2
 SHM_MIB, RESULT_MIB, PARSED_MIB, BALLAST_MIB = 500, 20, 400, 160
 LEAK_BYTES, LIST_BYTES = 200_000, 1_000_000
-"""Bytes that leak per sample in a worker, and per iteration in the training process."""
+"""Bytes leaked per sample in a worker, and per iteration in the training process."""
 HOLDERS = {
     'worker': r'\d+ workers? ([\d.]+)',
     'process': r'training process(?:es)? ([\d.]+)',
@@ -63,7 +63,7 @@ WOULD_HOLD = re.compile(r'with (\d+) workers?( and persistent_workers=False)? it
 
 @dataclass(frozen=True)
 class Case:
-    """Training in which one known process or object holds most memory.
+    """Training in which one known process or object holds most of the memory.
 
     Attributes:
         plant: Who takes memory: a key of `HOLDERS`.
@@ -96,7 +96,7 @@ QUICK = 'large workers', 'a full /dev/shm'
 
 
 class Limit:
-    """Context with a control group that limits memory.
+    """Context with a control group (cgroup) that limits the memory of a training.
 
     Args:
         mib: The limit.
@@ -133,7 +133,7 @@ def _has_memory(folder: Path) -> bool:
 
 
 def can_limit() -> bool:
-    """True if a control group with a memory limit can be created on this machine."""
+    """True if this machine allows creating a control group with a memory limit."""
     try:
         with Limit(1000):
             return True
@@ -144,7 +144,7 @@ def can_limit() -> bool:
 def train(
     case: Case, folder: str, workers: int, ends_workers: bool, plants: bool
 ) -> None:
-    """Trains a case in this process until its end, or until it is killed."""
+    """Trains a case in this process until training ends or the process is killed."""
     import torch
     from mmengine.evaluator import BaseMetric, Evaluator
     from mmengine.hooks import Hook
@@ -209,7 +209,7 @@ def train(
             return {'count': len(results)}
 
     class FillSharedMemory(Hook):
-        """Hook that fills shared memory with a file, which ends with this process."""
+        """Hook that fills ``/dev/shm`` with a file that is deleted with the process."""
 
         def before_train_iter(self, runner: Any, batch_idx: int, **_: Any) -> None:
             if runner.iter == 100 and plant == 'shm':
@@ -266,7 +266,7 @@ def play(
     ends_workers: bool = False,
     plants: bool = True,
 ) -> bool:
-    """Trains a case under a memory limit; returns True if training came to its end.
+    """Trains a case under a memory limit; returns True if the training completed.
 
     Args:
         name: Of the case.
@@ -306,7 +306,7 @@ def play(
 
 @dataclass(frozen=True)
 class BothAnswers:
-    """Answers of ``recommend`` and of ``why`` on one training.
+    """Answers of ``mmgpu recommend`` and ``mmgpu why`` about one training.
 
     Attributes:
         sentence: Who holds memory.
@@ -324,7 +324,7 @@ class BothAnswers:
 
 
 def find(name: str, folder: Path) -> BothAnswers:
-    """Asks ``recommend`` and ``why`` about a training."""
+    """Asks ``mmgpu recommend`` and ``mmgpu why`` about a finished training."""
     case, evidence = CASES[name], find_evidence(folder)
     records = read_records(evidence, 'memory')
     low = [record for record in records if record.get('is_low')]
@@ -351,7 +351,7 @@ def _read_named(case: Case, sentence: str) -> float:
 
 
 def _planted_mib(case: Case, record: dict[str, Any], folder: Path) -> float:
-    """Returns the MiB that the case holds on purpose at the time of a record."""
+    """Returns the MiB that the case has allocated when a record is written."""
     done = record.get('iteration', 0)
     if case.plant == 'worker' and case.leaks:
         made = SIZE * (done + 2 * case.workers)
@@ -367,7 +367,7 @@ def _planted_mib(case: Case, record: dict[str, Any], folder: Path) -> float:
 
 
 def judge(name: str, root: Path) -> Iterator[Figure]:
-    """Trains a case and its twin, and compares the answers with the known holder."""
+    """Trains a case with and without the leak, and compares answers with the truth."""
     case, folder = CASES[name], root / 'planted'
     root.mkdir()
     ended = play(name, folder)
@@ -395,7 +395,7 @@ def judge(name: str, root: Path) -> Iterator[Figure]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the benchmark: trains, asks about and judges all cases."""
+    """Runs the benchmark: trains and judges all cases, and prints the table."""
     bench = Benchmark('holders', __doc__ or '', argv, is_timed=False)
     if not can_limit():
         bench.add(Figure('control groups', None, note='none can be made here'))

@@ -1,4 +1,4 @@
-"""Host overhead of a training step with and without ``optimize``, and the same bits?
+"""Benchmark: host time of a train step with and without ``optimize``, and equality.
 
     python -m benchmarks.host [--quick] [--output]
 
@@ -74,11 +74,11 @@ CONFIGS = {
     'Mask R-CNN': 'mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py',
 }
 TIMED = ('RTMDet-tiny', 'YOLOX-tiny', 'DINO', 'Swin Mask R-CNN')
-"""Models whose steps are timed: those with more than one parameter group."""
+"""Names of the models with several parameter groups, whose train steps are timed."""
 QUICK = ('RTMDet-tiny',)
 
 BY_TENSOR = dict(norm_decay_mult=0.0, bias_decay_mult=0.0, bypass_duplicate=True)
-"""Config settings that give each tensor a parameter group of its own."""
+"""Config settings that give each parameter an optimizer group of its own."""
 LAYER_DECAY = {
     f'backbone.stages.{stage}': dict(lr_mult=0.7 ** (4 - stage)) for stage in range(4)
 }
@@ -106,14 +106,14 @@ EPOCHS, IMAGES, BATCH = 2, 6, 2
 
 @OPTIM_WRAPPERS.register_module()
 class Autocast(OptimWrapper):
-    """Optimizer wrapper with mixed precision on the CPU, which MMEngine's refuses."""
+    """Optimizer wrapper with bfloat16 autocast on the CPU."""
 
     def optim_context(self, model: Any) -> Any:
         return torch.autocast('cpu', dtype=torch.bfloat16)
 
 
 def write_images(root: Path) -> None:
-    """Writes the demo's images, with a mask for each box in the annotations."""
+    """Writes the demo's images and annotations, with a rectangular mask per box."""
     dataset = write_demo_dataset(root, images=IMAGES, width=128, height=96)
     listed = json.loads(dataset.annotation_file.read_text())
     for annotation in listed['annotations']:
@@ -125,7 +125,7 @@ def write_images(root: Path) -> None:
 
 
 def drop_weights(config: Any) -> None:
-    """Removes pretrained weights from a config, which would be downloaded."""
+    """Removes pretrained weights from a config, so that nothing is downloaded."""
     if isinstance(config, dict):
         init = config.get('init_cfg')
         if isinstance(init, dict) and init.get('type') == 'Pretrained':
@@ -138,7 +138,7 @@ def drop_weights(config: Any) -> None:
 
 
 def read_config(name: str) -> Any:
-    """Reads a model's config, with random weights in place of pretrained ones."""
+    """Returns the config of a model with random instead of pretrained weights."""
     config = Config.fromfile(find_mmdet() / 'configs' / CONFIGS[name])
     drop_weights(config._cfg_dict)
     config.model.data_preprocessor.batch_augments = None
@@ -146,7 +146,7 @@ def read_config(name: str) -> Any:
 
 
 def make_config(name: str, images: Path, work_dir: Path, case: str) -> Any:
-    """Makes a config that trains a model on a few small images."""
+    """Returns a config that trains a model on a few small images."""
     config = read_config(name)
     if 'num_queries' in config.model:  # more than images of 96 pixels have places
         config.model.num_queries = 100
@@ -203,7 +203,7 @@ def make_config(name: str, images: Path, work_dir: Path, case: str) -> Any:
 def train(
     config: Any, names: Sequence[str] | None, resumed: Path | None = None, **more: Any
 ) -> Path:
-    """Trains a config, and returns the path of its last checkpoint.
+    """Trains a config and returns the path of its last checkpoint.
 
     Args:
         config: As :func:`make_config` makes it; it is not changed.
@@ -234,7 +234,7 @@ def train(
 
 
 def expect_all_on(folder: Path, names: Sequence[str]) -> None:
-    """Raises if an optimisation was off, as then nothing would be compared.
+    """Raises an error if a requested optimisation was not active in a training.
 
     Raises:
         RuntimeError: If one of them was not used.
@@ -247,7 +247,7 @@ def expect_all_on(folder: Path, names: Sequence[str]) -> None:
 
 
 def load(path: Path) -> Any:
-    """Loads a checkpoint without the parts that differ between equal trainings."""
+    """Loads a checkpoint without entries that differ even between equal trainings."""
     saved = torch.load(path, weights_only=False)
     del saved['meta']
     scalars = saved['message_hub']['log_scalars']
@@ -259,13 +259,13 @@ def load(path: Path) -> Any:
 
 
 def differ(one: Path, other: Path) -> list[str]:
-    """Returns the names of the parts in which two checkpoints differ."""
+    """Returns the names of the entries in which two checkpoints differ."""
     saved, twin = load(one), load(other)
     return [name for name in saved if not is_equal(saved[name], twin.get(name))]
 
 
 def compare(name: str, images: Path, case: str, folder: Path) -> list[str]:
-    """Returns differences between a plain training and one with all optimisations."""
+    """Trains with and without all optimisations, and returns the differing entries."""
     config = make_config(name, images, folder, case)
     plain, ours = train(config, None), train(config, OPTIMIZATIONS)
     found = differ(plain, ours)
@@ -285,7 +285,7 @@ def compare(name: str, images: Path, case: str, folder: Path) -> list[str]:
 
 
 def compare_apart(name: str, images: Path, case: str, answers: Any) -> None:
-    """Compares in a child process, which sends the differences to a queue."""
+    """Compares two trainings in a child process; puts differences on a queue."""
     os.environ['TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'] = '1'
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -301,7 +301,7 @@ def compare_apart(name: str, images: Path, case: str, answers: Any) -> None:
 
 
 def judge_equality(is_quick: bool) -> Iterator[Figure]:
-    """Returns figures on equality: differing trainings of each model."""
+    """Returns figures on equality: number of differing trainings for each model."""
     context = get_context('spawn')
     images = Path(tempfile.mkdtemp())
     write_images(images)
@@ -331,7 +331,7 @@ def judge_equality(is_quick: bool) -> Iterator[Figure]:
 def take_turns(
     arms: Sequence[Callable[[], None]], rounds: int, calls: int
 ) -> list[list[float]]:
-    """Returns CPU seconds per call of each arm in each round; the arms take turns."""
+    """Times functions alternately; returns CPU seconds per call of each, by round."""
     seconds: list[list[float]] = [[] for _ in arms]
     for arm in arms:
         arm()
@@ -348,18 +348,18 @@ def take_turns(
 
 @dataclass(frozen=True)
 class TimedRatio:
-    """Ratio of the CPU times of two arms that took turns."""
+    """Ratio of the CPU times of two functions that were timed alternately."""
 
     ratio: float
-    """Median ratio of the second arm's CPU time to the first one's."""
+    """Median ratio of the second function's CPU time to the first one's."""
     note: str
-    """Text with the CPU time of both arms in milliseconds."""
+    """Text with the CPU times of both functions in milliseconds."""
     count: int = 1
     """Number of parameter groups or tensors in each call."""
 
 
 def describe(seconds: Sequence[Sequence[float]], count: int = 1) -> TimedRatio:
-    """Computes the ratio of two arms from their seconds in each round."""
+    """Returns the CPU time ratio of two functions from their seconds in each round."""
     ratio = statistics.median(ours / plain for plain, ours in zip(*seconds))
     plain, ours = (1e3 * statistics.median(times) for times in seconds)
     return TimedRatio(ratio, f'{plain:.2f} to {ours:.2f} ms of CPU', count)
@@ -370,7 +370,7 @@ def fail(error: Exception) -> None:
 
 
 def build_models(name: str, is_cut: bool) -> list[Any]:
-    """Builds two equal models that have gradients."""
+    """Returns two equal models with random gradients."""
     init_default_scope('mmdet')
     model = MODELS.build(read_config(name).model)
     if is_cut:
@@ -385,7 +385,7 @@ def build_models(name: str, is_cut: bool) -> list[Any]:
 
 
 def time_steps(models: Sequence[Any], foreach: bool | None, rounds: int) -> TimedRatio:
-    """Times optimizer steps over merged parameter groups against plain ones."""
+    """Times optimizer steps with and without merged parameter groups."""
     wrappers = [
         build_optim_wrapper(
             model,
@@ -406,7 +406,7 @@ def time_steps(models: Sequence[Any], foreach: bool | None, rounds: int) -> Time
 
 
 def time_averages(models: Sequence[Any], rounds: int) -> TimedRatio:
-    """Times multi-tensor EMA updates against plain ones."""
+    """Times EMA updates with and without multi-tensor operations."""
     averages = [
         MODELS.build(dict(type='ExpMomentumEMA', model=model, update_buffers=True))
         for model in models
@@ -422,7 +422,7 @@ def time_averages(models: Sequence[Any], rounds: int) -> TimedRatio:
 
 
 def judge_times(is_quick: bool) -> Iterator[Figure]:
-    """Returns figures on the time of a step and of an EMA update, per model."""
+    """Returns figures on the CPU time of optimizer steps and EMA updates, by model."""
     rounds = 5 if is_quick else 21
     for name in QUICK if is_quick else TIMED:
         say(f'times of {name}')
@@ -449,7 +449,7 @@ def judge_times(is_quick: bool) -> Iterator[Figure]:
 
 
 class PackedSamples(Dataset[Any]):
-    """Data set of samples packed by MMDetection's own transform.
+    """Data set of samples packed by MMDetection's ``PackDetInputs``.
 
     Args:
         pixels: Height and width of an image.
@@ -495,7 +495,7 @@ def as_they_are(samples: list[Any]) -> list[Any]:
 
 
 class LoaderArm:
-    """DataLoader with one worker, whose batches are timed.
+    """DataLoader with one worker whose batches are timed in the training process.
 
     Args:
         has_masks: True for batches of 4 with masks of 640 pixels, else 8 of 320.
@@ -516,7 +516,7 @@ class LoaderArm:
         self.most_files = 0
 
     def take(self, batches: int) -> float:
-        """Takes some batches; returns this thread's CPU seconds per batch."""
+        """Receives some batches; returns this thread's CPU seconds per batch."""
         used = self.worker.cpu_times()
         spent = 0.0
         for _ in range(batches):
@@ -533,7 +533,7 @@ class LoaderArm:
 
 
 def judge_batches(is_quick: bool, has_masks: bool) -> Iterator[Figure]:
-    """Returns figures on receiving a batch from a worker."""
+    """Returns figures on the CPU time of receiving a batch from a worker process."""
     batch = 'batch of 4 with masks' if has_masks else 'batch of 8'
     say(batch)
     rounds, batches = (4, 20) if is_quick else (20, 50)
@@ -564,7 +564,7 @@ def judge_batches(is_quick: bool, has_masks: bool) -> Iterator[Figure]:
 
 
 def judge_history(is_quick: bool) -> Iterator[Figure]:
-    """Returns figures on adding to 13 scalar histories after 300,000 iterations."""
+    """Returns figures on appending to 13 scalar histories after 300,000 iterations."""
     say('history')
     keys, values = [f'train/scalar_{number}' for number in range(13)], 300_000
     hubs = [MessageHub(name) for name in ('host_plain', 'host_ours')]

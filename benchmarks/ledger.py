@@ -1,4 +1,4 @@
-"""Is every second of training booked where it was spent? Planted against measured.
+"""Benchmark of the time ledger: recorded seconds of each part against the true ones.
 
     python -m benchmarks.ledger [--quick] [--output]
 
@@ -69,7 +69,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     'iter, resumed': {'loop': 'iter', 'iterations': 60, 'epochs': 3, 'resume': 20},
 }
 CALLS, QUICK_CALLS, TRAININGS = 320, 80, 5
-"""Iterations in which each call of each hook is compared, and number of trainings."""
+"""Iterations per test of single hook calls (full and quick), and trainings to run."""
 QUICK = ('epoch', 'iter, 2 workers')
 
 LOCAL = {'type': 'LocalVisBackend'}
@@ -79,7 +79,7 @@ HOOK_S = {'PlantedBefore': 0.003, 'PlantedAfter': 0.006}
 
 
 class Tape:
-    """Record of the seconds that a training really spent, by name."""
+    """Record of the true seconds of a training's parts, by name."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, list[float]] = defaultdict(list)
@@ -87,7 +87,7 @@ class Tape:
         """Clock time at which the current hook point began."""
 
     def stamp(self, name: str) -> Stamp:
-        """Context whose duration is added to the seconds of ``name``."""
+        """Context whose duration in seconds is recorded under ``name``."""
         return Stamp(self.seconds[name])
 
 
@@ -115,11 +115,11 @@ class Stamp:
 
 
 TAPE = Tape()
-"""Record of the current run, as only one runs at a time."""
+"""Record of the true seconds of the training that runs now."""
 
 
 class PlantedDataset(Sized):
-    """Data set whose images each take ``ITEM_S`` seconds to load."""
+    """Data set whose every image takes ``ITEM_S`` seconds to load."""
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         time.sleep(ITEM_S)
@@ -127,7 +127,7 @@ class PlantedDataset(Sized):
 
 
 def start_worker_slowly(worker_id: int) -> None:
-    """Sleeps when a worker starts, like a worker with many imports."""
+    """Worker init function that sleeps, as if importing many modules took long."""
     time.sleep(WORKER_START_S)
 
 
@@ -158,10 +158,10 @@ class _WithWorkers(_Stamped, _MultiProcessingDataLoaderIter):
 
 @dataclass(frozen=True)
 class Pause:
-    """Sleep of MMEngine's between two iterators of a loader."""
+    """Sleep of MMEngine's train loop between two passes over the DataLoader."""
 
     index: int
-    """Index of the wait for a batch that follows the pause."""
+    """Index of the first wait for a batch after the pause."""
     seconds: float
 
 
@@ -195,7 +195,7 @@ class StampedLoader(DataLoader[Any]):
 
 
 class PlantedModel(OneWeight):
-    """Model whose train step sleeps for a known time."""
+    """Model whose train step sleeps for ``STEP_S`` seconds."""
 
     def forward(self, *args: Any, mode: str = '', **more: Any) -> Any:
         if mode != 'loss':
@@ -209,7 +209,7 @@ class PlantedModel(OneWeight):
 
 
 class PlantedMetric(BaseMetric):
-    """Metric that sleeps for a known time."""
+    """Metric whose ``compute_metrics`` sleeps for ``VALIDATION_S`` seconds."""
 
     def process(self, data_batch: Any, data_samples: Any) -> None:
         self.results.append(1.0)
@@ -230,7 +230,7 @@ class PlantedBefore(Hook):
 
 
 class PlantedAfter(Hook):
-    """Hook that sleeps after each iteration and epoch, and makes saves slow."""
+    """Hook that sleeps after each iteration and epoch and before each save."""
 
     priority = 'VERY_LOW'
 
@@ -248,7 +248,7 @@ class PlantedAfter(Hook):
 
 @dataclass
 class PlantedRare(Hook):
-    """Hook that is slow in some iterations, like one that draws an image."""
+    """Hook that is slow in few iterations, like a hook that draws an image."""
 
     seconds: float = 0.06
     every: int = 40
@@ -264,18 +264,18 @@ class PlantedRare(Hook):
 
 
 class PlantedOften(PlantedRare):
-    """Hook that is slow in more iterations than `PlantedRare`, but less slow."""
+    """Hook that is slow more often than `PlantedRare`, but for a shorter time."""
 
 
 class PlantedBeside(PlantedRare):
-    """Hook that is never slow."""
+    """Hook that takes a short, constant time in each iteration."""
 
 
 RARE_HOOKS = (PlantedRare(), PlantedOften(0.005, 7, 3), PlantedBeside(0.0003, 1, 0))
 
 
 class PlantedEdge:
-    """First or last hook of a Runner, to record the duration of whole hook points.
+    """First or last hook of a Runner, which times all hooks at each hook point.
 
     Args:
         point: Name of a hook point of training.
@@ -293,10 +293,10 @@ class PlantedEdge:
 
 
 class _StampedMethods(RunnerBase):
-    """Mixin for Runners that records the duration of their methods."""
+    """Mixin for Runners that records the duration of hook points and other methods."""
 
     def call_edges(self) -> None:
-        """Records the duration of each hook point of training, from end to end."""
+        """Calls a hook point and records its total duration."""
         for when in ('before', 'after'):
             for what in ('train', 'train_epoch', 'train_iter'):
                 point = f'{when}_{what}'
@@ -335,15 +335,15 @@ class _StampedMethods(RunnerBase):
 
 
 class StampedRunner(_StampedMethods, Runner):
-    """MMEngine's Runner, with recorded durations."""
+    """MMEngine's Runner, which also records the durations of its methods."""
 
 
 class StampedFlexibleRunner(_StampedMethods, FlexibleRunner):
-    """MMEngine's FlexibleRunner, with recorded durations."""
+    """MMEngine's FlexibleRunner, which also records the durations of its methods."""
 
 
 class StampedValLoop(ValLoop):
-    """MMEngine's validation loop, with recorded durations."""
+    """MMEngine's ValLoop, which also records its duration."""
 
     def run(self) -> Any:
         with TAPE.stamp('validation'):
@@ -392,7 +392,7 @@ def build_planted(
     custom_hooks: Sequence[Hook] = (),
     **more: Any,
 ) -> Any:
-    """Builds a Runner whose every part takes a known time.
+    """Returns a Runner in which every part of training takes a known time.
 
     Args:
         work_dir: Folder of the run.
@@ -448,7 +448,7 @@ def build_planted(
 
 
 class Trained(NamedTuple):
-    """Training whose parts took known times, with its evidence."""
+    """Results of a training whose parts took known times, with its evidence file."""
 
     runner: Any
     evidence: Path
@@ -481,13 +481,13 @@ def run_workload(folder: Path, loop: str, resume: int = 0, **arguments: Any) -> 
 def near(
     name: str, value: float, truth: float, most_off: float, unit: str, note: str = ''
 ) -> Figure:
-    """Makes a figure that must be within ``most_off`` of the truth."""
+    """Returns a figure whose target is the true value within ``most_off``."""
     target, is_met = f'{truth:.4g} +- {most_off:.3g}', abs(value - truth) <= most_off
     return Figure(name, value, unit, target, is_met, note)
 
 
 def judge_workload(name: str, arguments: dict[str, Any]) -> Iterator[Figure]:
-    """Returns figures on the ledger's parts against the recorded durations."""
+    """Returns figures that compare the ledger's parts with the true durations."""
     with tempfile.TemporaryDirectory() as folder:
         trained = run_workload(Path(folder), **arguments)
         (end,) = read_records(trained.evidence, 'end')
@@ -522,12 +522,12 @@ def judge_workload(name: str, arguments: dict[str, Any]) -> Iterator[Figure]:
 
 @dataclass(frozen=True)
 class PlantedPart:
-    """True seconds of one part of the ledger."""
+    """True duration of one part of the time ledger."""
 
     count: int
-    """Number of times that the part occurred."""
+    """Number of occurrences of the part during training."""
     seconds: float
-    """Total seconds of the part."""
+    """Total duration of the part in seconds."""
 
 
 def plan_loading(
@@ -558,7 +558,7 @@ def plan_loading(
 
 
 def judge_calls(iterations: int) -> Iterator[Figure]:
-    """Returns figures on each call of each hook, by records of single iterations.
+    """Returns figures that compare single hook calls in the ledger with the truth.
 
     An interrupt between the hook's stamp and the ledger's is no error of either, and
     comes back at the same call of no other training: each call's median counts, of
@@ -589,7 +589,7 @@ def judge_calls(iterations: int) -> Iterator[Figure]:
 
 
 def _compare_calls(iterations: int) -> dict[str, list[tuple[float, float]]]:
-    """Returns error and tolerance of each hook's calls, in seconds."""
+    """Returns error and tolerance of each hook's call durations, in seconds."""
     # with a record of each iteration, so that each holds one call of each hook
     workload: dict[str, Any] = {
         'iterations': iterations,

@@ -1,4 +1,4 @@
-"""Renders Markdown tables; imports no other package, for use on bare machines."""
+"""Renders Markdown tables with the standard library alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def render_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Renders a Markdown table with aligned columns, without empty columns."""
+    """Renders a Markdown table with aligned columns, and leaves out empty columns."""
     lines = [[cell.replace('|', '\\|') for cell in row] for row in (header, *rows)]
     columns = [column for column in zip(*lines) if any(column[1:]) or not rows]
     widths = [max(3, *map(len, column)) for column in columns]

@@ -1,4 +1,4 @@
-"""Stacks of packages that ``make matrix`` trains in, and the table of what they gave.
+"""``make matrix``: trains with several versions of packages, and writes a table.
 
 ``noxfile.py`` installs each stack in an environment of its own and runs the tests named
 here; this module says which, reads pytest's JUnit reports and renders the table. It
@@ -17,7 +17,7 @@ from benchmarks.markdown import render_table
 
 TRAINING = 'tests/training'
 TOYS, DETECTION = 'toys', 'MMDetection'
-"""Parts of the matrix: toy trainings on MMEngine alone, and MMDetection's own."""
+"""Groups of test trainings: small models on MMEngine alone, and MMDetection's own."""
 
 
 def _name(*tests: str) -> tuple[str, ...]:
@@ -59,29 +59,29 @@ TESTS: Mapping[str, Sequence[str]] = {
         'tuned: a_mode_that_a_hook_switches_reaches_workers_that_live_on',
     ),
 }
-"""Files and tests of each part: no SLURM, root or mock card, a few minutes a stack."""
+"""Test files of each group, which need no SLURM, root rights or mock GPU driver."""
 
 PINNED = ('-r', 'requirements/build.txt', '-r', 'requirements/demo.txt')
-"""Requirements of ``make setup``: torch 2.13 and all beside OpenMMLab's packages."""
+"""Arguments of ``pip install`` for the pinned versions that ``make setup`` uses."""
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Versions of packages that are tried together."""
+    """Set of package versions that are installed and tested together."""
 
     title: str
     pythons: Sequence[str]
-    """Versions of Python, the best one first; the first that is on the machine is
-    taken."""
+    """Versions of Python that may be used, the preferred one first: the first one found
+    is taken."""
     packages: Sequence[str]
-    """Arguments of ``pip install`` for torch and what OpenMMLab's packages import."""
+    """Arguments of ``pip install`` for torch and the other dependencies."""
     openmmlab: Sequence[str]
-    """OpenMMLab's packages, installed without their requirements: those name OpenCV
-    with a window system."""
+    """Arguments of ``pip install --no-deps`` for OpenMMLab's packages, which would
+    else require OpenCV with a window system."""
     detection: Sequence[str] = ()
-    """MMCV with its operators and MMDetection, likewise; empty without this part."""
+    """Arguments of ``pip install`` for MMCV and MMDetection; empty if not tested."""
     known: Mapping[str, str] = field(default_factory=dict)
-    """Reasons of failures that are not ours to mend, by test or by file."""
+    """Reasons of known failures in other packages, by test or test file."""
 
 
 STACKS: Mapping[str, Stack] = {
@@ -141,7 +141,7 @@ PARTS: Sequence[tuple[str, str]] = tuple(
     for name, stack in STACKS.items()
     for part in ((TOYS, DETECTION) if stack.detection else (TOYS,))
 )
-"""Rows of the table: a stack's name and what is trained in it."""
+"""Rows of the table: name of the package set, and group of test trainings."""
 
 COLUMNS: Mapping[str, Sequence[str]] = {
     'torch': ('torch',),
@@ -149,22 +149,22 @@ COLUMNS: Mapping[str, Sequence[str]] = {
     'MMCV': ('mmcv', 'onedl-mmcv'),
     'MMDetection': ('mmdet', 'onedl-mmdetection'),
 }
-"""Packages whose versions the table shows: whichever is installed."""
+"""Columns of the table, each with the packages whose version it shows."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """Outcomes of the tests of one run of pytest, by test."""
+    """Outcomes of all tests in one run of pytest."""
 
     passed: Sequence[str]
     failed: Sequence[str]
     skipped: Mapping[str, str]
-    """Reasons of skipped tests, by test."""
+    """Reason of each skipped test, by test name."""
     seconds: float
 
 
 def read_report(path: Path) -> Report:
-    """Read a JUnit report of pytest; a test is ``test_file::test_name[case]``."""
+    """Reads pytest's JUnit report; tests are named ``test_file::test_name[case]``."""
     passed: list[str] = []
     failed: list[str] = []
     skipped: dict[str, str] = {}
@@ -186,7 +186,7 @@ def read_report(path: Path) -> Report:
 
 
 def merge(reports: Sequence[Report]) -> Report:
-    """Merge the reports of several runs of pytest into one."""
+    """Merges the reports of several runs of pytest into one report."""
     return Report(
         [test for report in reports for test in report.passed],
         [test for report in reports for test in report.failed],
@@ -196,13 +196,13 @@ def merge(reports: Sequence[Report]) -> Report:
 
 
 def name_path(test: str) -> str:
-    """Name a test of a report, or a file, as pytest takes it."""
+    """Returns a reported test or test file as an argument for pytest."""
     file, colons, name = test.partition('::')
     return f'{TRAINING}/{file}.py{colons}{name}'
 
 
 def find_reason(test: str, known: Mapping[str, str]) -> str | None:
-    """Find the reason of a known failure, by test, its case left out, or by file."""
+    """Returns the reason of a known failure of a test or its file, if there is one."""
     name = test.partition('[')[0]
     for key in (test, name, name.partition('::')[0]):
         if key in known:
@@ -212,22 +212,22 @@ def find_reason(test: str, known: Mapping[str, str]) -> str | None:
 
 @dataclass(frozen=True)
 class Row:
-    """One part of one stack, as it was tried."""
+    """Table row: results of one group of test trainings with one set of packages."""
 
     name: str
     part: str
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Versions of what was installed, by name in small letters; with ``python``."""
+    """Installed version of each package and of ``python``, by lower-case name."""
     passed: int = 0
     failed: Sequence[str] = ()
     retried: Sequence[str] = ()
-    """Tests among ``passed`` that had failed at first."""
+    """Passed tests that had failed at the first attempt."""
     skipped: Mapping[str, int] = field(default_factory=dict)
-    """Number of skipped tests by reason."""
+    """Number of skipped tests, by reason."""
     minutes: float = 0.0
     date: str = ''
     problem: str = ''
-    """Reason why nothing was trained, such as a package that does not install."""
+    """Reason why no test ran, such as a package that does not install."""
 
     @property
     def unexpected(self) -> list[str]:
@@ -237,7 +237,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """Verdict of the row in a word or two."""
+        """Verdict on the row in one or two words."""
         if self.problem:
             return self.problem
         if self.unexpected or not self.passed:
@@ -246,7 +246,7 @@ class Row:
 
     @property
     def cells(self) -> list[str]:
-        """Row of the table."""
+        """Cells of the row as texts."""
         shown = COLUMNS if self.part == DETECTION else ('torch', 'MMEngine')
         found = (
             next(
@@ -309,13 +309,13 @@ WORDS: Mapping[str, Mapping[str, str]] = {
         'no such Python here': '这台机器没有这个版本的 Python',
     },
 }
-"""Words of the table in the language of a folder of ``docs/``; others stay."""
+"""Translations of the table's words, by documentation language; other words stay."""
 
 _TABLE = re.compile(r'(?:^\|.*\n)+', re.MULTILINE)
 
 
 def write_pages(rows: Sequence[Row], docs: Path) -> None:
-    """Write the rows into the first table of the page on versions, in each language.
+    """Writes the rows into the first table of ``versions.md``, in each language.
 
     Args:
         rows: In the order of :data:`PARTS`.
@@ -333,7 +333,7 @@ def write_pages(rows: Sequence[Row], docs: Path) -> None:
 
 
 def _list_failures(rows: Sequence[Row]) -> Iterator[str]:
-    """Lines on what fails, and why."""
+    """Returns Markdown lines on failed tests and their reasons."""
     for row in rows:
         by_reason: dict[str, list[str]] = {}
         for test in row.failed:
@@ -353,7 +353,7 @@ def _list_skips(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def render_page(rows: Sequence[Row], system: str) -> str:
-    """Render the page that is kept in ``benchmarks/results``.
+    """Renders the page of results that is kept in ``benchmarks/results``.
 
     Args:
         rows: In the order of :data:`PARTS`.

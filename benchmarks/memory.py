@@ -1,4 +1,4 @@
-"""How exact are the estimates of training memory, for models of MMDetection?
+"""Benchmark: error of the training memory estimates for models of MMDetection.
 
     python -m benchmarks.memory [--quick] [--output]
 
@@ -50,12 +50,12 @@ CARD = '24GiB'
 OTHERWISE = {
     'ssd300': '; published with cudnn_benchmark=True, which MMEngine does not read here'
 }
-"""Remarks on models whose published peak is not of their config's training."""
+"""Remarks on models whose published peak was measured with another config."""
 QUICK = ['ssd300', 'rtmdet-tiny']
 
 
 def choose_judged_size(fit: Mapping[str, Any]) -> tuple[int, int]:
-    """Chooses an image size between the fitted ones, or the only possible one."""
+    """Returns an image size between the fitted sizes, else the only possible size."""
     sizes = sorted({(point['height'], point['width']) for point in fit['points']})
     if len(sizes) == 1:
         return sizes[0]
@@ -64,10 +64,10 @@ def choose_judged_size(fit: Mapping[str, Any]) -> tuple[int, int]:
 
 
 class StepBytes(NamedTuple):
-    """Memory of a train step, counted on the CPU."""
+    """Memory of one train step, counted on the CPU."""
 
     saved_bytes: int
-    """Bytes kept for the backward pass at the end of the forward pass."""
+    """Bytes of saved tensors (kept for the backward pass) after the forward pass."""
     gradient_bytes: int
     state_bytes: int
     """Bytes of the optimizer state."""
@@ -108,7 +108,7 @@ def count_step(config: Path, size: tuple[int, int]) -> StepBytes:
 
 
 def judge_model(name: str, config: Path) -> Iterator[Figure]:
-    """Returns figures on the memory estimate of one model."""
+    """Returns figures on the error of one model's memory estimate."""
     found = ask('estimate-memory', str(config), '--fit', CARD)
     static, fit = found['static'], found['fit']
     activations, target = f'{name}: activations off', f'within {TARGET_PCT:g}'
@@ -138,7 +138,7 @@ def judge_model(name: str, config: Path) -> Iterator[Figure]:
 def judge_published(
     name: str, found: Mapping[str, Any], published: float
 ) -> Iterator[Figure]:
-    """Returns figures on the estimated memory against a published peak."""
+    """Returns figures on the estimated memory against MMDetection's published peak."""
     ((batch, total_bytes),) = found['total_bytes'].items()
     peak_bytes = published * 2**30
     otherwise = OTHERWISE.get(name, '')
@@ -164,7 +164,7 @@ def judge_published(
 
 
 def read_published(config: Path) -> float | None:
-    """Reads ``Training Memory (GB)`` of a config from ``metafile.yml``."""
+    """Returns a config's ``Training Memory (GB)`` from MMDetection's metafile."""
     metafile = config.with_name('metafile.yml')
     if not metafile.is_file():
         return None
@@ -177,7 +177,7 @@ def read_published(config: Path) -> float | None:
 
 
 def measure_model(name: str, config: Path) -> list[Figure]:
-    """Judges one model's memory estimate in a child process."""
+    """Runs the memory benchmark of one model in a child process."""
     say(name)
     return list(judge_model(name, config))
 

@@ -1,4 +1,4 @@
-"""Planted reasons for full memory in real trainings, and what is found.
+"""Benchmark: finding the causes of growing or full memory in real trainings.
 
 Each case trains a toy model on MMEngine's own Runner, with the hook on, in a process of
 its own. One thing in it takes memory, or cores; every other finding is a false alarm,
@@ -42,22 +42,22 @@ from benchmarks.harness import (
 from benchmarks.markdown import render_table
 
 MEMORY_S, CORES_S = 15, 8
-"""Least seconds of training: in cases on memory, and in cases on cores."""
+"""Minimum training time in seconds, of cases on memory and of cases on CPU cores."""
 MEMORY_ITERATIONS, CORES_ITERATIONS = 1000, 60
-"""Least iterations, in cases on memory and on cores; every tenth reads memory."""
+"""Minimum number of iterations, of cases on memory and of cases on CPU cores."""
 PERIOD_S = 0.25
-"""Seconds between two readings of memory."""
+"""Seconds between two memory readings of the hook."""
 LONGEST_S = 180
-"""Most seconds that one training may take."""
+"""Maximum duration of one training in seconds."""
 REPEATS, AT_ONCE = 3, 5
 KEPT_BYTES = 100_000
-"""Bytes that a list keeps, on purpose, of each sample or iteration."""
+"""Bytes that a growing list keeps for each sample or iteration, on purpose."""
 RESULT_BYTES = 8 * 2**20
-"""Bytes that a metric keeps, on purpose, of each of 40 validation batches."""
+"""Bytes that a metric keeps, on purpose, for each of 40 validation batches."""
 SHM_BYTES, SHM_SHAPE, SHM_AHEAD = 64 * 2**20, (3, 200, 201), 16
-"""Bytes of ``/dev/shm``, and a batch's shape and prefetching that nearly fill it."""
+"""Size of ``/dev/shm``, with batch shape and prefetch factor that nearly fill it."""
 GROUP_ITERATIONS = 30_000
-"""Iterations from the first reading until the fake control group is full."""
+"""Number of iterations until the fake control group's memory is full."""
 SHEAR = np.array([[1, 0.05, 3], [0.02, 1, 4]])
 ABOUT = r'MG4\d\d|MG115|MG116'
 MIB = 2**20
@@ -65,7 +65,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Case:
-    """Training in which memory grows or fills up for one known reason.
+    """Training whose memory grows or fills up for one known reason.
 
     Attributes:
         plant: What the training does.
@@ -87,7 +87,7 @@ class Case:
 
     @property
     def is_alone(self) -> bool:
-        """True if the case needs all cores, so that no other can run beside it."""
+        """True if the case needs all cores, so that no other case may run beside it."""
         return self.plant == 'warp'
 
 
@@ -120,7 +120,7 @@ CASES = {
 
 
 class Group:
-    """Fake control group: a root folder that the hook reads instead of the host's.
+    """Fake control group: a folder that the hook reads in place of ``/sys/fs/cgroup``.
 
     Args:
         root: Empty folder.
@@ -145,12 +145,12 @@ class Group:
         self.fill(0)
 
     def fill(self, iterations: int) -> None:
-        """Writes the memory usage of the group after a number of iterations."""
+        """Writes the fake control group's memory usage after a number of iterations."""
         self._used.write_text(str(int(2**30 + iterations * self._growth)))
 
 
 def train(case: Case, folder: str) -> None:
-    """Trains a case in this process until its time is over."""
+    """Trains a case in this process until its planned duration is over."""
     import cv2
     import torch
     from mmengine.evaluator import BaseMetric, Evaluator
@@ -260,7 +260,7 @@ def train(case: Case, folder: str) -> None:
 
 
 def play(name: str, folder: Path) -> None:
-    """Trains a case in a child process, with a small ``/dev/shm`` if needed.
+    """Trains a case in a child process, with a small ``/dev/shm`` if it needs one.
 
     Raises:
         subprocess.SubprocessError: If it does not train, or does not end.
@@ -285,18 +285,18 @@ def play_all(turns: list[str], root: Path) -> list[Path]:
 
 
 class FoundMemory(NamedTuple):
-    """Findings of the rules on the memory of one training."""
+    """Findings of the memory rules on one training."""
 
     sentences: dict[str, str]
-    """Sentences of the findings, by rule code."""
+    """Sentence of each finding, by rule code."""
     mib_per_1000: float | None = None
-    """Reported growth in MiB per 1000 iterations; ``None`` if none is reported."""
+    """Reported memory growth in MiB per 1000 iterations; ``None`` if not reported."""
     full_at: int | None = None
-    """Forecast iteration at which memory is full; ``None`` without a forecast."""
+    """Predicted iteration at which memory is full; ``None`` if not predicted."""
 
 
 def find(name: str, folder: Path) -> FoundMemory:
-    """Applies the rules on memory to a training."""
+    """Applies the memory rules to a training and returns their findings."""
     answer = recommend(find_evidence(folder))
     found = {
         finding['code']: finding['detail']
@@ -315,32 +315,32 @@ def find(name: str, folder: Path) -> FoundMemory:
 
 
 def measure_error_pct(found: float | None, planted: float) -> float:
-    """Returns the error, per cent of the true value; infinite if none was reported."""
+    """Returns the error in per cent of the true value; infinite without a report."""
     return math.inf if found is None else 100 * abs(found / planted - 1)
 
 
 class Series(NamedTuple):
-    """Simulated readings of memory."""
+    """Simulated series of memory readings."""
 
     iterations: np.ndarray[Any, Any]
     sizes: np.ndarray[Any, Any]
-    """Used memory in bytes."""
+    """Used memory in bytes at each reading."""
 
 
 class GrowingSeries(NamedTuple):
-    """Simulated readings of memory that grow steadily."""
+    """Simulated series of memory readings with steady growth."""
 
     series: Series
     bytes_per_1000: float
-    """True growth in bytes per 1000 iterations."""
+    """True memory growth in bytes per 1000 iterations."""
 
 
 class _Blank(NamedTuple):
-    """Simulated series of memory before its shape is added."""
+    """Simulated series of memory readings before growth and jumps are added."""
 
     rng: np.random.Generator
     at: np.ndarray[Any, Any]
-    """Relative time of each reading, from 0 to 1."""
+    """Time of each reading relative to the series' length, from 0 to 1."""
     iterations: np.ndarray[Any, Any]
     start_bytes: float
 
@@ -365,7 +365,7 @@ def _warm_up(rng: np.random.Generator, at: Any) -> Any:
 
 
 def draw_healthy(seed: int) -> Series:
-    """Simulates memory without a leak: filling caches, jumps, pools or saw teeth."""
+    """Simulates memory without a leak: filling caches, jumps, pools or sawtooths."""
     blank = _draw_blank(seed)
     rng, at = blank.rng, blank.at
     sizes = 1 + _warm_up(rng, at)
@@ -387,7 +387,7 @@ def draw_healthy(seed: int) -> Series:
 
 
 def draw_growing(seed: int) -> GrowingSeries:
-    """Simulates steadily growing memory, with noise and filling caches."""
+    """Simulates steadily growing memory, with noise and caches that fill up."""
     blank = _draw_blank(seed)
     rng, at = blank.rng, blank.at
     grown = rng.uniform(0.05, 1.5)
@@ -399,7 +399,7 @@ def draw_growing(seed: int) -> GrowingSeries:
 
 
 def judge_series() -> Iterator[Figure]:
-    """Returns figures on false alarms without a leak, and on errors with one."""
+    """Returns figures on false alarms without a leak, and on errors of found growth."""
     from mmgpu_hooks.model.stats import find_growth
 
     alarms = sum(find_growth(*draw_healthy(seed)) is not None for seed in range(1000))
@@ -415,7 +415,7 @@ def judge_series() -> Iterator[Figure]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the benchmark: trains, asks about and judges all cases."""
+    """Runs the benchmark: trains and judges all cases, and prints the table."""
     bench = Benchmark('memory_causes', __doc__ or '', argv)
     mount = ['unshare', '-m', 'mount', '-t', 'tmpfs', 'tmpfs', '/mnt']
     can_mount = not subprocess.run(mount, capture_output=True, check=False).returncode

@@ -1,4 +1,4 @@
-"""Cost of the metric of a validation: CocoMetric, and FastCocoMetric by backend.
+"""Benchmark: cost of evaluating a validation by CocoMetric and by FastCocoMetric.
 
     python -m benchmarks.metric [--quick] [--output]
 
@@ -38,7 +38,7 @@ from mmgpu_hooks.measure.installed import read_versions
 from mmgpu_hooks.optimize.coco_metric import BACKENDS
 
 WIDTH, HEIGHT, CATEGORIES, OBJECTS = 640, 480, 80, 7
-"""Width and height of images, number of categories, mean objects per image."""
+"""Image width and height in pixels, number of categories, mean objects per image."""
 QUICK_IMAGES = 300
 PLAIN = 'pycocotools'
 ARRAYS = ('precision', 'recall', 'scores')
@@ -47,23 +47,23 @@ LARGE_MASKS = (100, 800, 1333)
 
 @dataclass(frozen=True)
 class Case:
-    """Artificial results of a validation, and the arguments for evaluating them."""
+    """Artificial validation results, with the arguments for evaluating them."""
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
     images: int = 5000
     boxes: int = 20
-    """Number of boxes in the results per image."""
+    """Number of predicted boxes per image."""
     masks: bool = False
     crowds: float = 0.02
-    """Share of the objects that are crowds."""
+    """Share of the annotated objects that are crowds (``iscrowd``)."""
     empty: float = 0.02
-    """Shares of images without objects, and of images without results."""
+    """Shares of images without annotated objects, and of images without predictions."""
     digits: int = 7
-    """Number of decimals of the scores; with few, many scores are equal."""
+    """Number of decimals of the scores; few decimals make many scores equal."""
     classes: int = CATEGORIES
-    """Number of classes in use, out of the classes in the annotations."""
+    """Number of classes that the metric evaluates, out of the annotated classes."""
     least_times: float | None = None
-    """Least ratio of CocoMetric's CPU time to FastCocoMetric's, as a target."""
+    """Minimum speed-up of FastCocoMetric over CocoMetric (ratio of CPU times)."""
 
 
 CASES = {
@@ -80,12 +80,12 @@ CASES = {
 }
 
 Results = list[tuple[dict[str, Any], dict[str, Any]]]
-"""Results in the form that the metric's ``process`` keeps."""
+"""Predictions in the form that the metric's ``process`` stores."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """CPU time, memory and results of one evaluation."""
+    """CPU time, peak memory and result arrays of one evaluation."""
 
     wall_s: float
     cpu_s: float
@@ -95,7 +95,7 @@ class Outcome:
 
 
 def draw_boxes(rng: np.random.Generator, count: int) -> np.ndarray[Any, Any]:
-    """Draws random boxes as left, top, width and height, most of them small."""
+    """Draws random boxes as left, top, width and height; most of them are small."""
     sides = np.exp(rng.uniform(np.log(6), np.log(300), (count, 2)))
     corners = rng.uniform(0, 1, (count, 2)) * np.maximum((WIDTH, HEIGHT) - sides, 1)
     boxes: np.ndarray[Any, Any] = np.hstack([corners, sides]).round(2)
@@ -120,7 +120,7 @@ def encode(boxes: np.ndarray[Any, Any]) -> list[dict[str, Any]]:
 
 
 class MadeCase(NamedTuple):
-    """Ground truth and results drawn for a case."""
+    """Ground truth and predictions that were drawn for a case."""
 
     truth: dict[str, Any]
     """Ground truth in COCO's format, as a dict."""
@@ -128,7 +128,7 @@ class MadeCase(NamedTuple):
 
 
 def make_case(case: Case, seed: int = 1) -> MadeCase:
-    """Draws images with objects, and results close to the objects."""
+    """Draws images with objects, and predictions close to these objects."""
     rng = np.random.default_rng(seed)
     images, results = [], list[tuple[dict[str, Any], dict[str, Any]]]()
     annotations = list[dict[str, Any]]()
@@ -159,7 +159,7 @@ def make_case(case: Case, seed: int = 1) -> MadeCase:
 def predict(
     rng: np.random.Generator, boxes: Any, labels: Any, case: Case, count: int
 ) -> dict[str, Any]:
-    """Draws one image's results: half are near an object, most with its class."""
+    """Draws one image's predictions: half are near an object, most with its class."""
     found = draw_boxes(rng, count)
     kinds = rng.integers(case.classes, size=count)
     near = np.arange(count // 2 if len(boxes) else 0)
@@ -182,13 +182,13 @@ def predict(
 
 
 def read_bytes(name: str) -> int:
-    """Reads one line of ``/proc/self/status``, in bytes."""
+    """Returns one value of ``/proc/self/status`` in bytes."""
     text = Path('/proc/self/status').read_text()
     return int(text.partition(f'{name}:')[2].split()[0]) * 1024
 
 
 def open_metric(implementation: str, made: list[Any], **arguments: Any) -> Any:
-    """Makes a metric that keeps its COCOeval objects.
+    """Returns a metric that keeps its COCOeval objects for comparison.
 
     Args:
         implementation: ``pycocotools``, or the module of a backend.
@@ -221,7 +221,7 @@ def open_metric(implementation: str, made: list[Any], **arguments: Any) -> Any:
 def evaluate(
     case: Case, truth: Path, results: Results, implementation: str, target: Path
 ) -> None:
-    """Evaluates results; writes the CPU time and all arrays to a file."""
+    """Evaluates a case's predictions; writes CPU time and result arrays to a file."""
     made: list[Any] = []
     sys.stdout = io.StringIO()
     given = {'ann_file': str(truth), **case.arguments}
@@ -250,7 +250,7 @@ def evaluate(
 def run(
     case: Case, truth: Path, results: Results, implementation: str
 ) -> Outcome | None:
-    """Evaluates results in a child process; ``None`` if that fails."""
+    """Evaluates a case in a child process; returns ``None`` if that fails."""
     target = truth.with_name(f'{implementation}.npz')
     process = get_context('fork').Process(
         target=evaluate, args=(case, truth, results, implementation, target)
@@ -277,7 +277,7 @@ def play(case: Case, folder: Path) -> dict[str, Outcome | None]:
 
 
 def count_differing(plain: Outcome, fast: Outcome) -> int:
-    """Counts the arrays and values that differ in any bit."""
+    """Returns how many result arrays and values differ in any bit."""
     names = {*plain.arrays, *fast.arrays}
     empty = np.array([])
     equal = [
@@ -291,7 +291,7 @@ def count_differing(plain: Outcome, fast: Outcome) -> int:
 def judge_case(
     name: str, case: Case, played: Mapping[str, Outcome | None]
 ) -> Iterator[Figure]:
-    """Returns the figures on one case."""
+    """Returns figures on one case: speed-up, memory and differing values."""
     plain = played[PLAIN]
     assert plain is not None and plain.arrays
     for backend in BACKENDS:
@@ -308,7 +308,7 @@ def judge_case(
 
 
 def judge_masks() -> Iterator[Figure]:
-    """Returns figures on the CPU time of encoding an image's masks, without a GPU."""
+    """Returns figures on the CPU time of encoding an image's masks on the CPU."""
     rng = np.random.default_rng(2)
     masks = torch.zeros(LARGE_MASKS, dtype=torch.bool)
     for mask, box in zip(masks, draw_boxes(rng, len(masks)).astype(int)):
@@ -335,7 +335,7 @@ def judge_masks() -> Iterator[Figure]:
 
 
 def render_cases(outcomes: Mapping[str, Mapping[str, Outcome | None]]) -> str:
-    """Renders the CPU time of each evaluation as a table."""
+    """Renders the CPU time of each evaluation as a Markdown table."""
     rows = [
         (
             name,

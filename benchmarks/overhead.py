@@ -1,4 +1,4 @@
-"""What does GPUEfficiencyHook cost the training that it watches?
+"""Benchmark: time and memory that GPUEfficiencyHook costs a training.
 
     python -m benchmarks.overhead [--quick] [--output]
 
@@ -77,46 +77,46 @@ from mmgpu_hooks.schema.run import read_evidence
 
 PEER = 'TraceML'
 PEER_SHARE, PEER_INTERVAL = 0.0667, 3.0
-"""Most cost of our iterations and intervals, as a share of the peer's iteration."""
+"""Limits on cost per iteration and per log interval, over TraceML's per iteration."""
 ADDED_PCT, ADDED_HALF_WIDTH_PCT = 0.4, 0.2
 GROWN_RATIO, GROWN_MIB, KEPT_BLOCKS = 1.05, 1.0, 0.5
-"""Limits of growth over time: cost, resident memory, Python's memory blocks.
+"""Limits of growth in a long run: cost ratio, MiB of RSS, Python memory blocks.
 
 One object kept per interval is a block at least; short-lived ones make tens of blocks
 more or less, in any loop.
 """
 WORKER_GIB, LONG_READ_S = 4.0, 0.02
 VERDICT_PCT, VERDICT_CPU_PCT = 0.01, 0.5
-"""Most per cent of an hour for an hourly verdict: of the training thread, of a core."""
+"""Limits of an hourly verdict's cost in per cent: training thread, and one core."""
 MAX_MEMORY_THREAD_PCT = 0.1
-"""Most per cent of a worker's time in which reading its memory can block it."""
+"""Limit in per cent of the time that memory reading may block a worker process."""
 VERDICTS = 5
 LONG_RUN = Path(__file__).parents[1] / 'tests/golden/late_batches/run'
-"""Recorded run that is repeated to a day's length, for a costly verdict."""
+"""Recorded run that is repeated to the length of a day, for a costly verdict."""
 LONG_INTERVALS = 24 * 2_571
-"""Log intervals in a day: :data:`INTERVAL` iterations of 28 ms each."""
+"""Number of log intervals in a day, at :data:`INTERVAL` iterations of 28 ms each."""
 
 INTERVAL = 50
-"""Iterations per log line of LoggerHook, MMDetection's default."""
+"""Iterations per log interval of LoggerHook: MMDetection's default."""
 BATCH_SIZE, WORKERS = 2, 2
 RUN_ITERATIONS = 304
-"""Iterations of a run, enough for the work at its start not to matter."""
+"""Iterations of a training, long enough that the work at its start is negligible."""
 STEP_S = 0.024
-"""Seconds of a train step, which makes an iteration take 28 ms in all."""
+"""Seconds of the timed train step; an iteration then takes 28 ms in all."""
 WARM, KEPT = 1, 2
-"""Iterations of a turn that warm up caches, and iterations that are counted.
+"""Iterations per turn: first those that warm up caches, then those counted.
 
 Their sum has no factor in common with :data:`INTERVAL`, so that the iterations that end
 an interval are kept as often as the others.
 """
 FIRST = INTERVAL + 2
-"""Number of iterations of the first turn, in which all one-time work is done."""
+"""Number of iterations of the first turn, which includes all one-time work."""
 PARTS = 4
 _SIDE, _BOXES, _CHANNELS, _LAYERS = 64, 8, 16, 10
 
 
 class MakePixels:
-    """Transform that makes an image cheaply instead of reading one."""
+    """Transform that creates an image cheaply instead of reading a file."""
 
     def __call__(self, results: dict[str, Any]) -> dict[str, Any]:
         pixels = torch.full((3, _SIDE, _SIDE), results['img_id'] % 255)
@@ -125,7 +125,7 @@ class MakePixels:
 
 
 class PackSample:
-    """Transform that packs a tensor and a data sample with boxes, as MMDetection."""
+    """Transform that packs a tensor and a data sample with boxes (PackDetInputs)."""
 
     def __call__(self, results: dict[str, Any]) -> dict[str, Any]:
         sample = BaseDataElement(
@@ -138,7 +138,7 @@ class PackSample:
 
 
 class Images(BaseDataset):
-    """Data set of images with boxes, loaded through a pipeline."""
+    """Data set of synthetic images with boxes, loaded through a pipeline."""
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -149,7 +149,7 @@ class Images(BaseDataset):
 
 
 class Network(BaseModel):
-    """Ten convolutions with norms, forward and backward: about 10 ms.
+    """Network of ten convolutions with norms; forward and backward take about 10 ms.
 
     Between two steps the caches are as cold as a real model leaves them.
     """
@@ -204,14 +204,14 @@ def _matrices() -> tuple[torch.Tensor, torch.Tensor]:
 
 @torch.no_grad()
 def multiply(products: int) -> None:
-    """Computes a number of matrix products of equal size."""
+    """Computes the given number of matrix products of constant size."""
     square, product = _matrices()
     for _ in range(products):
         torch.mm(square, square, out=product)
 
 
 def count_products(seconds: float) -> int:
-    """Returns how many matrix products take the given seconds on this machine."""
+    """Returns the number of matrix products that take the given seconds here."""
     best_s = math.inf
     for _ in range(5):
         begin = time.perf_counter()
@@ -221,14 +221,14 @@ def count_products(seconds: float) -> int:
 
 
 class TurnLoop(EpochBasedTrainLoop):
-    """Train loop of one epoch that trains an iteration only when asked to.
+    """Train loop of one epoch whose iterations are triggered by the caller.
 
     Args:
         is_bare: Whether one batch is trained on again and again. The workers live.
     """
 
     on_begun: Callable[[], None]
-    """Called when the epoch has begun; the epoch ends when this method returns."""
+    """Called at the start of the epoch, which ends when this function returns."""
 
     def __init__(self, runner: Any, dataloader: Any, is_bare: bool = False) -> None:
         super().__init__(runner, dataloader, max_epochs=1)
@@ -246,7 +246,7 @@ class TurnLoop(EpochBasedTrainLoop):
         self._epoch += 1
 
     def take(self) -> float:
-        """Trains one iteration, including the loading of its batch.
+        """Trains one iteration, and loads its batch before.
 
         Returns:
             Seconds that it took once it had the batch.
@@ -257,7 +257,7 @@ class TurnLoop(EpochBasedTrainLoop):
         return time.perf_counter() - begin_s
 
     def take_some(self, count: int) -> list[tuple[float, float]]:
-        """Trains some iterations; returns the seconds of hooks and of the rest of each.
+        """Trains iterations; returns each one's seconds in hooks and outside hooks.
 
         Returns:
             Of each, seconds at the hook points, and in the wait and the step.
@@ -303,7 +303,7 @@ def build(
 
 
 def train(runner: Runner) -> None:
-    """Trains a Runner, and then ends its loader's workers."""
+    """Trains a Runner, and ends the worker processes of its DataLoader afterwards."""
     try:
         runner.train()
     finally:
@@ -311,21 +311,21 @@ def train(runner: Runner) -> None:
 
 
 class EmptyHook(Hook):
-    """Hook that does nothing, so that its account shows the cost of measuring."""
+    """Hook that does nothing, with which the overhead of measuring is measured."""
 
     priority = 55
 
     def after_train_iter(self, *args: Any, **kwargs: Any) -> None:
-        """Does nothing, like a hook without work."""
+        """Does nothing."""
 
 
 def ours() -> GPUEfficiencyHook:
-    """Makes GPUEfficiencyHook with everything on, except the summary at the end."""
+    """Returns a GPUEfficiencyHook with all features except the summary at the end."""
     return GPUEfficiencyHook(summary=False, write_config=False)
 
 
 class Account:
-    """Sums the seconds spent in outer functions, minus those in inner functions."""
+    """Account of seconds in wrapped outer functions, minus those in inner functions."""
 
     def __init__(self) -> None:
         self.spent_s = 0.0
@@ -353,7 +353,7 @@ class Account:
 
 @contextmanager
 def border_loader(account: Account) -> Iterator[None]:
-    """Context that accounts the time of what replaces an iterator's ``_next_data``."""
+    """Context that times the replaced ``_next_data`` of DataLoader iterators."""
     base, workers = _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
     with (
         mock.patch.object(workers, '_next_data', account.beneath(workers._next_data)),
@@ -363,7 +363,7 @@ def border_loader(account: Account) -> Iterator[None]:
 
 
 def border_hooks(runner: Any, account: Account) -> None:
-    """Subtracts MMEngine's hooks from an account, before our hook replaces methods.
+    """Wraps MMEngine's own hooks, so that their time is subtracted from the account.
 
     LoggerHook has none: what its line takes longer for our scalars counts as ours. Nor
     have hooks that do nothing at a point: those calls count in both arms.
@@ -378,15 +378,15 @@ def border_hooks(runner: Any, account: Account) -> None:
 
 @dataclass(frozen=True)
 class Spent:
-    """Cost in seconds of each iteration of one arm of the comparison."""
+    """Cost in seconds of each iteration of a training, by kind of iteration."""
 
     ordinary: list[float]
     ends: list[float]
-    """Cost of the iterations that end a log interval, except the first of each run."""
+    """Costs of iterations that end a log interval, without the first one of a run."""
 
 
 def split_ends(costs_s: Sequence[float], first: int = 0) -> Spent:
-    """Divides a run's iterations into ordinary ones and ends of log intervals.
+    """Splits iteration costs into those of ordinary iterations and of interval ends.
 
     Args:
         costs_s: Of each iteration.
@@ -401,7 +401,7 @@ def split_ends(costs_s: Sequence[float], first: int = 0) -> Spent:
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of a hook in seconds, without the cost of measuring it."""
+    """Cost of a hook in seconds, corrected for the overhead of measuring it."""
 
     iteration_s: float
     """Mean cost of an iteration that ends no log interval."""
@@ -411,7 +411,7 @@ class Cost:
 
 
 def net_cost(with_it: Spent, without: Spent) -> Cost:
-    """Computes a hook's cost: the account with the hook minus the one without."""
+    """Returns a hook's cost: measured seconds with the hook minus those without."""
     raw_s, border_s = (statistics.fmean(arm.ordinary) for arm in (with_it, without))
     median_s = statistics.median(with_it.ordinary) - statistics.median(without.ordinary)
     end_s, border_end_s = (
@@ -428,7 +428,7 @@ def net_cost(with_it: Spent, without: Spent) -> Cost:
 
 
 def judge_cost(cost: Cost, peer: Cost | str, where: str = '') -> list[Figure]:
-    """Returns figures on our hook's cost to the training thread.
+    """Returns figures on GPUEfficiencyHook's cost to the training thread.
 
     Args:
         cost: Of the hook.
@@ -450,7 +450,7 @@ def judge_cost(cost: Cost, peer: Cost | str, where: str = '') -> list[Figure]:
 
 
 def measure_peer(iterations: int) -> Cost | str:
-    """Measures the cost of TraceML in the same loop, or says why it is unknown."""
+    """Returns TraceML's cost in the same train loop, or why it is unknown."""
     program = shutil.which('traceml', path=str(Path(sys.executable).parent))
     if program is None:
         return f'{PEER} is not installed: see requirements/bench.txt'
@@ -478,7 +478,7 @@ def measure_peer(iterations: int) -> Cost | str:
 
 @contextmanager
 def _serving(command: Sequence[str], folder: Path) -> Iterator[None]:
-    """Context in which TraceML's server process runs, as beside a user's training."""
+    """Context in which TraceML's server process runs, as in a user's training."""
     with (folder / 'serve.txt').open('wb') as output:
         process = psutil.Popen(
             command, cwd=folder, stdout=output, stderr=subprocess.STDOUT
@@ -501,7 +501,7 @@ def train_in_turns(
     make: Callable[[int, Path], Runner],
     drive: Callable[[dict[int, Runner]], None],
 ) -> None:
-    """Trains several Runners in one thread at once, each inside the one before.
+    """Builds several Runners that train alternately in one thread.
 
     A machine's speed drifts by more than a hook costs within a second: what is
     compared is measured within less, and on the same core. The workers of all have the
@@ -542,7 +542,7 @@ def account_in_turns(
     worker_gib: float = 0.0,
     on_end: Callable[[Any], None] = lambda runner: None,
 ) -> tuple[Spent, Spent]:
-    """Trains with our hook and with an empty hook in turns, on cold caches.
+    """Trains alternately with GPUEfficiencyHook and with an empty hook; returns costs.
 
     What the borders alone cost differs from one training to the next by more than the
     hook costs.
@@ -594,19 +594,19 @@ def account_in_turns(
 
 @dataclass(frozen=True)
 class Pairs:
-    """Differences of a training with the hook to one without, per round."""
+    """Time differences between a training with the hook and one without, by round."""
 
     hooks_s: list[float]
-    """Extra seconds at the hook points, in all that hooks replace there."""
+    """Extra seconds that the hook causes at MMEngine's hook points."""
     rest_s: list[float]
-    """Extra seconds in data waits and train steps."""
+    """Extra seconds that the hook causes in data waits and train steps."""
     base_s: list[float]
     threads: list[float]
-    """CPU time of the hook's threads over wall clock, one value per part of a run."""
+    """CPU time of the hook's threads as a share of wall clock, by part of a run."""
 
 
 def train_pairs(rounds: int, seed: int = 0) -> Pairs:
-    """Trains in turns with our hook and without it.
+    """Trains alternately with and without GPUEfficiencyHook; returns differences.
 
     Args:
         rounds: In each, both have two turns, in an order drawn by lot and then in the
@@ -650,7 +650,7 @@ def train_pairs(rounds: int, seed: int = 0) -> Pairs:
 
 
 def read_threads_s() -> float:
-    """Returns the CPU seconds of the hook's own threads."""
+    """Returns the CPU seconds used by the hook's background threads."""
     threads = [
         thread for thread in threading.enumerate() if thread.name.startswith('mmgpu')
     ]
@@ -660,14 +660,14 @@ def read_threads_s() -> float:
 
 
 class Effect(NamedTuple):
-    """Mean with the half width of its 90 % confidence interval."""
+    """Mean of measured differences, with half width of the 90 % confidence interval."""
 
     value: float
     half_width: float
 
 
 def mean_effect(observations: Sequence[float]) -> Effect:
-    """Computes the mean of independent values with Student's confidence interval."""
+    """Returns the mean of independent values with Student's confidence interval."""
     from scipy.stats import ttest_1samp
 
     low, high = ttest_1samp(observations, 0).confidence_interval(0.9)
@@ -675,7 +675,7 @@ def mean_effect(observations: Sequence[float]) -> Effect:
 
 
 def judge_pairs(pairs: Pairs) -> list[Figure]:
-    """Returns figures on the time that the hook adds to an iteration.
+    """Returns figures on the time that the hook adds to a training iteration.
 
     Noise of a machine has a heavy tail. At the hook points the mean is the plain one,
     so that nothing is cut off which the hook does now and then. In the wait and in the
@@ -720,45 +720,45 @@ def judge_pairs(pairs: Pairs) -> list[Figure]:
 
 @dataclass
 class Costs:
-    """Costs, by log interval and in seconds, of an aged and a young hook."""
+    """Costs in seconds, by log interval, of a long-running and a newly started hook."""
 
     aged_s: MutableSequence[float]
-    """Mean cost of an ordinary iteration with the hook that gets old, borders
-    included."""
+    """Mean cost of an ordinary iteration with the long-running hook, including the
+    overhead of measuring."""
     young_s: MutableSequence[float]
-    """Mean cost of an ordinary iteration with the hook that stays young, borders
-    included."""
+    """Mean cost of an ordinary iteration with the newly started hook, including the
+    overhead of measuring."""
     border_s: MutableSequence[float]
-    """Mean cost of measuring an ordinary iteration."""
+    """Mean overhead of measuring an ordinary iteration, in seconds."""
     aged_end_s: MutableSequence[float]
-    """Extra cost of a log interval's end with the aged hook."""
+    """Extra seconds at the end of a log interval with the long-running hook."""
     young_end_s: MutableSequence[float]
-    """Extra cost of a log interval's end with the young hook."""
+    """Extra seconds at the end of a log interval with the newly started hook."""
 
 
 def make_costs() -> Costs:
-    """Makes empty lists of costs, as arrays, which allocate no object per value."""
+    """Returns empty cost arrays, to which values are appended without new objects."""
     return Costs(*(array('d') for _ in range(5)))
 
 
 @dataclass
 class Growth:
-    """Costs and memory of one long loop, when the hook is young and when it is aged."""
+    """Costs and memory of a long loop, at its start and at its end."""
 
     early: Costs
-    """Costs while both hooks are young."""
+    """Costs at the start of the loop, when both hooks are new."""
     late: Costs
-    """Costs when one of the hooks has aged."""
+    """Costs at the end of the loop, when one hook has run for long."""
     rss_bytes: MutableSequence[int]
-    """Resident memory of the process after each tenth of the loop."""
+    """Resident memory of the process in bytes, after each tenth of the loop."""
     blocks: MutableSequence[int]
-    """Memory blocks of Python objects after each tenth of the loop."""
+    """Number of Python's memory blocks, after each tenth of the loop."""
     intervals: int
-    """Log intervals by which one hook aged from ``early`` to ``late``."""
+    """Number of log intervals that one hook ran between ``early`` and ``late``."""
 
 
 def run_bare_loop(intervals: int, compared: int = 400, seed: int = 0) -> Growth:
-    """Runs a loop of hooks only, without loading and steps, until a hook has aged.
+    """Runs a long loop that calls hooks only, without loading and train steps.
 
     A machine's speed drifts by more than is looked for. So a second loop, whose hook
     stays young, takes turns with the old one, interval by interval; where the memory of
@@ -791,7 +791,7 @@ def run_bare_loop(intervals: int, compared: int = 400, seed: int = 0) -> Growth:
             runner.call_hook = accounts[index].above(runner.call_hook)
 
         def take_interval(index: int) -> tuple[float, float]:
-            """Returns the costs of an ordinary iteration and of an interval's end."""
+            """Returns the hook's cost per iteration, and per end of a log interval."""
             costs_s, account = [], accounts[index]
             for _ in range(INTERVAL):
                 before_s = account.spent_s
@@ -827,7 +827,7 @@ def run_bare_loop(intervals: int, compared: int = 400, seed: int = 0) -> Growth:
 
 
 def judge_growth(growth: Growth) -> list[Figure]:
-    """Returns figures on how cost and memory grow as a hook ages."""
+    """Returns figures on how the hook's cost and memory grow in a long training."""
     early, late = growth.early, growth.late
     grown_mib = (growth.rss_bytes[-1] - growth.rss_bytes[0]) / 2**20
     # small leaks hide in memory that the process has had and let go, blocks do not
@@ -843,13 +843,13 @@ def judge_growth(growth: Growth) -> list[Figure]:
 
 
 def _relate_iterations(costs: Costs) -> list[float]:
-    """Returns the extra cost of an iteration with the aged hook over the young one."""
+    """Returns the extra iteration cost of the long-running hook over a new one."""
     net_s = statistics.median(costs.young_s) - statistics.median(costs.border_s)
     return _relate(costs.aged_s, costs.young_s, net_s)
 
 
 def _relate_ends(costs: Costs) -> list[float]:
-    """Returns the extra cost of an interval's end, aged hook over young one."""
+    """Returns the extra cost at interval ends of a long-running over a new hook."""
     usual_s = statistics.median(costs.young_end_s)
     return _relate(costs.aged_end_s, costs.young_end_s, usual_s)
 
@@ -863,7 +863,7 @@ def _relate(
 def _judge_growth(
     name: str, early: Sequence[float], late: Sequence[float], intervals: int
 ) -> Figure:
-    """Judges the ratio of the aged hook's cost to the young one's, late over early.
+    """Returns a figure on how the cost of a long-running hook grew over the loop.
 
     The means are trimmed (Yuen 1974): noise of a machine has a heavy tail.
     """
@@ -889,7 +889,7 @@ def _judge_growth(
 
 
 def judge_large_workers(iterations: int, peer: Cost | str) -> list[Figure]:
-    """Returns figures on reading workers whose memory the kernel reads slowly.
+    """Returns figures on reading the memory of workers with large address spaces.
 
     Args:
         iterations: To account, with the hook and without.
@@ -940,7 +940,7 @@ def judge_large_workers(iterations: int, peer: Cost | str) -> list[Figure]:
 
 
 def write_long_run(path: Path, intervals: int) -> None:
-    """Writes the evidence of a long training that is still running."""
+    """Writes the evidence file of a day-long training that is still running."""
     short = read_evidence(LONG_RUN / path.name)
     with path.open('wb') as file:
         file.write(encode_line(short.run))
@@ -950,7 +950,7 @@ def write_long_run(path: Path, intervals: int) -> None:
 
 
 def judge_hourly_verdicts(count: int, intervals: int) -> list[Figure]:
-    """Returns figures on the cost of an hourly verdict: its start, and all of it.
+    """Returns figures on the cost of an hourly verdict: child process start and total.
 
     Args:
         count: Verdicts.
@@ -998,7 +998,7 @@ def judge_hourly_verdicts(count: int, intervals: int) -> list[Figure]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark: measures every part and prints the table."""
+    """Runs the benchmark: measures all parts and prints the table."""
     benchmark = Benchmark('overhead', __doc__ or '', argv)
     warnings.filterwarnings('ignore')
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Trains with TraceML in this process, and prints the cost of its iterations.
+"""Program of a child process that trains with TraceML and prints its overhead.
 
     python -m benchmarks.overhead_peer PORT SESSION ITERATIONS
 
@@ -36,7 +36,7 @@ PATCHED = (
 
 
 class TimedIterator:
-    """Iterator whose time in ``next`` is added to an account."""
+    """Iterator whose time in ``next`` is added to an account of seconds."""
 
     def __init__(self, iterator: Iterator[Any], account: Account) -> None:
         self._next = account.above(iterator.__next__)
@@ -49,7 +49,7 @@ class TimedIterator:
 
 
 def border_optimizer_hooks(account: Account) -> None:
-    """Accounts the optimizer hooks that TraceML installs in the first step."""
+    """Wraps TraceML's optimizer hooks, installed in the first step, to time them."""
     for hooks in (
         torch_optimizer._global_optimizer_pre_hooks,
         torch_optimizer._global_optimizer_post_hooks,
@@ -62,7 +62,7 @@ def border_optimizer_hooks(account: Account) -> None:
 def train_once(
     trace: Callable[[nn.Module], Any], account: Account, iterations: int
 ) -> list[float]:
-    """Trains once; returns the accounted seconds of all iterations but the first.
+    """Trains once; returns the measured seconds of each iteration except the first.
 
     Args:
         trace: Gives the context of each step.
@@ -102,7 +102,7 @@ def train_once(
 
 
 def main() -> int:
-    """Trains without TraceML and with it, and prints both costs."""
+    """Trains without and with TraceML, and prints the measured seconds of both."""
     port, session, iterations = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     torch.set_num_threads(1)
     # what it prints goes to the other stream

@@ -1,4 +1,4 @@
-"""Pipelines planted by people who did not write the model, for judging it only.
+"""Pipelines with known costs, designed by others, to test the prediction model.
 
 Each is one kind of training that users of MMDetection have: what its samples cost, what
 they look like, how they are collated, and what a step does in the training process.
@@ -31,19 +31,19 @@ from benchmarks.costs import (
 from benchmarks.toy import Sized
 
 Step = Callable[[Any], None]
-"""Function that does the training process's work on one batch."""
+"""Type of functions that do the training process's work on one batch."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """CPU and waiting of one read, in milliseconds, on an idle machine."""
+    """CPU and waiting time of reading one image, in milliseconds on an idle machine."""
 
     cpu_ms: float
     wait_ms: float = 0.0
 
 
 class PlantedByOthers:
-    """Base class of pipelines with known costs: its samples, batches and steps.
+    """Base class of synthetic pipelines with known costs of samples, batches and steps.
 
     Attributes:
         name: In the table.
@@ -75,11 +75,11 @@ class PlantedByOthers:
 
     @property
     def period(self) -> int:
-        """Number of samples after which costs reach their mean."""
+        """Number of samples after which random costs average to their known mean."""
         return len(self.costs)
 
     def guess_iter_s(self, workers: int, cores: int) -> float:
-        """Estimates the seconds of an iteration roughly, to choose a run's length."""
+        """Estimates roughly a training iteration's seconds from the known costs."""
         reads = self.batch * self.reads
         return guess_iter_s(
             workers,
@@ -93,15 +93,15 @@ class PlantedByOthers:
     def make_dataset(
         self, folder: Path, works: dict[str, Work], length: int, seed: int = 1
     ) -> PlantedSamples:
-        """Makes the data set, in another order for each training."""
+        """Returns the data set, in a different order for each training."""
         return PlantedSamples(self, works[self.decoder], length, seed)
 
     def make_sample(self, index: int) -> dict[str, Any]:
-        """Makes one sample; the time of its reads was already spent."""
+        """Returns one sample, after the time of its reads was spent."""
         return {'inputs': torch.zeros(3, self.side, self.side), 'data_samples': index}
 
     def make_step(self, works: dict[str, Work]) -> Step:
-        """Makes the train step, which sleeps as for a GPU if it has no CPU work."""
+        """Returns the train step; without CPU work it sleeps, as if a GPU computed."""
         work, work_s = works[self.step_work], self.step_cpu_ms / 1000
         sleep_s = self.step_ms / 1000 - work_s
 
@@ -113,7 +113,7 @@ class PlantedByOthers:
 
 
 class PlantedSamples(Sized):
-    """Data set whose samples take the time of a pipeline's reads."""
+    """Data set whose samples take the read times of a pipeline with known costs."""
 
     def __init__(
         self, pipeline: PlantedByOthers, work: Work, length: int, seed: int
@@ -135,7 +135,7 @@ class PlantedSamples(Sized):
 
 
 class TinyCrops(PlantedByOthers):
-    """People who train on crops of 32 pixels, 64 a batch, all read from memory."""
+    """Pipeline of 32-pixel crops from memory, 64 per batch."""
 
     name = '64 tiny crops'
     batch = 64
@@ -146,7 +146,7 @@ class TinyCrops(PlantedByOthers):
 
 
 class ManyTensors(PlantedByOthers):
-    """Instance segmentation with boxes, masks and meta data as tensors of their own."""
+    """Pipeline of instance segmentation: boxes, masks and meta data as many tensors."""
 
     name = 'many small tensors'
     batch = 3
@@ -172,7 +172,7 @@ class ManyTensors(PlantedByOthers):
 
 
 class HugeFiles(PlantedByOthers):
-    """Aerial photographs, of which 1 of 53 is a survey sheet of 30 times the pixels."""
+    """Pipeline of aerial photographs, of which 1 in 53 has 30 times the pixels."""
 
     name = '1 of 53 files is huge'
     costs = (Cost(1.8),) * 52 + (Cost(54),)
@@ -180,7 +180,7 @@ class HugeFiles(PlantedByOthers):
 
 
 class RetriedReads(PlantedByOthers):
-    """Storage over HTTP, where 1 of 19 requests runs into a timeout and is retried."""
+    """Pipeline with HTTP storage, where 1 of 19 requests times out and is retried."""
 
     name = '1 of 19 reads is retried'
     batch = 2
@@ -189,7 +189,7 @@ class RetriedReads(PlantedByOthers):
 
 
 class ObjectStore(PlantedByOthers):
-    """Images read one by one from a shared object store, whose waits are Pareto's."""
+    """Pipeline with a shared object store, whose waits are Pareto-distributed."""
 
     name = 'object store, Pareto 1.5'
     costs = tuple(Cost(0.6, 5 * factor) for factor in pareto_block(1.5, 128))
@@ -197,7 +197,7 @@ class ObjectStore(PlantedByOthers):
 
 
 class NetworkDrive(PlantedByOthers):
-    """A laboratory's shared network drive: log-normal waits with a spread of 2.5."""
+    """Pipeline with a network drive, whose waits are log-normal with high variance."""
 
     name = 'network drive, log-normal 2.5'
     batch = 2
@@ -206,7 +206,7 @@ class NetworkDrive(PlantedByOthers):
 
 
 class ColdShards(PlantedByOthers):
-    """Images packed in shards and read in order: each 16th opens one, the rest is hot.
+    """Pipeline with images in shards: every 16th image opens a shard, which is slow.
 
     With four images a batch each fourth batch opens a shard: of 1, 2 or 4 workers it is
     always the same one that does, of 3 each in turn.
@@ -219,7 +219,7 @@ class ColdShards(PlantedByOthers):
 
 
 class SortedBySize(PlantedByOthers):
-    """A data set sorted by size in each folder, and read in this order."""
+    """Pipeline of a data set sorted by image size, and read in this order."""
 
     name = 'sorted by size'
     costs = tuple(Cost(1 + 7 * number / 95) for number in range(96))
@@ -228,7 +228,7 @@ class SortedBySize(PlantedByOthers):
 
 
 class LaptopTraining(PlantedByOthers):
-    """Beginners without a GPU: polygons decoded in Python, a step of two threads."""
+    """Pipeline of a laptop without GPU: polygons in Python, a step of two threads."""
 
     name = 'Python decode, step of 2 threads'
     batch = 2
@@ -239,7 +239,7 @@ class LaptopTraining(PlantedByOthers):
 
 
 class PythonInTheLoop(PlantedByOthers):
-    """Target assignment in Python on the training thread, before the GPU's part."""
+    """Pipeline with target assignment in Python on the training thread in each step."""
 
     name = 'Python on the training thread'
     batch = 3
@@ -250,7 +250,7 @@ class PythonInTheLoop(PlantedByOthers):
 
 
 class BytesConverted(PlantedByOthers):
-    """Images as bytes that the training process converts to floats on torch's threads.
+    """Pipeline of uint8 images that the training process converts to floats.
 
     As MMDetection's data preprocessor does on the CPU.
     """
@@ -276,7 +276,7 @@ class BytesConverted(PlantedByOthers):
 
 
 class PaddedFloats(PlantedByOthers):
-    """RetinaNet's usual 1333x800 as floats, padded to the largest by the workers."""
+    """Pipeline of 1333x800 float images, padded by workers to the batch's largest."""
 
     name = 'floats of 1333x800, padded'
     batch = 2
@@ -302,7 +302,7 @@ class PaddedFloats(PlantedByOthers):
 
 
 class Mosaics(PlantedByOthers):
-    """YOLO's Mosaic on a hard disk: four reads a sample, then one canvas of them."""
+    """Pipeline of YOLO's Mosaic on a hard disk: four reads and a canvas per sample."""
 
     name = 'mosaic of 4 reads'
     batch = 2
@@ -320,7 +320,7 @@ class Mosaics(PlantedByOthers):
 
 
 class MultiScaleSteps(PlantedByOthers):
-    """Multi-scale training, where each tenth step has large images: five times a step.
+    """Pipeline of multi-scale training, where every tenth step takes five times longer.
 
     ``step_ms`` is the mean.
     """

@@ -1,4 +1,4 @@
-"""Do predictions from one run hold? Planted pipelines against real trainings.
+"""Benchmark: predictions from one training, checked by trainings with other settings.
 
     python -m benchmarks.predict [--trials FILE] [--only PART] [--quick] [--output]
 
@@ -69,24 +69,24 @@ from mmgpu_hooks.schema.judged import Prediction
 MEDIAN_LIMIT, P90_LIMIT, COVERAGE_LIMIT = 5.0, 12.0, 90.0
 OTHERS_MEDIAN_LIMIT, OTHERS_P90_LIMIT = 3.0, 10.0
 OTHERS_COVERAGE_LIMIT, ONE_COVERAGE_LIMIT, WIDTH_LIMIT = 88.0, 70.0, 14.0
-"""Limits in per cent: coverage of all pipelines, of each one, and interval width."""
+"""Limits in per cent: total coverage, coverage per pipeline, width of intervals."""
 REPEATS_WITHIN_PCT = 5.0
-"""Largest difference, per cent, between trainings of a setting that are averaged."""
+"""Largest difference in per cent of repeated trainings that are averaged as truth."""
 
 Grid = Sequence[tuple[int, int]]
 GRID: Grid = ((0, 2), (1, 2), (1, 4), (2, 2), (2, 4), (4, 2), (4, 4), (8, 2), (8, 4))
-"""Pairs of ``num_workers`` and ``prefetch_factor`` to train with."""
+"""Pairs of ``num_workers`` and ``prefetch_factor`` that are trained with."""
 OTHERS_GRID: Grid = ((0, 2), (1, 2), (2, 2), (4, 2), (8, 2))
 QUICK_GRID: Grid = ((0, 2), (1, 2), (2, 2), (4, 2))
 OTHERS_REPEATS = 2
-"""Number of trainings per setting, for pipelines written by others."""
+"""Number of trainings per setting, for pipelines designed by others."""
 
 SECONDS, OTHERS_SECONDS, QUICK_SECONDS = 2.0, 2.5, 0.5
-"""Approximate seconds of a training: usually, by others, in a quick run."""
+"""Approximate seconds per training: by default, pipelines by others, quick run."""
 ORIGINS = ('seen', 'unseen', 'MMDetection', 'others')
-"""Names of the origins of pipelines with known costs."""
+"""Origins of pipelines with known costs (who chose the costs)."""
 ATTEMPTS = 3
-"""Most trainings with a setting until other programs disturb none."""
+"""Maximum number of trainings per setting, repeated while other programs disturb."""
 UNSEEN_SEED, UNSEEN_COUNT = 88_117, 8
 _MOST_IMAGES = 8192
 _LEAST_ITERATIONS, _LEAST_OF_RECIPE = 48, 32
@@ -94,37 +94,37 @@ _LEAST_ITERATIONS, _LEAST_OF_RECIPE = 48, 32
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Costs of a pipeline's loading and step, in milliseconds, on an idle machine."""
+    """Synthetic pipeline with known costs of loading and step, in milliseconds."""
 
     name: str
     cpu_ms: float
-    """Mean CPU time of loading one image."""
+    """Mean CPU time in milliseconds to load one image."""
     wait_ms: float
-    """Mean waiting time of loading one image."""
+    """Mean waiting time in milliseconds to load one image."""
     spread: float
-    """Standard deviation of an image's cost, relative to the mean."""
+    """Standard deviation of an image's cost divided by its mean."""
     batch: int
     step_ms: float
     step: str = 'sleep'
-    """Kind of step: ``sleep``, ``burn`` (one core) or ``threads`` (all cores)."""
+    """Kind of train step: ``sleep``, ``burn`` (one core) or ``threads`` (all cores)."""
     hogs: int = 0
-    """Number of other programs that keep a core busy."""
+    """Number of other processes that each keep one core busy."""
     side: int = 64
-    """Side of the square images of a batch, in pixels."""
+    """Side of the square images in pixels."""
     origin: str = 'seen'
-    """Origin of the pipeline, one of ``ORIGINS``."""
+    """Origin of the pipeline, one of :data:`ORIGINS`."""
     recipe: str | None = None
-    """Path of an MMDetection config whose pipeline loads instead; empty for none."""
+    """Path of an MMDetection config whose pipeline is used instead; empty for none."""
 
     collate = staticmethod(pseudo_collate)
 
     @property
     def period(self) -> int:
-        """Number of images after which costs reach their mean; 1 if they never do."""
+        """Number of images over which random costs average out; 1 if never."""
         return BLOCK if self.recipe is None else 1
 
     def guess_iter_s(self, workers: int, cores: int) -> float:
-        """Estimates the seconds of an iteration roughly, to choose a run's length."""
+        """Estimates roughly a training iteration's seconds from the known costs."""
         step_s = self.step_ms / 1000
         return guess_iter_s(
             workers,
@@ -138,13 +138,13 @@ class Pipeline:
     def make_dataset(
         self, folder: Path, works: dict[str, Work], length: int, seed: int = 1
     ) -> Any:
-        """Makes the data set: images with known costs, or those of a recipe."""
+        """Returns the data set: images with known costs, or an MMDetection config's."""
         if self.recipe is None:
             return PlantedImages(self, works['burn'], length, seed)
         return RecipeImages(self.recipe, folder / 'demo', length)
 
     def make_step(self, works: dict[str, Work]) -> Step:
-        """Makes the training process's step on one batch."""
+        """Returns the training process's work on one batch, as a function."""
         seconds, work = self.step_ms / 1000, works[self.step]
         if self.step == 'sleep':
             return lambda batch: time.sleep(seconds)
@@ -200,11 +200,11 @@ MMDET = (
         recipe='yolox/yolox_s_8xb8-300e_coco.py',
     ),
 )
-"""Pipelines of MMDetection's configs on the demo's images; train steps only sleep."""
+"""Pipelines of MMDetection's own configs on the demo's images; train steps sleep."""
 
 
 def draw_unseen(seed: int = UNSEEN_SEED, count: int = UNSEEN_COUNT) -> list[Pipeline]:
-    """Draws pipelines with random costs."""
+    """Draws pipelines with random costs that the prediction model was not tuned on."""
     rng = random.Random(seed)
     drawn = []
     for number in range(count):
@@ -248,7 +248,7 @@ class PlantedImages(Sized):
 
 
 class RecipeImages(Sized):
-    """Data set of an MMDetection config, repeated to any length.
+    """Data set of an MMDetection config, repeated to the required length.
 
     Args:
         recipe: The config.
@@ -280,7 +280,7 @@ class RecipeImages(Sized):
 
 
 def _point_to(node: Any, images: Path, annotations: Path) -> None:
-    """Sets the files of every COCO data set in a config."""
+    """Sets annotation file and image folder of every COCO data set in a config."""
     if isinstance(node, dict):
         if node.get('type') == 'CocoDataset':
             node['data_root'] = ''
@@ -295,7 +295,7 @@ def _point_to(node: Any, images: Path, annotations: Path) -> None:
 
 
 class StampedModel(OneWeight):
-    """Model with a known train step that records when it begins."""
+    """Model with a known train step, which records when each step begins."""
 
     def __init__(self, step: Step) -> None:
         super().__init__()
@@ -311,7 +311,7 @@ class StampedModel(OneWeight):
 def count_batches(
     pipeline: Pipeline | PlantedByOthers, workers: int, prefetch: int, seconds: float
 ) -> tuple[int, int]:
-    """Returns how many batches to leave out and to measure, in whole blocks."""
+    """Returns how many batches to skip and to measure, in whole blocks of costs."""
     block = math.lcm(pipeline.period, pipeline.batch) // pipeline.batch
     # recipes are as slow as they are, and cost what they do in no blocks
     of_recipe = pipeline.origin == 'MMDetection'
@@ -323,12 +323,12 @@ def count_batches(
 
 
 class TrainedEpoch(NamedTuple):
-    """One epoch that was trained with a pipeline and a setting."""
+    """Result of one epoch that was trained with a pipeline and a loader setting."""
 
     iter_s: float
-    """Mean seconds of a steady iteration, as the model recorded."""
+    """Mean seconds of a steady iteration, recorded by the model."""
     evidence: list[str]
-    """Lines of the training's evidence file."""
+    """Lines of the evidence file that the hook wrote."""
 
 
 def train_once(
@@ -339,7 +339,7 @@ def train_once(
     seconds: float,
     seed: int = 1,
 ) -> TrainedEpoch:
-    """Trains one epoch of a pipeline with one setting."""
+    """Trains one epoch of a pipeline with one loader setting."""
     first, measured = count_batches(pipeline, workers, prefetch, seconds)
     # to the end workers keep making batches
     length = (first + measured + workers * prefetch + 1) * pipeline.batch
@@ -376,7 +376,7 @@ def measure(
     attempts: int = ATTEMPTS,
     repeats: int = 1,
 ) -> Iterator[dict[str, Any]]:
-    """Trains all pipelines with all settings, in random order.
+    """Trains all pipelines with all loader settings, in random order.
 
     Args:
         pipelines: In turn.
@@ -413,7 +413,7 @@ def measure(
 
 
 class Case:
-    """Prediction of one setting from a training with another setting.
+    """Prediction for one loader setting, made from a training with another setting.
 
     Args:
         pipeline: Its name.
@@ -447,7 +447,7 @@ class Case:
 def gather_truths(
     trials: Sequence[dict[str, Any]],
 ) -> dict[tuple[int, int], list[float]]:
-    """Returns the seconds of an iteration in all trainings of a pipeline, by setting.
+    """Returns the true iteration times of a pipeline in seconds, by loader setting.
 
     A setting of which a training was left out is no truth where two are wanted.
     """
@@ -459,7 +459,7 @@ def gather_truths(
 
 
 def judge_trials(trials: Sequence[dict[str, Any]]) -> list[Case]:
-    """Predicts each setting from each training of its pipeline with another setting."""
+    """Predicts each setting from every training with another setting."""
     cases = []
     by_name = sorted(trials, key=lambda trial: trial['pipeline'])
     for name, group in itertools.groupby(by_name, lambda trial: trial['pipeline']):
@@ -487,19 +487,19 @@ def quantile_or_none(values: Sequence[float], share: float) -> float | None:
 
 
 def covered_pct(cases: Sequence[Case]) -> float | None:
-    """Returns the per cent of intervals that contain the truth."""
+    """Returns the per cent of prediction intervals that contain the true value."""
     if not cases:
         return None
     return 100 * sum(case.is_covered for case in cases) / len(cases)
 
 
 def median_width_pct(cases: Sequence[Case]) -> float | None:
-    """Returns the median half width of intervals, per cent of the predictions."""
+    """Returns the median half width of prediction intervals, in per cent."""
     return quantile_or_none([case.half_width_pct for case in cases], 0.5)
 
 
 def judge_cases(name: str, cases: Sequence[Case]) -> Iterator[Figure]:
-    """Returns figures on error and coverage of predictions."""
+    """Returns figures on errors of predictions and coverage of their intervals."""
     errors = [case.error_pct for case in cases]
     high, worst = quantile(errors, 0.9), f'worst {max(errors):.0f} %'
     note = f'{len(cases)} predictions'
@@ -513,7 +513,7 @@ def judge_cases(name: str, cases: Sequence[Case]) -> Iterator[Figure]:
 
 
 def judge_others(names: Sequence[str], cases: Sequence[Case]) -> Iterator[Figure]:
-    """Returns figures on pipelines written by others, with repeated trainings.
+    """Returns figures on predictions for pipelines that were designed by others.
 
     Args:
         names: Of the pipelines that were trained.
@@ -539,7 +539,7 @@ def judge_others(names: Sequence[str], cases: Sequence[Case]) -> Iterator[Figure
 
 
 def judge_one_of_others(name: str, cases: Sequence[Case]) -> Figure:
-    """Returns a figure on one pipeline: the share of intervals that hold the truth."""
+    """Returns a figure on the coverage of prediction intervals for one pipeline."""
     note = 'nothing could be predicted'
     if cases:
         settings = {case.key: case.repeats for case in cases}
@@ -556,7 +556,7 @@ def judge_one_of_others(name: str, cases: Sequence[Case]) -> Figure:
 def choose_pipelines(
     is_quick: bool, only: str | None
 ) -> dict[str, Sequence[Pipeline | PlantedByOthers]]:
-    """Returns the pipelines to train, by origin."""
+    """Returns the pipelines to train, grouped by origin."""
     chosen: dict[str, Sequence[Pipeline | PlantedByOthers]] = {
         'seen': SEEN,
         'unseen': draw_unseen(),
@@ -570,7 +570,7 @@ def choose_pipelines(
 
 
 def measure_all(is_quick: bool, only: str | None) -> Iterator[dict[str, Any]]:
-    """Trains the chosen pipelines, with the settings for their origin."""
+    """Trains the chosen pipelines with the loader settings for their origin."""
     for origin, pipelines in choose_pipelines(is_quick, only).items():
         grid, seconds, repeats = GRID, SECONDS, 1
         if origin == 'others':
@@ -582,7 +582,7 @@ def measure_all(is_quick: bool, only: str | None) -> Iterator[dict[str, Any]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark: measures, unless trials are given, and judges."""
+    """Runs the benchmark: trains or reads trainings, then judges predictions."""
     parser = argparse.ArgumentParser()
     parser.add_argument('--only', choices=ORIGINS, help='this part of the pipelines')
     benchmark = Benchmark(

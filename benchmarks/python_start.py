@@ -1,4 +1,4 @@
-"""Times how much longer Python takes to start below ``mmgpu run``.
+"""Benchmark: extra seconds that Python takes to start below ``mmgpu run``.
 
 A part of `benchmarks.start`.
 
@@ -45,15 +45,15 @@ class Spent:
 
 @dataclass(frozen=True)
 class Starts:
-    """Two starts of one program: without and with ``mmgpu run``."""
+    """Start times of one program without and with ``mmgpu run``."""
 
     plain: Spent
     below: Spent
-    """Start in the environment of ``mmgpu run``."""
+    """Start time of the program when it runs below ``mmgpu run``."""
 
 
 def measure_python(is_quick: bool) -> Iterator[Figure]:
-    """Returns figures on the starts of all programs."""
+    """Returns figures on the start times of all programs."""
     count = QUICK_PAIRS if is_quick else PAIRS
     for name, code in PROGRAMS.items():
         say(name)
@@ -61,7 +61,7 @@ def measure_python(is_quick: bool) -> Iterator[Figure]:
 
 
 def measure_pairs(code: str, count: int) -> list[Starts]:
-    """Starts a program with and without ``mmgpu run``, in turns.
+    """Starts a program alternately without and with ``mmgpu run``; returns the times.
 
     Args:
         code: Of the program.
@@ -99,7 +99,7 @@ def start(code: str, environ: Mapping[str, str]) -> Spent:
 
 
 def list_figures(name: str, pairs: Sequence[Starts]) -> Iterator[Figure]:
-    """Returns figures on a program: medians over the pairs of starts."""
+    """Returns figures on one program's start: medians over the pairs of starts."""
     without_ms = 1000 * statistics.median(pair.plain.wall_s for pair in pairs)
     longer_ms = [1000 * (pair.below.wall_s - pair.plain.wall_s) for pair in pairs]
     cpu_ms = [1000 * (pair.below.cpu_s - pair.plain.cpu_s) for pair in pairs]
@@ -114,7 +114,7 @@ def list_figures(name: str, pairs: Sequence[Starts]) -> Iterator[Figure]:
 
 
 def find_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Returns the 95 % interval of a median, by order statistics."""
+    """Returns the 95 % confidence interval of a median, by order statistics."""
     ordered, count = sorted(values), len(values)
     half_width = 1.96 * math.sqrt(count) / 2
     first = max(math.floor(count / 2 - half_width), 0)

@@ -1,4 +1,4 @@
-"""Do all benchmarks still run from end to end? Each one's quick form, in turn.
+"""``make bench-quick``: runs the quick form of each benchmark, one after another.
 
     python -m benchmarks.quick [--only NAME,...]
 
@@ -51,17 +51,17 @@ BENCHMARKS = (
     'zoo',
 )
 LIMIT_S = 600.0
-"""Seconds after which a quick run is killed and counts as failed."""
+"""Time limit in seconds, after which a benchmark's quick run is killed and failed."""
 
 PASSED, FAILED, NOT_JUDGED, SKIPPED = 'passed', 'failed', 'too busy to judge', 'skipped'
 _RESULTS = {OK: PASSED, TOO_BUSY: NOT_JUDGED}
 _GPU_RESULTS = {**_RESULTS, EXIT_NO_CUDA: SKIPPED, EXIT_SKIPPED: SKIPPED}
-"""Result for each exit code of ``gpu_check``; any other code is a failure."""
+"""Outcome by exit code of ``gpu_check``; any other code is a failure."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of one benchmark's quick run.
+    """Outcome of one benchmark's quick run.
 
     Attributes:
         name: Its module.
@@ -77,7 +77,7 @@ class Outcome:
 
 
 def run_quick(name: str) -> Outcome:
-    """Runs a benchmark's quick form in a child process, and prints its table.
+    """Runs the quick form of a benchmark in a child process and prints its table.
 
     Args:
         name: Its module in :data:`PACKAGE`.
@@ -112,7 +112,7 @@ def run_quick(name: str) -> Outcome:
 
 
 def kill_family(leader: int) -> None:
-    """Kills a process with all its descendants."""
+    """Kills a process and all its descendants."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(leader)
         for member in (*process.children(recursive=True), process):
@@ -121,7 +121,7 @@ def kill_family(leader: int) -> None:
 
 
 def render_outcomes(outcomes: Sequence[Outcome]) -> str:
-    """Renders the table of all results, and a summary line."""
+    """Renders the table of all outcomes with a summary line."""
     rows = [
         (outcome.name, f'{outcome.seconds:.0f}', outcome.result, outcome.note)
         for outcome in outcomes
@@ -139,7 +139,7 @@ def render_outcomes(outcomes: Sequence[Outcome]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs all benchmarks' quick forms, prints the results and judges."""
+    """Runs the quick form of all benchmarks, prints outcomes, returns the exit code."""
     parser = argparse.ArgumentParser(
         prog='python -m benchmarks.quick',
         description=__doc__,

@@ -1,4 +1,4 @@
-"""Writes figures into README and docs from the benchmarks' kept tables.
+"""Writes figures from kept benchmark results into README and docs.
 
     python -m benchmarks.readme
 
@@ -25,7 +25,7 @@ _MARKED = re.compile(r'(?P<begin><!-- ([a-z-]+) -->)(?P<text>.*?)<!-- end -->', 
 
 @dataclass(frozen=True)
 class Row:
-    """One figure in a kept table of results."""
+    """Row of a kept result table: one figure."""
 
     value: str
     note: str
@@ -38,7 +38,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Kept:
-    """Parsed page with a benchmark's kept results.
+    """Parsed result page of a benchmark in ``benchmarks/results``.
 
     Attributes:
         rows: Its figures by name.
@@ -52,7 +52,7 @@ class Kept:
 
 
 def parse_kept(page: str) -> Kept:
-    """Parses a page of ``benchmarks/results``."""
+    """Parses a result page of ``benchmarks/results``."""
     tables = re.findall(r'(?:^\|.*\n)+', page, re.MULTILINE)
     cells = [
         [
@@ -68,7 +68,7 @@ def parse_kept(page: str) -> Kept:
 
 
 def phrase_overhead(kept: Kept) -> str:
-    """Phrases the cost of the hook from the kept results."""
+    """Returns the README's sentence on the hook's overhead, from kept results."""
     (name,) = (row for row in kept.rows if row.endswith('with the hook over without'))
     whole, each = kept.rows[name], kept.rows['iteration, mean']
     interval = kept.rows['interval, beyond an iteration']
@@ -83,7 +83,7 @@ def phrase_overhead(kept: Kept) -> str:
 
 
 def phrase_predictions(kept: Kept) -> str:
-    """Phrases the error of predictions from the kept results."""
+    """Returns the README's sentence on prediction errors, from kept results."""
     median, high, inside = (
         kept.rows[f'all planted: {name}']
         for name in (
@@ -103,7 +103,7 @@ def phrase_predictions(kept: Kept) -> str:
 
 
 def phrase_whole(kept: Kept) -> str:
-    """Phrases the gain of following the advice, over all ordinary trainings."""
+    """Returns the README's sentence on the gain by advice in benchmark trainings."""
     less = [int(case[3].split()[0]) for case in kept.cases if case[2]]
     quiet = len(kept.cases) - len(less)
     return (
@@ -115,12 +115,12 @@ def phrase_whole(kept: Kept) -> str:
 
 
 def phrase_demo(kept: Kept) -> str:
-    """Returns the demo's answer as the demo printed it."""
+    """Returns the output of ``mmgpu demo`` as it was kept."""
     return f'\n```text\n{kept.code}\n```\n'
 
 
 def phrase_demo_gain(kept: Kept) -> str:
-    """Phrases the gain of the demo's change, and that of tuning during training."""
+    """Returns the README's sentence on the demo's gain, and that by tuning."""
     _, before, after, less, tuned, *_ = kept.cases[0]
     gain = f'{before} before, {after} after: {less} less time.'
     if not tuned.endswith(' s'):
@@ -132,7 +132,7 @@ def phrase_demo_gain(kept: Kept) -> str:
 
 
 def phrase_host(kept: Kept) -> str:
-    """Phrases the ratio of host CPU with ``optimize`` to that without."""
+    """Returns the README's sentence on host CPU time saved by ``optimize``."""
 
     def span(name: str) -> str:
         ratios = [
@@ -151,7 +151,7 @@ def phrase_host(kept: Kept) -> str:
 
 
 class KeptText(NamedTuple):
-    """Text for the docs that is phrased from a benchmark's kept results."""
+    """Text in README or docs that is generated from a benchmark's kept results."""
 
     benchmark: str
     phrase: Callable[[Kept], str]
@@ -168,7 +168,7 @@ TEXTS = {
 
 
 def render_page(page: str, results: Path = RESULTS) -> str:
-    """Returns a page with the figures of the kept results put in.
+    """Returns a page of docs with its generated texts brought up to date.
 
     Args:
         page: With its marks.
@@ -201,7 +201,7 @@ def render_page(page: str, results: Path = RESULTS) -> str:
 
 
 def main() -> None:
-    """Writes all pages whose figures changed."""
+    """Rewrites all pages whose figures have changed."""
     for path in PAGES:
         page = path.read_text()
         if (new := render_page(page)) != page:

@@ -1,4 +1,4 @@
-"""What a recommended setting loses of a whole job, compared with rules of thumb.
+"""Benchmark: time lost with recommended settings, compared with rules of thumb.
 
     python -m benchmarks.regret [--trials FILE] [--quick] [--output]
 
@@ -63,22 +63,22 @@ from mmgpu_hooks.schema.run import RunEvidence
 MEDIAN_LIMIT, WORST_LIMIT, ALARM_LIMIT = 1.0, 5.0, 1.0
 
 DEFAULT = 2
-"""Number of workers in MMDetection's own configs."""
+"""Number of workers in MMDetection's default configs."""
 WORKERS, OF_RECIPES = (0, 1, 2, 3, 4, 5, 6, 8), (0, 1, 2, 3, 4)
 RULES = (0, 1, 2, 4, 8)
 REPEATS, FRESH = 2, 4
-"""Number of trainings per setting: in the grid, and in a fresh comparison."""
+"""Trainings per setting: in the grid of settings, and in the later comparison."""
 SECONDS, SECONDS_OF_RECIPES, LEAST_ITERATIONS = 1.8, 6.0, 40
-"""Approximate seconds of a job, and its fewest iterations."""
+"""Approximate seconds of a job (synthetic, and of MMDetection), least iterations."""
 
 NULLS = 1000
-"""Number of simulated runs in which no setting gains anything."""
+"""Number of simulated runs in which no loader setting gives a gain."""
 UNSEEN_SEED, UNSEEN_COUNT = 70_913, 5
 MIB, GIB = 2**20, 2**30
 
 
 class LoaderChoice(NamedTuple):
-    """Loader settings of a job that a way of choosing can change."""
+    """Loader settings of a job that a recommendation can change."""
 
     num_workers: int
     persistent_workers: bool
@@ -86,41 +86,41 @@ class LoaderChoice(NamedTuple):
 
 @dataclass(frozen=True)
 class JobTraining:
-    """One training of a job with one setting."""
+    """Result of one training of a job with one loader setting."""
 
     job: str
     setting: LoaderChoice
     job_s: float
     other_load_pct: float
     evidence: Sequence[str]
-    """Lines of the training's evidence file."""
+    """Lines of the evidence file that the hook wrote."""
 
     @classmethod
     def read(cls, kept: Mapping[str, Any]) -> JobTraining:
-        """Makes a training from the dict that `asdict` made of one."""
+        """Recreates a training from the dict that ``asdict`` made of it."""
         return cls(**{**kept, 'setting': LoaderChoice(*kept['setting'])})
 
 
 @dataclass(frozen=True)
 class PlantedJob:
-    """Whole training with known costs, as a user would configure it."""
+    """Complete training job with known costs, as a user would configure it."""
 
     pipeline: Pipeline
     epochs: int = 2
     persistent_workers: bool = True
     saves_per_epoch: int = 0
     save_mib: int = 0
-    """MiB of model weights that each save writes."""
+    """Size in MiB of the model weights that each save writes."""
     worker_mib: int = 0
-    """MiB that each worker holds."""
+    """Memory in MiB that each worker process holds."""
 
     @property
     def name(self) -> str:
-        """Name of the pipeline that the job trains with."""
+        """Name of the pipeline with which the job trains."""
         return self.pipeline.name
 
     def list_grid(self) -> list[LoaderChoice]:
-        """Settings to try; persistent workers too, where the job's own are not."""
+        """Returns the loader settings to try, with and without persistent workers."""
         counts = OF_RECIPES if self.pipeline.recipe else WORKERS
         grid = [LoaderChoice(count, self.persistent_workers) for count in counts]
         if not self.persistent_workers:
@@ -144,7 +144,7 @@ SEEN = (
 
 
 def draw_unseen(seed: int = UNSEEN_SEED, count: int = UNSEEN_COUNT) -> list[PlantedJob]:
-    """Draws jobs with random costs."""
+    """Draws training jobs with random costs."""
     rng = random.Random(seed)
     drawn = []
     for number in range(count):
@@ -176,7 +176,7 @@ JOBS = {job.name: job for job in (*SEEN, *draw_unseen(), *RECIPES)}
 
 
 class Span(Hook):
-    """Hook that times a training from its first epoch's start to its last one's end."""
+    """Hook that times a training from the start of its first epoch to its last end."""
 
     priority = 0
     began_s = seconds = 0.0
@@ -191,7 +191,7 @@ class Span(Hook):
 def train_job(
     job: PlantedJob, setting: LoaderChoice, works: dict[str, Work]
 ) -> JobTraining:
-    """Trains all epochs of a job with one setting."""
+    """Trains all epochs of a job with one loader setting."""
     pipeline, workers = job.pipeline, setting.num_workers
     seconds = SECONDS_OF_RECIPES if pipeline.recipe else SECONDS
     usual_s = pipeline.guess_iter_s(DEFAULT, len(os.sched_getaffinity(0)))
@@ -231,7 +231,7 @@ def train_job(
 def measure_grid(
     jobs: Sequence[PlantedJob], repeats: int, is_quick: bool
 ) -> Iterator[JobTraining]:
-    """Trains all jobs with all settings, job by job, in random order."""
+    """Trains all jobs with all loader settings, in random order within a job."""
     works = make_works()
     for job in jobs:
         grid = [
@@ -246,22 +246,22 @@ def measure_grid(
 
 @dataclass(frozen=True)
 class Outcome:
-    """Time that one way of choosing settings loses on one job."""
+    """Time that one way to choose loader settings loses on one job."""
 
     job: PlantedJob
     setting: LoaderChoice
     lost_pct: float
-    """Extra time over the best setting, per cent; 0 if within repeated trainings."""
+    """Extra time over the best setting in per cent; 0 if within repetition noise."""
     grid_pct: float
-    """Extra time over the best setting by the grid alone, per cent."""
+    """Extra time over the best setting in per cent, by the grid's trainings alone."""
 
 
 Times = dict[LoaderChoice, list[float]]
-"""Seconds of a job's trainings by setting."""
+"""Training times of a job in seconds, by loader setting."""
 
 
 def gather_times(trials: Sequence[JobTraining]) -> Times:
-    """Returns the seconds of trainings by setting."""
+    """Returns the training times of a job in seconds, by loader setting."""
     times: Times = {}
     for trial in trials:
         times.setdefault(trial.setting, []).append(trial.job_s)
@@ -269,12 +269,12 @@ def gather_times(trials: Sequence[JobTraining]) -> Times:
 
 
 def find_best(times: Times) -> LoaderChoice:
-    """Returns the setting with the fastest single training."""
+    """Returns the loader setting with the fastest single training."""
     return min(times, key=lambda setting: min(times[setting]))
 
 
 def lost_pct(times: Times, setting: LoaderChoice) -> float:
-    """Returns the extra time of a setting over the best one, per cent."""
+    """Returns the extra time of a loader setting over the best one, in per cent."""
     best, took_s = times[find_best(times)], min(times[setting])
     return 0.0 if took_s <= max(best) else 100 * (took_s / min(best) - 1.0)
 
@@ -283,7 +283,7 @@ Ask = Callable[[Sequence[str]], dict[str, Any]]
 
 
 def ask_policy(evidence: Sequence[str]) -> dict[str, Any]:
-    """Returns the values recommended from one training, by the key's last part."""
+    """Returns the settings that ``recommend`` gives for one training, by short key."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, 'gpu_efficiency.jsonl')
         path.write_text('\n'.join(evidence) + '\n')
@@ -294,7 +294,7 @@ def ask_policy(evidence: Sequence[str]) -> dict[str, Any]:
 def choose_settings(
     trials: Sequence[JobTraining], times: Times, ask: Ask = ask_policy
 ) -> list[LoaderChoice]:
-    """Returns the settings recommended from each default training of a job."""
+    """Returns the settings recommended from each training with a job's default."""
     # a grid has both kinds of workers only where the job's own end
     persistent = all(trial.setting.persistent_workers for trial in trials)
     chosen = []
@@ -313,13 +313,13 @@ def choose_settings(
 def _measure_distance(
     asked: LoaderChoice, setting: LoaderChoice
 ) -> tuple[int, bool, LoaderChoice]:
-    """Returns a sort key by which the grid's setting nearest to another comes first."""
+    """Returns a sort key: distance of a grid setting from the given setting."""
     far = abs(setting.num_workers - asked.num_workers)
     return far, setting.persistent_workers != asked.persistent_workers, setting
 
 
 class FreshLoss(NamedTuple):
-    """Loss of a setting, measured in trainings by which it was not chosen."""
+    """Loss of a chosen setting, measured in new trainings not used for the choice."""
 
     lost_pct: float
     trainings: list[JobTraining]
@@ -331,7 +331,7 @@ def compare_fresh(
     train: Callable[[LoaderChoice], JobTraining],
     count: int = FRESH,
 ) -> FreshLoss:
-    """Compares the chosen setting with the best one in new trainings.
+    """Compares the chosen with the best setting in new trainings.
 
     Args:
         chosen: The recommended setting.
@@ -346,15 +346,15 @@ def compare_fresh(
 
 
 class JudgedJobs(NamedTuple):
-    """Losses of recommendations and of rules of thumb."""
+    """Time lost on each job by recommended settings and by rules of thumb."""
 
     outcomes: list[Outcome]
     rules: dict[int, dict[str, float]]
-    """Loss in per cent by job, for each rule of thumb (a fixed number of workers)."""
+    """Loss in per cent by job, for each rule of thumb (a fixed worker count)."""
 
 
 def judge_jobs(trials: list[JobTraining], count: int) -> JudgedJobs:
-    """Computes what recommendations and rules of thumb lose on all jobs.
+    """Computes the time lost on all jobs by recommendations and by rules of thumb.
 
     Fresh trainings are added to those of the grid.
     """
@@ -382,7 +382,7 @@ def judge_jobs(trials: list[JobTraining], count: int) -> JudgedJobs:
 
 
 def judge_lost(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
-    """Returns figures on the loss against the best setting that was tried."""
+    """Returns figures on the time lost against the best setting of the grid."""
     parts = {
         'all': outcomes,
         'seen': [outcome for outcome in outcomes if outcome.job in SEEN],
@@ -402,7 +402,7 @@ def judge_lost(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
 def compare_rules(
     judged: Sequence[Outcome], rules: dict[int, dict[str, float]]
 ) -> Iterator[Figure]:
-    """Returns figures on recommendations against fixed worker counts, by the grid.
+    """Returns figures on recommendations against fixed worker counts.
 
     Over the jobs that were trained with each; MMDetection's were not.
     """
@@ -424,7 +424,7 @@ def compare_rules(
 
 
 def show_jobs(judged: Sequence[Outcome]) -> Iterator[Figure]:
-    """Returns figures on each job's chosen setting and its loss."""
+    """Returns figures on each job's chosen setting and its loss in per cent."""
     for job in dict.fromkeys(outcome.job for outcome in judged):
         some = [outcome for outcome in judged if outcome.job == job]
         settings = [outcome.setting for outcome in some]
@@ -440,12 +440,12 @@ def show_jobs(judged: Sequence[Outcome]) -> Iterator[Figure]:
 
 INTERVAL = 10
 NOTHING = 0.015
-"""Largest share of an iteration in waits at which nothing is to gain."""
+"""Largest data wait, as a share of an iteration, for a run with nothing to gain."""
 FETCH_S = 0.0005
 
 
 def draw_null(seed: int) -> RunEvidence:
-    """Draws evidence of a run with at most 1.5 % to gain from its loader.
+    """Draws the evidence of a run whose loader could gain at most 1.5 %.
 
     The number of workers, the host, the spread of loading, other load and the length
     are random; steps jitter, some hang, and figures are read with errors.
@@ -559,7 +559,7 @@ def simulate_waits(
 
 
 def judge_nulls(count: int) -> Figure:
-    """Returns a figure on changes recommended though nothing is to gain."""
+    """Returns a figure on how often changes are recommended without possible gain."""
     alarms = 0
     for seed in range(count):
         changes = recommend_settings(Run(draw_null(seed))).changes
@@ -571,7 +571,7 @@ def judge_nulls(count: int) -> Figure:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark: measures, unless trials are given, and judges."""
+    """Runs the benchmark: trains or reads recorded trainings, then judges settings."""
     benchmark = Benchmark('regret', __doc__ or '', argv, keeps_trials=True)
     warnings.filterwarnings('ignore')
     is_quick = benchmark.is_quick

@@ -1,4 +1,4 @@
-"""Are all configs of MMDetection rewritten, and nothing but what was asked?
+"""Benchmark: rewrites all MMDetection configs and checks that nothing else changed.
 
     python -m benchmarks.rewrite [--quick] [--output]
 
@@ -42,7 +42,7 @@ from mmgpu_hooks.config.rewrite import RewriteOutcome, rewrite_config
 
 MAX_REFUSED_PCT, MAX_SECONDS = 1.0, 0.1
 QUICK_STEP = 20
-"""Step by which a quick run goes through the list of configs."""
+"""Step through the list of configs in a quick run (every n-th config)."""
 
 LOADER = 'train_dataloader'
 THREADS = ('env_cfg', 'mp_cfg', 'opencv_num_threads')
@@ -55,7 +55,7 @@ KEYS = (
 )
 _NAMES = '|'.join([*KEYS, THREADS[-1]])
 PAIR = rf"['\"]?\w*(?:{_NAMES})\w*['\"]?\s*[=:]\s*[\w.*+{{}} ]+"
-"""Pattern of a setting, or of a variable such as ``train_batch_size_per_gpu``.
+"""Regular expression of a setting, or a variable like ``train_batch_size_per_gpu``.
 
 That no other variable is changed is seen in what the result holds."""
 _FORMS = (
@@ -68,42 +68,42 @@ _FORMS = (
 ADDED = f'(?:{"|".join(map(re.escape, _FORMS))})*'
 
 Flat = Mapping[tuple[str, ...], Any]
-"""Type of a config's values by their path."""
+"""Type of a config's values by their dotted path."""
 
 ReadOptions = Callable[[list[str]], Any]
-"""Reads ``--cfg-options`` from the arguments of a training script."""
+"""Argument parser that reads ``--cfg-options`` as a training script does."""
 
 
 @dataclass
 class Tally:
-    """Counts over all rewritten configs."""
+    """Counts over all configs that were rewritten."""
 
     files: int = 0
     threads: int = 0
-    """Number of configs that set OpenCV's number of threads."""
+    """Number of configs that set OpenCV's thread count."""
     rewritten: int = 0
     unloaded: dict[str, str] = field(default_factory=dict)
-    """Errors of configs that MMEngine does not load, by their path."""
+    """Error message of each config that MMEngine cannot load, by path."""
     refused: dict[str, str] = field(default_factory=dict)
-    """Reasons of refusals, by the config's path."""
+    """Reason of each refused rewrite, by the config's path."""
     faults: dict[str, str] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
 
     @property
     def in_scope(self) -> int:
-        """Configs that load and have a setting to change."""
+        """Number of configs that load and have a loader setting to change."""
         return self.rewritten + len(self.refused) + len(self.faults)
 
 
 class LoadClock:
-    """Sums the CPU time of MMEngine's config loading, bases and copies included."""
+    """Meter of the CPU time that MMEngine spends in loading configs."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self._depth = 0
 
     def wrap(self, function: Any) -> Any:
-        """Wraps a function so that its time is added; nested calls count once."""
+        """Wraps a function so that its CPU time is added; nested calls count once."""
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             begin, self._depth = time.process_time(), self._depth + 1
@@ -118,13 +118,13 @@ class LoadClock:
 
 
 def load(path: Path) -> Any:
-    """Loads a config as MMEngine does, without printing."""
+    """Loads a config as MMEngine does, with its output suppressed."""
     with contextlib.redirect_stdout(io.StringIO()):
         return Config.fromfile(path, import_custom_modules=False)
 
 
 def flatten(value: object, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    """Returns a config's values by their path."""
+    """Returns a config's values by their dotted path."""
     if isinstance(value, dict):
         found: dict[tuple[str, ...], Any] = {path: 'dict'}
         pairs: Iterable[tuple[object, object]] = value.items()
@@ -139,7 +139,7 @@ def flatten(value: object, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], 
 
 
 def differing(left: Flat, right: Flat) -> list[tuple[str, ...]]:
-    """Lists paths whose values differ by type or text, memory addresses ignored."""
+    """Returns the paths whose values differ in type or text (addresses ignored)."""
     missing = object()
 
     def text(value: object) -> str:
@@ -154,7 +154,7 @@ def differing(left: Flat, right: Flat) -> list[tuple[str, ...]]:
 
 
 def is_kept(source: str, result: str) -> bool:
-    """True if differing lines are equal once the changed settings are removed."""
+    """True if changed lines are equal after the changed settings are removed."""
     before, after = (re.split(r'(?<=\n)', text) for text in (source, result))
     matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
     for tag, a, b, c, d in matcher.get_opcodes():
@@ -169,12 +169,12 @@ def is_kept(source: str, result: str) -> bool:
 
 
 def residue(text: str) -> str:
-    """Returns a text without the settings, their new dicts, blanks and commas."""
+    """Returns a text without the changed settings, their dicts, blanks and commas."""
     return re.sub(r'[\s,]', '', re.sub(PAIR, '', text)).replace('mp_cfg=dict()', '')
 
 
 def choose_settings(before: Flat) -> dict[str, Any]:
-    """Chooses new values for the train loader and for OpenCV's threads."""
+    """Returns new values for the train loader and for OpenCV's thread count."""
     threads = int(before.get(THREADS, 0)) + 1
     own = {'.'.join(THREADS): threads} if THREADS in before else {}
     if (LOADER, 'num_workers') not in before and before.get((LOADER,)) != 'dict':
@@ -191,7 +191,7 @@ def choose_settings(before: Flat) -> dict[str, Any]:
 
 
 def is_variable(key: tuple[str, ...], before: Flat, after: Flat, asked: Flat) -> bool:
-    """True if a key is the variable that a setting is written through.
+    """True if a key is a config variable through which the setting is written.
 
     A setting that has a variable of its own changes that, which is a key of the config
     as well. It had the setting's value, and has the new one.
@@ -209,7 +209,7 @@ def find_fault(
     outcome: RewriteOutcome,
     read_options: ReadOptions,
 ) -> str | None:
-    """Finds a fault in a rewritten config; ``None`` if there is none.
+    """Returns a fault in a rewritten config; ``None`` if it is correct.
 
     Args:
         path: The original.
@@ -247,7 +247,7 @@ def find_fault(
 
 
 def rewrite_all(paths: Sequence[Path], root: Path, read_options: ReadOptions) -> Tally:
-    """Rewrites every config that loads and has a setting to change."""
+    """Rewrites every config that loads and has a loader setting to change."""
     tally, clock = Tally(files=len(paths)), LoadClock()
     timed = staticmethod(clock.wrap(Config.fromfile))
     as_dict = clock.wrap(Config.to_dict)
@@ -287,7 +287,7 @@ def rewrite_all(paths: Sequence[Path], root: Path, read_options: ReadOptions) ->
 
 
 def list_figures(tally: Tally) -> Iterator[Figure]:
-    """Returns figures over all configs."""
+    """Returns figures over all rewritten configs."""
     count = tally.in_scope
     note = f'of {tally.files} files; the others have neither setting, or do not load'
     yield Figure('configs in scope', count, note=note)

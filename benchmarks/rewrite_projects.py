@@ -1,4 +1,4 @@
-"""Are configs of OpenMMLab's other projects rewritten, and nothing but what was asked?
+"""Benchmark: rewrites configs of other OpenMMLab projects, and checks the results.
 
     python -m benchmarks.rewrite_projects [--projects NAME,...] [--wheels DIR] [--quick]
         [--output]
@@ -40,18 +40,18 @@ PROJECTS: Mapping[str, str] = {
     'mmaction2': '1.2.0',
     'mmdet3d': '1.4.0',
 }
-"""Versions of the wheels, the newest of each project; all ship their configs."""
+"""Pinned wheel versions of OpenMMLab projects that ship their configs."""
 
 PACKAGES = ('mmpretrain', 'mmseg', 'mmpose', 'mmyolo', 'mmaction', 'mmdet3d')
-"""Import packages of the projects, of which none is to be imported."""
+"""Import names of the projects' packages, which must not be imported."""
 
 _CONFIGS = re.compile(r'\w+/\.mim/configs/.+\.py')
 _NAMES = re.compile(r"'[^']*'|`[^`]*`|\S*/\S*|\d+")
-"""Pattern of what differs from config to config in a reason."""
+"""Regular expression of names and numbers that differ between equal reasons."""
 
 
 def parse_projects(text: str) -> list[str]:
-    """Parses names of projects, separated by commas.
+    """Parses a comma-separated list of project names.
 
     Raises:
         argparse.ArgumentTypeError: If a name is unknown.
@@ -67,7 +67,7 @@ def parse_projects(text: str) -> list[str]:
 
 
 def fetch_wheels(names: Sequence[str], folder: Path) -> None:
-    """Downloads the wheels of projects, without their requirements."""
+    """Downloads the wheels of projects without their dependencies."""
     wanted = [f'{name}=={PROJECTS[name]}' for name in names]
     command = [sys.executable, '-m', 'pip', 'download', '--quiet', '--no-deps']
     command += ['--only-binary', ':all:', '--dest', str(folder)]
@@ -76,7 +76,7 @@ def fetch_wheels(names: Sequence[str], folder: Path) -> None:
 
 
 def unpack_configs(name: str, wheels: Path, folder: Path) -> Path:
-    """Unpacks the configs of a project.
+    """Unpacks the configs from the wheel of a project.
 
     Args:
         name: Of the project.
@@ -102,7 +102,7 @@ def read_options(words: list[str]) -> Any:
 
 
 def list_figures(tallies: Mapping[str, Tally]) -> Iterator[Figure]:
-    """Figures over the configs of all projects."""
+    """Returns figures over the configs of all projects."""
     files = sum(tally.files for tally in tallies.values())
     unloaded = sum(len(tally.unloaded) for tally in tallies.values())
     in_scope = sum(tally.in_scope for tally in tallies.values())
@@ -119,7 +119,7 @@ def list_figures(tallies: Mapping[str, Tally]) -> Iterator[Figure]:
 
 
 def render_tallies(tallies: Mapping[str, Tally]) -> str:
-    """Renders a row for each project, and the reasons below."""
+    """Renders a table row for each project, and lists the reasons of refusals below."""
     header = (
         'project',
         'configs',
@@ -158,7 +158,7 @@ def render_tallies(tallies: Mapping[str, Tally]) -> str:
 
 
 def list_reasons(reasons: Mapping[str, str]) -> list[str]:
-    """First sentences of reasons, with the number of configs and one of them.
+    """Returns reasons by their first sentence, with a config count and an example.
 
     The most frequent stands first.
 
@@ -176,7 +176,7 @@ def list_reasons(reasons: Mapping[str, str]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark: rewrites the configs of all projects, prints the tables."""
+    """Runs the benchmark: rewrites the projects' configs and prints the tables."""
     parser = argparse.ArgumentParser()
     parser.add_argument(
         '--projects',

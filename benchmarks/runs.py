@@ -1,4 +1,4 @@
-"""Times ``mmgpu runs`` on folders of thousands of runs, and judges them two ways.
+"""Benchmark of ``mmgpu runs`` on thousands of runs: time, memory, two executors.
 
     python -m benchmarks.runs [--quick] [--output]
 
@@ -45,10 +45,10 @@ QUICK_LISTED, QUICK_JUDGED, QUICK_TIMES = 1_000, 24, 2
 MOST_S, MOST_MIB = 1.5, 60.0
 _BEGIN_S = 1_790_000_000.0
 _APART_S = 3_000.0
-"""Seconds from the start of one run to the next; 10,000 runs span a year."""
+"""Seconds between the starts of simulated runs; 10,000 runs span a year."""
 
 _WORKED_S = 3.0
-"""CPU seconds by which a Dask worker shows that it has judged runs."""
+"""CPU seconds above which a Dask worker counts as having judged runs."""
 
 _MEASURE = """
 import os, sys, time
@@ -66,11 +66,11 @@ print(time.perf_counter() - begin_s, used.ru_maxrss, os.waitstatus_to_exitcode(s
 
 @dataclass(frozen=True)
 class Listing:
-    """Cost of listing all runs once."""
+    """Time and memory that listing all runs took once."""
 
     wall_s: float
     peak_mib: float
-    """Largest resident memory of the command, in MiB."""
+    """Peak resident memory of the command in MiB."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -106,7 +106,7 @@ def read_templates() -> list[bytes]:
 
 
 def write_fleet(folder: Path, count: int, *, has_verdict: bool) -> None:
-    """Writes work_dirs with runs of many users.
+    """Writes work_dirs with simulated runs of many users.
 
     Args:
         folder: Gets ``user/experiment/start/vis_data``.
@@ -135,7 +135,7 @@ def write_fleet(folder: Path, count: int, *, has_verdict: bool) -> None:
 
 
 def make_verdict(number: int) -> VerdictRecord:
-    """Makes the final verdict record of a run."""
+    """Returns the final verdict record of a simulated run."""
     hours = 1.0 + number % 97
     names = ('data_bound_workers', 'compute_bound', 'save_bound', 'data_bound_storage')
     change = RecommendedChange(key='train_dataloader.num_workers', old=0, new=8)
@@ -158,7 +158,7 @@ def make_verdict(number: int) -> VerdictRecord:
 
 
 def list_runs(folder: Path, form: str) -> Listing:
-    """Lists runs in a child process, and measures its cost.
+    """Runs ``mmgpu runs`` in a child process and measures its time and memory.
 
     Raises:
         SystemExit: If the command fails.
@@ -175,7 +175,7 @@ def list_runs(folder: Path, form: str) -> Listing:
 def judge_listings(
     form: str, count: int, listings: Sequence[Listing]
 ) -> Iterator[Figure]:
-    """Returns figures on one form of listing; the first one only warms up caches."""
+    """Returns figures on one form of listing; its first repetition is not counted."""
     warm = listings[1:] or listings
     wall_s = statistics.median(listing.wall_s for listing in warm)
     peak_mib = max(listing.peak_mib for listing in listings)
@@ -185,7 +185,7 @@ def judge_listings(
 
 
 def compare_engines(folder: Path, count: int) -> Iterator[Figure]:
-    """Returns figures on judging by two processes and by Dask, and how they differ."""
+    """Returns figures on judging by two processes and by Dask, and differences."""
     begun_s = time.perf_counter()
     ours = ask_judged(folder, '-j', '2')
     wall_s = time.perf_counter() - begun_s
@@ -209,7 +209,7 @@ def compare_engines(folder: Path, count: int) -> Iterator[Figure]:
 def ask_judged(
     folder: Path, *words: str, killed: Sequence[subprocess.Popen[bytes]] = ()
 ) -> list[dict[str, Any]]:
-    """Returns the rows of the runs that ``mmgpu runs --judge`` judges.
+    """Returns the judged runs that ``mmgpu runs --judge`` lists.
 
     Args:
         folder: Of the runs.
@@ -235,7 +235,7 @@ def ask_judged(
 
 
 def read_cpu_s(pid: int) -> float:
-    """Returns the CPU seconds of a running process and its ended children."""
+    """Returns CPU seconds of a running process, including its ended children."""
     with contextlib.suppress(OSError):
         fields = Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()
         return sum(map(int, fields[11:13])) / os.sysconf('SC_CLK_TCK')
@@ -252,7 +252,7 @@ class DaskCluster:
 
 @contextlib.contextmanager
 def start_dask(count: int) -> Iterator[DaskCluster]:
-    """Context in which a Dask scheduler runs with its workers.
+    """Context in which a Dask scheduler and its workers run.
 
     Args:
         count: Of workers, with a thread each.

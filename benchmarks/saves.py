@@ -1,4 +1,4 @@
-"""Why was that save slow? Planted causes against those that are named.
+"""Benchmark: naming the causes of slow checkpoint saves.
 
     python -m benchmarks.saves [--quick] [--output]
 
@@ -53,18 +53,18 @@ from mmgpu_hooks.experiment.trial import ENDLESS, LOG_NAME
 from mmgpu_hooks.schema.tried import TrialSpec
 
 HEALTHY = ((5.0, 0, 0.0), (50.0, 2, 0.001), (100.0, 1, 0.0), (200.0, 0, 0.002))
-"""Checkpoint sizes in MB, workers and CPU per item of healthy trainings."""
+"""Checkpoint size in MB, workers and CPU per item of trainings with normal saves."""
 BUSY: dict[str, Any] = {'num_workers': 16, 'cpu_s': 0.25, 'interval': 12}
-"""Arguments that keep workers busy during each save, as the loop waits for them."""
+"""Arguments for a training whose workers stay busy during each save."""
 
 
 class PlantedCause(NamedTuple):
-    """Cause that makes the saves of a training slow on purpose."""
+    """Known cause that makes a training's saves slow on purpose."""
 
     cause: str
-    """Name of the cause that ``mmgpu recommend`` must give."""
+    """Expected cause in the answer of ``mmgpu recommend``."""
     training: dict[str, Any]
-    """Arguments of `train_planted` that make saves slow by the cause."""
+    """Arguments of `train_planted` that produce the slow saves."""
 
 
 PLANTED = {
@@ -79,7 +79,7 @@ WARNING = 'GPUEfficiencyHook: Saving'
 
 
 class PlantedDataset(Sized):
-    """Data set whose items each take a known CPU time of a worker.
+    """Data set whose items each take a known CPU time in a worker process.
 
     Args:
         cpu_s: CPU seconds per item.
@@ -97,7 +97,7 @@ class PlantedDataset(Sized):
 
 
 class PlantedModel(BaseModel):
-    """Model with one weight to learn, and many bytes to save."""
+    """Model with one trained weight and a large buffer, for large checkpoints."""
 
     def __init__(self, megabytes: float) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class PlantedModel(BaseModel):
 
 @register_backend('slow', prefixes='slow')
 class SlowBackend(LocalBackend):
-    """File backend that blocks in ``put``, like a busy disk."""
+    """File backend whose ``put`` blocks, as on a busy disk."""
 
     def put(self, obj: bytes, filepath: str | Path) -> None:
         time.sleep(PUT_S)
@@ -119,7 +119,7 @@ class SlowBackend(LocalBackend):
 
 @register_backend('far', prefixes='far')
 class FarBackend(LocalBackend):
-    """File backend that writes no file on this host, like a remote storage."""
+    """File backend that writes no local file, as a remote storage client does."""
 
     def put(self, obj: bytes, filepath: str | Path) -> None:
         time.sleep(PUT_S)
@@ -130,7 +130,7 @@ FileClient.register_backend('far', FarBackend, prefixes='far')
 
 
 class Planted(Hook):
-    """Hook that records each loss bit by bit, and sleeps to make pauses.
+    """Hook that records the bits of each loss and sleeps between saves.
 
     Args:
         pause_s: Of each iteration, in which nothing is done.
@@ -153,10 +153,10 @@ class Planted(Hook):
 
 @dataclass(frozen=True)
 class Trained:
-    """Results of one training: its saves, warnings, losses and evidence."""
+    """Results of one training: saves, warnings, losses and evidence file."""
 
     saves: list[dict[str, Any]]
-    """Checkpoint saves as ``mmgpu recommend`` judges them."""
+    """Checkpoint saves as judged by ``mmgpu recommend``."""
     warnings: int
     """Number of warnings of slow saves that the training logged."""
     losses: list[str]
@@ -164,19 +164,19 @@ class Trained:
 
     @property
     def wall_s(self) -> float:
-        """Median duration of the checkpoint saves, s."""
+        """Median duration of the checkpoint saves in seconds."""
         walls_s: list[float] = [save['wall_s'] for save in self.saves]
         return statistics.median(walls_s)
 
     @property
     def gap_s(self) -> float:
-        """Mean time from one save's end to the next one's start, s."""
+        """Mean seconds from the end of one save to the start of the next."""
         saves_s: float = sum(save['wall_s'] for save in self.saves)
         return (self.duration_s - saves_s) / len(self.saves)
 
     @property
     def causes(self) -> list[str]:
-        """Name of the cause that was given for each save."""
+        """Cause that was reported for each save."""
         return [
             (save['cause'] or 'slow, no cause') if save['is_slow'] else 'healthy'
             for save in self.saves
@@ -184,7 +184,7 @@ class Trained:
 
     @property
     def note(self) -> str:
-        """Text with the count of each given cause."""
+        """Text that counts the saves by reported cause."""
         found = Counter(self.causes).most_common()
         named = ', '.join(f'{count} {name}' for name, count in found)
         return f'{named}; {self.warnings} warning(s) in the run'
@@ -202,7 +202,7 @@ def train_planted(
     backend: str | None = None,
     pause_s: float = 0.0,
 ) -> Trained:
-    """Trains until a number of checkpoint saves was made.
+    """Trains until the given number of checkpoint saves was made.
 
     Args:
         parent: Of the run's folder; in memory, so that no disk has a part in it.
@@ -276,7 +276,7 @@ train_cfg = dict(
     _delete_=True, type='IterBasedTrainLoop', max_iters=24, val_interval=1000)
 log_processor = dict(by_epoch=False)
 """
-"""Text of a config: RTMDet-tiny on small crops of large, distorted images.
+"""Text of an RTMDet-tiny config with small crops of large, distorted images.
 
 Loading is the work, so that workers never get ahead of the loop and are busy in every
 save.
@@ -284,7 +284,7 @@ save.
 
 
 def write_detector(folder: Path, num_workers: int) -> Path:
-    """Writes the detector's images and config.
+    """Writes images and config for training RTMDet-tiny.
 
     Args:
         folder: Of both.
@@ -301,7 +301,7 @@ def write_detector(folder: Path, num_workers: int) -> Path:
 
 
 def train_detector(folder: Path, num_workers: int) -> Trained:
-    """Trains the detector as a trial on two cores.
+    """Trains RTMDet-tiny in a child process on two cores.
 
     Args:
         folder: Of the run and its images.
@@ -326,7 +326,7 @@ def train_detector(folder: Path, num_workers: int) -> Trained:
 
 
 def judge_cause(planted: str, run: Trained, saves: int) -> Iterator[Figure]:
-    """Returns figures on one cause: a row of the confusion matrix."""
+    """Returns figures on how often saves are attributed to their one true cause."""
     cause = PLANTED[planted].cause
     named, saves = run.causes.count(cause), max(len(run.saves), saves)
     unit = f'of {saves} named {cause}'
@@ -342,7 +342,7 @@ def judge_cause(planted: str, run: Trained, saves: int) -> Iterator[Figure]:
 
 
 def judge_healthy(megabytes: float, run: Trained) -> Figure:
-    """Returns a figure on healthy saves, none of which may be warned of."""
+    """Returns a figure on warnings about normal saves, of which there must be none."""
     blamed = sum(save['cause'] is not None for save in run.saves)
     name = f'healthy: saves of {megabytes:g} MB that were warned of'
     wrong, unit = max(run.warnings, blamed), f'of {len(run.saves)}'
@@ -350,7 +350,7 @@ def judge_healthy(megabytes: float, run: Trained) -> Figure:
 
 
 def judge_counterfactual(busy: Trained, idle: Trained) -> Figure:
-    """Returns a figure on the save time predicted for idle workers."""
+    """Returns a figure on the predicted save time without busy workers."""
     errors = [
         abs((save['uncontended_s'] or math.inf) / idle.wall_s - 1)
         for save in busy.saves
@@ -362,7 +362,7 @@ def judge_counterfactual(busy: Trained, idle: Trained) -> Figure:
 
 
 def judge_niced(busy: Trained, niced: Trained) -> Iterator[Figure]:
-    """Returns figures on busy workers with a nice value."""
+    """Returns figures on saves beside busy workers that have a nice value."""
     name = f'save beside busy workers, over that with worker_nice={NICE}'
     note = f'{busy.wall_s:.3f} s and {niced.wall_s:.3f} s, medians'
     yield at_least(name, busy.wall_s / niced.wall_s, 2, 'times', note)
@@ -372,7 +372,7 @@ def judge_niced(busy: Trained, niced: Trained) -> Iterator[Figure]:
 
 
 def judge_detector(folder: Path) -> Iterator[Figure]:
-    """Returns figures on MMDetection on two cores with frequent saves."""
+    """Returns figures on frequent saves of RTMDet-tiny on two cores."""
     for num_workers, judge in ((16, at_least), (1, at_most)):
         run = train_detector(folder, num_workers)
         name = f'MMDetection, num_workers={num_workers}: warnings'
@@ -382,7 +382,7 @@ def judge_detector(folder: Path) -> Iterator[Figure]:
 
 
 def judge_parts(saves: Sequence[dict[str, Any]]) -> Figure:
-    """Returns a figure on the sum of each save's parts against its duration."""
+    """Returns a figure on how closely the parts of saves add up to their durations."""
     errors = []
     for save in saves:
         parts = [save['cpu_s'], save['run_delay_s'], save['blocked_s']]
@@ -394,7 +394,7 @@ def judge_parts(saves: Sequence[dict[str, Any]]) -> Figure:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark: trains with each cause and prints the table."""
+    """Runs the benchmark: trains with each known cause and prints the table."""
     benchmark = Benchmark('saves', __doc__ or '', argv)
     torch.set_num_threads(1)
     shm, judged = Path('/dev/shm'), list[dict[str, Any]]()

@@ -1,4 +1,4 @@
-"""Times how long a clone takes to be set up, step by step.
+"""Benchmark: time to set up a new clone with ``make``, step by step.
 
     python -m benchmarks.setup_time [--against COMMIT] [--rounds N] [--output]
 
@@ -34,25 +34,25 @@ STEPS = {
     '.mmcv': 'install MMCV, MMEngine and MMDetection',
     '.package': 'install this package',
 }
-"""Steps of the set-up in order, by the stamp file that ends each."""
+"""Steps of the set-up in order, with the stamp file that each writes."""
 MMCV = '.mmcv'
 FIRST, NEXT = 'first clone', 'next clone'
 MAX_FIRST_CPU_S, MAX_NEXT_S = 300.0, 60.0
-"""Limits of the MMCV step: CPU seconds to compile, seconds with a cached wheel."""
+"""Limits of MMCV's build: CPU seconds to compile, seconds with a cached wheel."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """Wall clock and CPU seconds of one step of the set-up."""
+    """Wall clock and CPU seconds of one set-up step."""
 
     wall_s: float
     cpu_s: float
 
 
 SetUp = Mapping[str, Step]
-"""Times of the steps of one set-up, by their stamps."""
+"""Duration of each step of one set-up."""
 Measured = Mapping[tuple[str, str], Sequence[SetUp]]
-"""Set-ups by commit and by clone (first or next)."""
+"""Measured set-ups by commit, and by clone: first one, or next one with a cache."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def set_up(commit: str, which: str, caches: Path | None) -> SetUp:
-    """Clones a commit and sets the clone up, timing each step.
+    """Clones a commit and runs ``make`` in the clone, timing each step.
 
     Args:
         commit: As git names it.
@@ -149,7 +149,7 @@ def list_figures(found: Measured) -> Iterator[Figure]:
 
 
 def sum_wall(steps: SetUp) -> float:
-    """Returns the wall clock of a whole set-up, in seconds."""
+    """Returns the wall clock seconds of a whole set-up."""
     return sum(step.wall_s for step in steps.values())
 
 

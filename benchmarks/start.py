@@ -1,4 +1,4 @@
-"""Is a training's start taken apart rightly, and what do its cures give?
+"""Benchmark: errors of a start's recorded parts, and gain by optimisations.
 
     python -m benchmarks.start [--quick] [--output]
 
@@ -46,13 +46,13 @@ from mmgpu_hooks.schema.run_folder import evidence_name
 ROOT = RESULTS.parents[1]
 FOLDER = Path('work_dirs/bench_start')
 PART_PCT, PART_MS = 2.0, 10.0
-"""Tolerance of a part's time: per cent or milliseconds, whichever is larger."""
+"""Tolerance of a recorded part: per cent or milliseconds, whichever is larger."""
 SUM_PCT = 1.0
 LEAST_S = 0.05
-"""Shortest part of a start, in seconds, that is judged."""
+"""Shortest part of a training start in seconds that is judged."""
 LIMIT_S = 300.0
 IMAGES, QUICK_IMAGES = 35_000, 2_000
-"""Number of images in the COCO file: some 100 MB, and 6 MB in a quick run."""
+"""Number of images in the COCO file: 100 MB by default, 6 MB in a quick run."""
 FILES, QUICK_FILES = 3000, 200
 SAMPLE_BATCHES = 90_000
 _WORKERS = 2
@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def list_planted(folder: Path, is_quick: bool) -> dict[str, dict[str, Any]]:
-    """Lists the starts to train, and writes the files that they read."""
+    """Returns the training starts to measure, and writes the files that they read."""
     files = folder / 'files'
     files.mkdir()
     for number in range(QUICK_FILES if is_quick else FILES):
@@ -109,7 +109,7 @@ def list_planted(folder: Path, is_quick: bool) -> dict[str, dict[str, Any]]:
 
 
 def can_compile() -> bool:
-    """True if ``torch.compile`` traces a function here; no compiler of C is needed."""
+    """True if ``torch.compile`` works on this machine, without a C compiler."""
     script = (
         "import torch\ntorch.compile(lambda x: x + 1, backend='eager')(torch.ones(1))"
     )
@@ -122,7 +122,7 @@ def can_compile() -> bool:
 
 
 def write_coco(path: Path, images: int) -> None:
-    """Writes COCO annotations with polygons, 3 KB per image."""
+    """Writes a COCO annotation file with polygons, 3 KB per image."""
     chosen = random.Random(0)
     listed, annotations = list[Any](), list[Any]()
     for number in range(images):
@@ -154,7 +154,7 @@ def write_coco(path: Path, images: int) -> None:
 
 
 def write_demo_config(folder: Path) -> Path:
-    """Writes the demo's config for images that an earlier benchmark left."""
+    """Writes the demo's config for the images of an earlier training."""
     config = folder / 'demo.py'
     base = ROOT / 'configs' / 'demo' / 'rtmdet-tiny_demo.py'
     (folder / 'data').mkdir(exist_ok=True)
@@ -166,7 +166,7 @@ def write_demo_config(folder: Path) -> Path:
 def train(
     folder: Path, spec: Mapping[str, Any], environ: Mapping[str, str] | None = None
 ) -> None:
-    """Trains in a child process, or in one child process per rank.
+    """Trains in one child process, or in one child process per rank.
 
     Raises:
         SystemExit: If it fails.
@@ -216,7 +216,7 @@ def find_port() -> int:
 
 
 def read_start(folder: Path, rank: int = 0) -> StartRecord:
-    """Reads the start record from a rank's evidence."""
+    """Returns the record of the training start from a rank's evidence file."""
     evidence = find_evidence(folder).with_name(evidence_name(rank))
     start = read_evidence(evidence).start
     if start is None:
@@ -225,13 +225,13 @@ def read_start(folder: Path, rank: int = 0) -> StartRecord:
 
 
 def read_truth(folder: Path, rank: int = 0) -> dict[str, float]:
-    """Reads the true seconds by part, which the training itself measured."""
+    """Returns the true seconds of each part of the start, written by the training."""
     truth: dict[str, float] = json.loads((folder / f'truth_{rank}.json').read_text())
     return truth
 
 
 def judge_start(name: str, folder: Path, spec: Mapping[str, Any]) -> Iterator[Figure]:
-    """Returns figures on one start: the record against the true seconds."""
+    """Returns figures that compare a start's recorded parts with the true seconds."""
     train(folder, spec)
     for rank in range(spec.get('ranks') or 1):
         start, truth = read_start(folder, rank), read_truth(folder, rank)
@@ -284,7 +284,7 @@ sys.stdin.readline()
 
 
 def hold(path: str, how: str, environ: Mapping[str, str], count: int) -> list[Any]:
-    """Holds a data set in several processes at once.
+    """Holds a data set in several processes at once, to measure their memory.
 
     Returns:
         Of each its CPU seconds for building it, and its PSS while all hold it, MiB.
@@ -324,7 +324,7 @@ def hold(path: str, how: str, environ: Mapping[str, str], count: int) -> list[An
 
 
 def measure_cache(folder: Path, spec: Mapping[str, Any]) -> Iterator[Figure]:
-    """Returns figures on the gain of cached annotations."""
+    """Returns figures on the gain of the ``annotation_cache`` at a training's start."""
     environ = {'MMGPU_CACHE': str(folder / 'cache' / 'annotations')}
     hook = {'optimize': 'annotations'}
     for number in range(2):
@@ -352,7 +352,7 @@ def measure_cache(folder: Path, spec: Mapping[str, Any]) -> Iterator[Figure]:
 
 
 def measure_resume(folder: Path, is_quick: bool) -> Iterator[Figure]:
-    """Returns figures on resuming by the sampler instead of by loading."""
+    """Returns figures on resuming by skipping in the sampler instead of loading."""
     from mmengine.dataset import InfiniteSampler
     from torch.utils.data import BatchSampler
 

@@ -1,4 +1,4 @@
-"""Program for `benchmarks.start`: a training that writes its start's true seconds.
+"""Program of ``benchmarks.start``: trains and writes the true seconds of the start.
 
     python -m benchmarks.start_training FOLDER SPEC
 
@@ -29,15 +29,15 @@ from benchmarks.toy import HOOK, OneWeight, build_runner
 
 LENGTH = 64
 PREFIX, BACKEND = 'planted://', 'planted'
-"""Scheme of a checkpoint that loads slowly, and backend that compiles slowly."""
+"""URL scheme of slow checkpoints, and name of a slow torch.compile backend."""
 STARTED = 'MMGPU_BENCH_STARTED'
-"""Environment variable for the process's start by the monotonic clock."""
+"""Environment variable with the process's start time on the monotonic clock."""
 
 _truth: dict[str, float] = {}
 
 
 def plant(part: str, seconds: float) -> None:
-    """Sleeps for the time of a part, and records the true duration."""
+    """Sleeps for the known time of a part, and records the true duration."""
     begun_s = time.perf_counter()
     time.sleep(seconds)
     _truth[part] = _truth.get(part, 0.0) + time.perf_counter() - begun_s
@@ -45,7 +45,7 @@ def plant(part: str, seconds: float) -> None:
 
 @DATASETS.register_module()
 class SlowAnnotations(BaseDataset):
-    """Data set whose annotations take long to parse, on purpose.
+    """Data set whose annotations take a known time to parse.
 
     Args:
         parse_s: Seconds that it sleeps in parsing.
@@ -76,7 +76,7 @@ class SlowAnnotations(BaseDataset):
 
 @MODELS.register_module()
 class PlantedStart(OneWeight):
-    """Model whose weights and first train step take long, on purpose.
+    """Model whose initialisation and first train step take a known time.
 
     Args:
         weights_s: Seconds of ``init_weights``.
@@ -98,7 +98,7 @@ class PlantedStart(OneWeight):
 
 
 class Aged(Hook):
-    """Hook that records the process's age after the first iteration."""
+    """Hook that records the process's age in seconds after the first iteration."""
 
     priority = 56
 
@@ -108,7 +108,7 @@ class Aged(Hook):
 
 
 def time_method(owner: Any, name: str, part: str) -> None:
-    """Times a class's own method, inside the methods that our hook puts around it."""
+    """Wraps a class's method to record its true duration, without the hook's part."""
     original: Callable[..., Any] = getattr(owner, name)
 
     @functools.wraps(original)
@@ -123,7 +123,7 @@ def time_method(owner: Any, name: str, part: str) -> None:
 
 
 def plant_checkpoint(folder: str, seconds: float) -> str:
-    """Writes weights that take so long to load; returns what ``load_from`` names."""
+    """Registers weights that take a given time to load; returns their ``load_from``."""
     path = Path(folder, 'weights.pth')
     torch.save({'state_dict': PlantedStart().state_dict()}, path)
 
@@ -136,7 +136,7 @@ def plant_checkpoint(folder: str, seconds: float) -> str:
 
 
 def plant_compile(seconds: float) -> dict[str, Any]:
-    """Makes compiling take so long; returns what ``compile`` of a config is.
+    """Registers a slow backend of torch.compile; returns the config's ``compile``.
 
     It is what needs no compiler of C: the graph runs as it was traced. The first step,
     in which it is traced, is timed around what MMEngine has compiled.
@@ -172,7 +172,7 @@ def plant_compile(seconds: float) -> dict[str, Any]:
 
 
 def build(folder: str, spec: dict[str, Any]) -> Any:
-    """Builds the Runner of a start with known seconds by part."""
+    """Returns a Runner whose start takes known seconds in each part."""
     hooks = {'gpu_efficiency': {**HOOK, **spec.get('hook', {})}, 'aged': {'type': Aged}}
     kind = spec['kind']
     if kind == 'demo':
@@ -231,14 +231,14 @@ def build(folder: str, spec: dict[str, Any]) -> Any:
 
 
 class NoImage:
-    """Transform that makes a sample without reading an image."""
+    """Transform that makes a sample without reading an image file."""
 
     def __call__(self, results: dict[str, Any]) -> dict[str, Any]:
         return {'inputs': torch.zeros(3, 8, 8), 'data_samples': results['img_id']}
 
 
 def main() -> None:
-    """Trains, and writes the true seconds of the start."""
+    """Trains, and writes the true seconds of each part of the start to a file."""
     folder, spec = sys.argv[1], json.loads(sys.argv[2])
     torch.set_num_threads(1)
     rank = int(os.environ.get('RANK', '0'))

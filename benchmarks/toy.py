@@ -1,4 +1,4 @@
-"""Small trainings for benchmarks: MMEngine's Runner on a tiny model."""
+"""Small trainings for benchmarks: MMEngine's Runner with a tiny model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOOK = {
 
 
 class Sized(Dataset[dict[str, Any]]):
-    """Data set with a given length."""
+    """Data set of a given length."""
 
     metainfo: dict[str, Any] = {}  # noqa: RUF012  # MMEngine asks the instance for it
 
@@ -35,7 +35,7 @@ class Sized(Dataset[dict[str, Any]]):
 
 
 class OneWeight(BaseModel):
-    """Model with one weight, whose train step takes next to no time."""
+    """Model with a single weight, whose train step takes almost no time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def build_runner(
     interval: int = 10,
     **more: Any,
 ) -> Any:
-    """Builds a Runner that loads one sample per iteration, for one epoch.
+    """Returns a Runner that loads one sample per iteration for one epoch.
 
     It saves nothing.
 

@@ -1,4 +1,4 @@
-"""Does a training that tunes its loader lose much of what the best setting gives?
+"""Benchmark of ``tune=True``: time lost against the best fixed loader setting.
 
     python -m benchmarks.tune [--only PART] [--quick] [--output]
 
@@ -70,41 +70,41 @@ from mmgpu_hooks.schema.tuning import TuneAnswer, TuneQuestion
 PARTS = ('simulated', 'real')
 
 STARTS, EACH, QUICK_EACH = (0, 1, 2, 4, 8), 200, 6
-"""Initial worker counts of simulated jobs, and the number of jobs for each."""
+"""Initial worker counts of simulated jobs, and jobs per count (full and quick)."""
 LENGTH, LOGGED = 5_000, 50
-"""Iterations of a simulated job, and of its log interval when not watched."""
+"""Iterations of a simulated job, and of its log interval."""
 ANSWER_S, CHILD_S, START_S = 0.5, 1.5, 0.1
-"""Seconds of an answer, of the child process's start, and of a start of workers."""
+"""Seconds that a tuner's answer, a child process start and a worker start take."""
 NOTHING = 0.02
-"""Largest gain, as a share of an iteration, that counts as none."""
+"""Gain as a share of an iteration below which a change counts as no gain."""
 MEDIAN_LIMIT, WORST_LIMIT, ALARM_LIMIT = 1.0, 5.0, 1.0
 
 REAL_STARTS, REAL_LENGTH, EPOCHS = (0, 2, 8), 600, 3
 REAL_MEDIAN_LIMIT, REAL_WORST_LIMIT = 6.0, 15.0
 SOON = 100
-"""Iterations within which most jobs that begin without workers must be tuned."""
+"""Iterations within which most jobs started without workers must be tuned."""
 
 
 @dataclass(frozen=True)
 class SimulatedJob:
-    """Training with known seconds of a batch and of a train step."""
+    """Simulated training with known times of loading a batch and of a train step."""
 
     batch_s: float
     cpu_share: float
-    """Share of the loading time that needs a core."""
+    """Share of the loading time that is CPU time."""
     step_s: float
     step_cpu_share: float
     spread: float
-    """Standard deviation of the batch time, relative to its mean."""
+    """Standard deviation of the batch loading time divided by its mean."""
     jitter: float
-    """Standard deviation of the step time, relative to its mean."""
+    """Standard deviation of the train step time divided by its mean."""
     cores: int
     others: float
-    """Number of cores used by other programs."""
+    """Number of cores that other programs keep busy."""
     device: str
 
     def stretch(self, workers: int) -> float:
-        """Returns the factor by which CPU work slows down when all cores are shared."""
+        """Returns the factor by which CPU work slows down on oversubscribed cores."""
         step_s, batch_s = self.step_s, self.batch_s
         if not workers:
             return max((1.0 + self.others) / self.cores, 1.0)
@@ -115,22 +115,22 @@ class SimulatedJob:
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive iterations simulated with one number of workers."""
+    """Consecutive simulated iterations with a constant number of workers."""
 
     waits_s: Sequence[float]
     steps_s: Sequence[float]
     batches_s: Sequence[float]
     cpu_s: Sequence[float]
-    """CPU seconds for loading each batch."""
+    """CPU seconds of loading each batch."""
 
     @property
     def seconds(self) -> float:
-        """Seconds of all iterations together."""
+        """Total seconds of the iterations."""
         return math.fsum(self.waits_s) + math.fsum(self.steps_s)
 
 
 def draw_job(seed: int) -> SimulatedJob:
-    """Draws a job with random costs."""
+    """Draws a simulated training job with random costs."""
     rng = random.Random(seed)
     step_s = math.exp(rng.uniform(math.log(0.02), math.log(0.4)))
     return SimulatedJob(
@@ -147,7 +147,7 @@ def draw_job(seed: int) -> SimulatedJob:
 
 
 def iterate(job: SimulatedJob, workers: int, count: int, rng: random.Random) -> Piece:
-    """Simulates iterations, beginning with a full queue of batches."""
+    """Simulates iterations that begin with a full queue of prefetched batches."""
     stretch = job.stretch(workers)
     sigma = math.sqrt(math.log1p(job.spread**2))
     lead = 4 * workers
@@ -166,7 +166,7 @@ def iterate(job: SimulatedJob, workers: int, count: int, rng: random.Random) -> 
 def make_interval(
     job: SimulatedJob, workers: int, done: int, piece: Piece, rng: random.Random
 ) -> IntervalRecord:
-    """Makes the log interval's record of simulated iterations."""
+    """Returns the log interval record of simulated iterations."""
     count, seconds = len(piece.steps_s), piece.seconds
     whole = [wait + step for wait, step in zip(piece.waits_s, piece.steps_s)]
     cpu_s, step_cpu_s = math.fsum(piece.cpu_s), count * job.step_s * job.step_cpu_share
@@ -206,7 +206,7 @@ def make_interval(
 
 
 class SimulatedTraining:
-    """Simulated training of a job whose loader is tuned as the hook does it.
+    """Simulated training whose loader is tuned as with ``tune=True``.
 
     Args:
         job: The job.
@@ -251,7 +251,7 @@ class SimulatedTraining:
         )
 
     def train(self) -> None:
-        """Simulates the whole job; unwatched iterations count at their mean time."""
+        """Simulates the whole job; iterations after tuning have their mean time."""
         while self.done < LENGTH and not self._is_over:
             count = SHORT_ITERATIONS if self.done - self._since < 100 else LOGGED
             piece = iterate(self._job, self.workers, count, self._rng)
@@ -275,7 +275,7 @@ class SimulatedTraining:
         return not is_open and (is_spent or watched > MOST_WATCHED)
 
     def _follow(self) -> None:
-        """Asks the tuner, or takes its answer, at the end of a log interval."""
+        """Sends the tuner a question at an interval's end, or applies its answer."""
         if self.seconds < CHILD_S:
             return
         if self._answer_s <= self.seconds:
@@ -315,17 +315,17 @@ class SimulatedTraining:
 
 @functools.lru_cache(maxsize=64)
 def mean_iter_s(job: SimulatedJob, workers: int) -> float:
-    """Mean seconds of a steady simulated iteration."""
+    """Returns the mean seconds of steady simulated iterations."""
     return iterate(job, workers, 600, random.Random(1)).seconds / 600
 
 
 def list_fixed(job: SimulatedJob) -> list[int]:
-    """Lists the worker counts to compare with, up to the number of cores."""
+    """Returns the worker counts to compare with, up to the number of cores."""
     return [count for count in (0, 1, 2, 3, 4, 6, 8, 12, 16) if count <= job.cores]
 
 
 def choose_as_paddle(measure_s: Callable[[int], float]) -> int:
-    """Chooses workers as Paddle does: doubles them while loading gains 25 %.
+    """Returns Paddle's choice of workers: doubled while loading gets 25 % faster.
 
     Args:
         measure_s: Seconds of a batch with a number of workers.
@@ -341,21 +341,21 @@ def choose_as_paddle(measure_s: Callable[[int], float]) -> int:
 
 @dataclass(frozen=True)
 class Simulated:
-    """Results of one simulated job, tuned and untuned."""
+    """Results of one simulated job, with and without tuning."""
 
     start: int
     lost_pct: float
-    """Extra time of the tuned job over the best fixed setting, in per cent."""
+    """Extra time of the tuned job over the best fixed worker count, in per cent."""
     untuned_pct: float
     paddle_pct: float
     changes: int
     is_null: bool
     is_twice: bool
-    """True if the tuner chose a worker count again after several changes."""
+    """True if the tuner returned to a worker count that it had left before."""
 
 
 def run_simulated(case: tuple[int, int]) -> Simulated:
-    """Simulates one job, tuned and untuned.
+    """Simulates one job with and without tuning.
 
     Args:
         case: Seed, and workers at the start.
@@ -382,13 +382,13 @@ def run_simulated(case: tuple[int, int]) -> Simulated:
 
 
 def _alone_s(job: SimulatedJob, workers: int) -> float:
-    """Returns the seconds per batch of a loader without training."""
+    """Returns the seconds per batch of a loader that runs without train steps."""
     loading = replace(job, step_s=1e-6, jitter=0.0)
     return mean_iter_s(loading, workers)
 
 
 def judge_simulated(each: int) -> Iterator[Figure]:
-    """Returns figures on all simulated jobs."""
+    """Returns figures on the tuning of all simulated jobs."""
     cases = [
         (seed * len(STARTS) + number, start)
         for seed in range(each)
@@ -434,7 +434,7 @@ def judge_simulated(each: int) -> Iterator[Figure]:
 
 @dataclass(frozen=True)
 class RealJob:
-    """Job with known costs, and its best number of workers on two cores."""
+    """Real training job with known costs and its best worker count on two cores."""
 
     pipeline: Pipeline
     best: int
@@ -490,7 +490,7 @@ def train_real(
 
 
 def time_alone(job: RealJob, works: dict[str, Work], workers: int) -> float:
-    """Times the loader without training: seconds per batch over 40 batches."""
+    """Returns seconds per batch of a real loader alone, over 40 batches."""
     from torch.utils.data import DataLoader
 
     pipeline, batches = job.pipeline, 40
@@ -506,7 +506,7 @@ def time_alone(job: RealJob, works: dict[str, Work], workers: int) -> float:
 
 
 def judge_real(benchmark: Benchmark, jobs: Sequence[RealJob]) -> Iterator[Figure]:
-    """Returns figures on all real jobs."""
+    """Returns figures on the tuning of all real jobs."""
     works, lost, soon, switches = make_works(), list[float](), list[bool](), []
     starts = REAL_STARTS[:1] if benchmark.is_quick else REAL_STARTS
     for job in jobs:
@@ -552,7 +552,7 @@ def judge_real(benchmark: Benchmark, jobs: Sequence[RealJob]) -> Iterator[Figure
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark: simulates, trains and judges."""
+    """Runs the benchmark: simulates and trains jobs, and prints the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument('--only', choices=PARTS, help='one part alone')
     benchmark = Benchmark('tune', __doc__ or '', argv, parser=parser)

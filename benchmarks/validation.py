@@ -1,4 +1,4 @@
-"""Is a validation taken apart as it was spent, and is the end of a training foretold?
+"""Benchmark: parts of a validation against the truth, and forecasts of the end.
 
     python -m benchmarks.validation [--quick] [--output]
 
@@ -46,11 +46,11 @@ LIMIT_S = 300.0
 QUICK_CASES, QUICK_LENGTHS = ('two metrics', 'two ranks'), ('epochs', 'slows down')
 _TENTH = 0.1
 _PARTS = ('data_wait', 'forward', 'process', 'metric', 'save')
-"""Parts of a validation whose true seconds the training records by the same name."""
+"""Names of validation parts whose true seconds the training records."""
 
 
 def train(name: str, folder: Path, ranks: int = 1, *more: str) -> None:
-    """Trains a case in a child process, or in one child process per rank.
+    """Trains a case in one child process, or in one child process per rank.
 
     Raises:
         SystemExit: If it fails.
@@ -77,19 +77,19 @@ def train(name: str, folder: Path, ranks: int = 1, *more: str) -> None:
 
 
 def read_rank(folder: Path, rank: int = 0) -> RunEvidence:
-    """Reads the evidence of one rank."""
+    """Reads the evidence file of one rank."""
     (path,) = folder.rglob(evidence_name(rank))
     return read_evidence(path)
 
 
 def read_truth(folder: Path, ranks: int) -> list[list[dict[str, float]]]:
-    """Reads the true seconds of validations' parts, by rank and validation."""
+    """Returns true seconds of validation parts, by rank and validation."""
     texts = [(folder / TRUTH.format(rank)).read_text() for rank in range(ranks)]
     return [json.loads(text) for text in texts]
 
 
 def find_planted(truths: Sequence[Mapping[str, float]], rank: int) -> dict[str, float]:
-    """Returns the true seconds by part of one validation of a rank.
+    """Returns the true seconds by part of one rank's validation.
 
     Args:
         truths: What each rank stamped in it.
@@ -109,7 +109,7 @@ def find_planted(truths: Sequence[Mapping[str, float]], rank: int) -> dict[str, 
 
 @dataclass(frozen=True)
 class Off:
-    """Error of the measured seconds of one part."""
+    """Error of the recorded seconds of one part of a validation."""
 
     case: str
     part: str
@@ -118,7 +118,7 @@ class Off:
 
     @property
     def share(self) -> float:
-        """Error of the part as a share of its tolerance."""
+        """Error of the part divided by its tolerance."""
         allowed_s = max(REL * self.planted_s, ABS_S)
         return abs(self.measured_s - self.planted_s) / allowed_s
 
@@ -126,7 +126,7 @@ class Off:
 def compare(
     case: str, truths: list[list[dict[str, float]]], ranks: Sequence[RunEvidence]
 ) -> Iterator[Off]:
-    """Compares the measured seconds of each part with the true ones."""
+    """Compares the recorded seconds of each validation part with the true ones."""
     for rank, evidence in enumerate(ranks):
         for number, record in enumerate(evidence.validations):
             of_all = [validations[number] for validations in truths]
@@ -138,7 +138,7 @@ def compare(
 def find_closing_pct(
     records: Sequence[ValidationRecord], walls_s: list[float]
 ) -> float:
-    """Returns the largest gap, per cent, of a validation's parts to the whole."""
+    """Returns the largest gap in per cent between a validation and its parts' sum."""
     return max(
         100 * abs(sum((record.parts_s or {}).values()) / wall_s - 1)
         for record, wall_s in zip(records, walls_s)
@@ -146,7 +146,7 @@ def find_closing_pct(
 
 
 def play(name: str, folder: Path) -> Iterator[Figure]:
-    """Trains a case, and judges the measured parts of its validations."""
+    """Trains a case and returns figures on the recorded parts of its validations."""
     planted: Planted = CASES[name]
     say(name)
     train(name, folder, planted.ranks)
@@ -174,7 +174,7 @@ def play(name: str, folder: Path) -> Iterator[Figure]:
 
 
 def play_demo(folder: Path, root: Path) -> Iterator[Figure]:
-    """Validates RTMDet on the demo's images, and checks the sum of the parts."""
+    """Validates RTMDet on the demo's images; returns a figure on the parts' sum."""
     say('RTMDet on the demo')
     write_demo_dataset(root)
     train('demo', folder, 1, str(root.resolve()))
@@ -192,25 +192,25 @@ def play_demo(folder: Path, root: Path) -> Iterator[Figure]:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Forecast of a training's end that was made after a tenth of the training."""
+    """Predicted end of a training, made after the first tenth of the training."""
 
     name: str
     true_s: float
-    """True seconds from the forecast to the end."""
+    """True seconds from the prediction to the end of the training."""
     said_s: float | None
-    """Forecast seconds until the end, by our hook."""
+    """Seconds until the end as predicted by GPUEfficiencyHook."""
     low_s: float
     high_s: float
     eta_s: float
-    """Forecast seconds until the end, by MMEngine's ETA."""
+    """Seconds until the end as predicted by MMEngine's ETA."""
 
     def off_pct(self, seconds: float | None) -> float:
-        """Returns the error of a forecast, per cent of the true seconds."""
+        """Returns the error of a predicted end, in per cent of the true seconds."""
         return 100.0 if seconds is None else 100 * (seconds / self.true_s - 1)
 
 
 def forecast(name: str, folder: Path) -> Forecast:
-    """Trains a training, and forecasts its end from its first tenth."""
+    """Runs a training, and predicts its end from its first tenth."""
     say(name)
     train(name, folder)
     evidence = read_rank(folder)
@@ -243,14 +243,14 @@ def forecast(name: str, folder: Path) -> Forecast:
 
 
 def _cut(evidence: RunEvidence, iterations: float) -> IntervalRecord:
-    """Returns the log interval in which the first tenth of the training ends."""
+    """Returns the log interval at which a tenth of the training has passed."""
     return next(
         interval for interval in evidence.intervals if interval.iteration >= iterations
     )
 
 
 def judge_forecasts(forecasts: Sequence[Forecast]) -> Iterator[Figure]:
-    """Returns figures on the forecasts of all trainings."""
+    """Returns figures on the predicted ends of all trainings."""
     ours = [abs(each.off_pct(each.said_s)) for each in forecasts]
     theirs = [abs(each.off_pct(each.eta_s)) for each in forecasts]
     count = f'{len(forecasts)} trainings'
@@ -266,7 +266,7 @@ def judge_forecasts(forecasts: Sequence[Forecast]) -> Iterator[Figure]:
 
 
 def render_forecasts(forecasts: Sequence[Forecast]) -> str:
-    """Renders the forecasts as a table with a row per training."""
+    """Renders a table of predicted and true ends, one row per training."""
     head = ('training', 'left after a tenth', 'said', 'off', "MMEngine's eta", 'off')
     rows = [
         (

@@ -1,4 +1,4 @@
-"""Program for `benchmarks.validation`: a training with validations of known time.
+"""Program of ``benchmarks.validation``: trains with validations of known duration.
 
 ``python -m benchmarks.validation_training CASE FOLDER``, with torchrun for two ranks.
 
@@ -28,13 +28,13 @@ from mmengine.hooks import Hook
 from benchmarks.toy import HOOK, SAVES, OneWeight, Sized, build_runner
 
 TRUTH, ETAS = 'planted_{}.json', 'etas.json'
-"""Names of the files that each rank writes into the run's folder."""
+"""File names of true seconds and of ETAs, which each rank writes to the work_dir."""
 _SLOW_RANK = 1
 
 
 @dataclass(frozen=True)
 class Planted:
-    """Known seconds of a validation, by part.
+    """Known seconds of each part of a validation.
 
     Attributes:
         item_s: Of loading one batch, in the loop.
@@ -82,7 +82,7 @@ Seconds = dict[str, float]
 
 
 class Tape:
-    """True seconds of the running validation, by part."""
+    """Record of the true seconds of the current validation, by part."""
 
     def __init__(self) -> None:
         self.seconds: Seconds = defaultdict(float)
@@ -91,7 +91,7 @@ class Tape:
         """Time at which the loader began the batch that is loaded."""
 
     def spend(self, part: str, seconds: float) -> None:
-        """Sleeps for the time of a part, and records the true duration."""
+        """Sleeps for the known time of a part, and records the true duration."""
         if seconds:
             began_s = time.perf_counter()
             time.sleep(seconds)
@@ -102,7 +102,7 @@ TAPE = Tape()
 
 
 class PlantedDataset(Sized):
-    """Data set whose images sleep when they are loaded."""
+    """Data set whose images take a known time to load."""
 
     def __init__(self, length: int, item_s: float) -> None:
         super().__init__(length)
@@ -114,7 +114,7 @@ class PlantedDataset(Sized):
 
 
 class StampedSampler(DefaultSampler):
-    """Sampler that notes when it is asked for an image, which begins a batch.
+    """Sampler that records when it is asked for an image, the start of a batch.
 
     A batch of planted images takes the loader some time of its own, too: some 0.4 ms on
     a slow machine.
@@ -131,14 +131,14 @@ class StampedSampler(DefaultSampler):
 
 
 def collate_stamped(batch: list[Any]) -> Any:
-    """Collates a batch of one image and notes the seconds since it was asked for."""
+    """Collate function that records the seconds since the batch was started."""
     collated = pseudo_collate(batch)
     TAPE.seconds['data_wait'] += time.perf_counter() - TAPE.asked_s
     return collated
 
 
 class PlantedModel(OneWeight):
-    """Model that sleeps when it predicts.
+    """Model whose predictions take a known time.
 
     Args:
         planted: What is planted.
@@ -159,7 +159,7 @@ class PlantedModel(OneWeight):
 
 
 class SlowToSend:
-    """Result that sleeps when it is pickled and unpickled."""
+    """Result object that takes a known time to pickle and unpickle."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -176,7 +176,7 @@ def _read_slowly(seconds: float) -> SlowToSend:
 
 
 class PlantedMetric(BaseMetric):
-    """Metric that sleeps for a known time.
+    """Metric whose methods take a known time.
 
     Args:
         planted: What is planted.
@@ -214,11 +214,11 @@ class PlantedMetric(BaseMetric):
 
 
 class SecondMetric(PlantedMetric):
-    """Same metric as another class, so that there are two names."""
+    """Subclass of the slow metric, so that a validation has two metric names."""
 
 
 class SavesBest(Hook):
-    """Hook that takes some time to save a checkpoint after each validation."""
+    """Hook that takes a known time to save a checkpoint after each validation."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -234,7 +234,7 @@ class SavesBest(Hook):
 
 
 class WallClock(Hook):
-    """Hook that times each whole validation, as the first of all hooks.
+    """Hook that records the total duration of each validation.
 
     Args:
         folder: Gets what was planted.
@@ -257,7 +257,7 @@ class WallClock(Hook):
 
 
 def plant(name: str, folder: Path) -> None:
-    """Trains two short epochs, each with a validation of known time."""
+    """Trains two short epochs, each with a validation of known duration."""
     planted = CASES[name]
     more: dict[str, Any] = {}
     if planted.ranks > 1:
@@ -285,7 +285,7 @@ def plant(name: str, folder: Path) -> None:
 def validate(
     planted: Planted, length: int, kinds: list[type[PlantedMetric]]
 ) -> dict[str, Any]:
-    """Returns arguments of a Runner for a validation of known time."""
+    """Returns Runner arguments for a validation whose parts take known times."""
     return {
         'val_dataloader': {
             'dataset': PlantedDataset(length, planted.item_s),
@@ -304,7 +304,7 @@ def validate(
 
 @dataclass(frozen=True)
 class Length:
-    """Training with known times whose end is forecast.
+    """Lengths and times of a training whose end is predicted.
 
     Attributes:
         loop: Of ``train_cfg``.
@@ -354,7 +354,7 @@ LENGTHS = {
 
 
 class EtaTape(Hook):
-    """Hook that records MMEngine's ETA in each iteration.
+    """Hook that records the ETA by MMEngine in each iteration.
 
     Args:
         folder: Gets it.
@@ -373,7 +373,7 @@ class EtaTape(Hook):
 
 
 def last(name: str, folder: Path) -> None:
-    """Trains a whole training whose end is forecast."""
+    """Runs a complete training whose end is predicted."""
     length = LENGTHS[name]
     planted = Planted(metrics_s=(length.metric_s,), batches=4)
     saves = {'interval': -1, 'save_last': False, **(length.saves or {})}
@@ -457,7 +457,7 @@ def demo(folder: Path, root: Path) -> None:
 
 
 def main() -> None:
-    """Trains the case that the command line names."""
+    """Trains the case that is named on the command line."""
     name, folder = sys.argv[1], Path(sys.argv[2])
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Does a training get faster by doing what the `next` line of its summary says?
+"""Benchmark: gain in training time by following the summary's ``next`` line.
 
     python -m benchmarks.whole [--only NAME] [--quick] [--output]
 
@@ -51,24 +51,24 @@ from mmgpu_hooks.schema.values import FAST_METRIC
 
 ROOT = RESULTS.parents[1]
 GAIN_LIMIT_PCT = 75.0
-"""Least gain of the advice, per cent of the gain of hand-set best settings."""
+"""Minimum gain of the advice, in per cent of the gain by hand-tuned settings."""
 HOURS_LIMIT_PCT = 10.0
-"""Largest error, per cent, of the hours that a finding says can be saved."""
+"""Largest error, in per cent, of the hours that a finding promises to save."""
 TURNS, LIMIT_S = 2, 600.0
-"""Number of trainings per setting, and the time limit of one in seconds."""
+"""Number of trainings per setting, and time limit of a training in seconds."""
 TUNED = {'default_hooks.gpu_efficiency.tune': True}
 _ALIVE = dict(persistent_workers=True)
 _OPTIMIZE = 'default_hooks.gpu_efficiency.optimize'
 
 
 def loader(name: str, **settings: Any) -> dict[str, Any]:
-    """Returns settings of a loader by their dotted keys."""
+    """Returns settings of a DataLoader as a dict with dotted keys."""
     return {f'{name}_dataloader.{key}': value for key, value in settings.items()}
 
 
 @dataclass(frozen=True)
 class Case:
-    """Ordinary training, as a user would configure it.
+    """Benchmark training as a user would configure it, with known faults.
 
     Attributes:
         config: Its config file.
@@ -128,37 +128,37 @@ QUICK = ('storage that waits', 'nothing wrong')
 
 @dataclass(frozen=True)
 class Training:
-    """Duration and results of one training."""
+    """Duration and results of one benchmark training."""
 
     whole_s: float
     """Seconds from building the Runner to the end of the training."""
     iter_s: float
-    """Median ``time`` of an iteration, as MMEngine logged it."""
+    """Median of ``time`` (seconds of an iteration) in MMEngine's log."""
     next_line: str
-    """Line `next` of the summary: the command to run next."""
+    """Command in the summary's ``next`` line: the advised next step."""
 
 
 @dataclass
 class Outcome:
-    """Trainings before and after following the advice on the first of them."""
+    """Trainings before and after following the advice of the first training."""
 
     case: Case
     verdict: str
     changes: Mapping[str, Any]
     answer: str
-    """Output of the advised command, as the user reads it."""
+    """Output of the advised command, as the user sees it."""
     before: list[Training] = field(default_factory=list)
     after: list[Training] = field(default_factory=list)
-    """Trainings with the advised settings; empty if no setting was changed."""
+    """Trainings with the advised settings; empty if the advice changed nothing."""
     best: list[Training] = field(default_factory=list)
     tuned: list[Training] = field(default_factory=list)
-    """Trainings with the old settings and ``tune=True``."""
+    """Trainings with the original settings and ``tune=True``."""
     offered_s: float | None = None
-    """Seconds that a finding says its setting would save."""
+    """Seconds that a finding promises to save by its setting."""
 
     @property
     def offered_off_pct(self) -> float | None:
-        """Error, per cent, of the saving that a finding offered."""
+        """Error in per cent of the saving that a finding promised."""
         saved_s = self.before[0].whole_s - fastest(self.after or self.before)
         if self.offered_s is None or saved_s <= 0:
             return None
@@ -166,7 +166,7 @@ class Outcome:
 
     @property
     def gain_share_pct(self) -> float | None:
-        """Advice's gain, per cent of the best setting's; ``None`` without a gain."""
+        """Gain by the advice in per cent of the best gain; ``None`` without gain."""
         before_s, best_s = fastest(self.before), fastest(self.best)
         if not self.case.best or best_s >= before_s:
             return None
@@ -175,18 +175,18 @@ class Outcome:
 
     @property
     def is_slower(self) -> bool:
-        """True if the advice made training slower, beyond the variation of repeats."""
+        """True if training became slower by the advice, beyond the noise of repeats."""
         slowest_s = max(training.whole_s for training in self.before)
         return bool(self.after) and fastest(self.after) > slowest_s
 
 
 def fastest(trainings: Sequence[Training]) -> float:
-    """Returns the seconds of the fastest training; infinite without trainings."""
+    """Returns the seconds of the fastest training; infinity without trainings."""
     return min((training.whole_s for training in trainings), default=float('inf'))
 
 
 def prepare(folder: Path, names: Sequence[str]) -> None:
-    """Copies the configs into a folder, and writes the demo's images into it.
+    """Copies the benchmark configs and the demo's images into a folder.
 
     The tool writes beside a config, and a checkout is not to be littered.
     """
@@ -205,7 +205,7 @@ def prepare(folder: Path, names: Sequence[str]) -> None:
 
 
 def run(folder: Path, words: Sequence[str]) -> str:
-    """Runs a command in a folder, and returns its output.
+    """Runs a command in a folder and returns its output.
 
     Raises:
         SystemExit: If it fails.
@@ -245,7 +245,7 @@ def train(
 
 
 def follow(folder: Path, next_line: str) -> str | None:
-    """Runs the command of the summary's `next` line; returns the new config.
+    """Runs the command of the summary's ``next`` line; returns the new config's path.
 
     Returns:
         The config that is to be trained; ``None`` without one.
@@ -262,7 +262,7 @@ def follow(folder: Path, next_line: str) -> str | None:
 
 
 def read_loaded(folder: Path, config: str, settings: Mapping[str, Any]) -> Any:
-    """Loads a config with some settings, as MMEngine does."""
+    """Loads a config as MMEngine does, with some settings overridden."""
     from mmengine.config import Config
 
     loaded = Config.fromfile(folder / config, import_custom_modules=False)
@@ -271,7 +271,7 @@ def read_loaded(folder: Path, config: str, settings: Mapping[str, Any]) -> Any:
 
 
 def play(name: str, folder: Path, turns: int, load: list[float]) -> Outcome:
-    """Trains a case before and after its advice, and with the best known settings.
+    """Trains a case before and after the advice, and with the best known settings.
 
     Args:
         name: Of the case.
@@ -323,7 +323,7 @@ def play(name: str, folder: Path, turns: int, load: list[float]) -> Outcome:
 
 
 def offer(folder: Path, case: Case, judged: Any, outcome: Outcome) -> str:
-    """Writes a config with the setting that a finding offers; returns its path."""
+    """Writes a config with the setting that a finding proposes; returns its path."""
     written, setting = f'{Path(case.config).stem}_offered.py', case.offered or ''
     target = str(Path(case.config).with_name(written))
     words = [case.config, f'{setting}={case.best[setting]}', '--output', target]
@@ -346,7 +346,7 @@ def play_start(
     before: Training,
     measure: Callable[..., Training],
 ) -> Outcome:
-    """Trains a slow start again, plainly and with the advised optimisations.
+    """Repeats a training with a slow start, without and with advised optimisations.
 
     The first of these keeps what the second one finds.
     """
@@ -364,7 +364,7 @@ def play_start(
 
 
 def judge_outcome(name: str, outcome: Outcome) -> Iterator[Figure]:
-    """Returns figures on one case: the advice's gain against the best gain."""
+    """Returns figures on one case: gain by the advice against the best gain."""
     before_s, after_s = fastest(outcome.before), fastest(outcome.after)
     if outcome.case.best:
         note = f'{before_s:.1f} s before, {after_s:.1f} s after'
@@ -381,7 +381,7 @@ def judge_outcome(name: str, outcome: Outcome) -> Iterator[Figure]:
 
 
 def list_figures(played: Mapping[str, Outcome]) -> Iterator[Figure]:
-    """Returns figures over all cases."""
+    """Returns figures over all benchmark trainings."""
     planted = [outcome for outcome in played.values() if outcome.case.best]
     healthy = [outcome for outcome in played.values() if not outcome.case.best]
     if planted:
@@ -406,7 +406,7 @@ def list_figures(played: Mapping[str, Outcome]) -> Iterator[Figure]:
 
 
 def phrase_changes(changes: Mapping[str, Any]) -> str:
-    """Phrases changes of settings, each by the last part of its key."""
+    """Returns a text of changed settings, each named by its key's last part."""
     words = {
         key.replace('train_dataloader.', '').replace('_dataloader.', ' '): value
         for key, value in changes.items()
@@ -415,7 +415,7 @@ def phrase_changes(changes: Mapping[str, Any]) -> str:
 
 
 def render_cases(played: Mapping[str, Outcome]) -> str:
-    """Renders the cases as a table: times before and after, verdict, changes."""
+    """Renders a table of the trainings: times before and after, verdict, changes."""
     head = ['training', 'before', 'after', 'less', 'tune=True', 'iteration', 'verdict']
     head.append('changed')
     rows = []

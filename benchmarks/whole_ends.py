@@ -1,4 +1,4 @@
-"""Trainings that end badly, and again after following the advice.
+"""Benchmark trainings that fail or hang, repeated after following the advice.
 
 Each is trained until it dies, or until its log names why it stands still. Then it is
 trained with the cure: the config that `mmgpu recommend` writes, or the setting that the
@@ -25,13 +25,13 @@ from benchmarks.holders import Limit, can_limit
 from benchmarks.whole_training import SECONDS
 
 LIMIT_S = 180.0
-"""Most seconds for a training to end, or to log why it does not."""
+"""Time limit in seconds for a training to end or to log why it hangs."""
 _ENTER = 'echo $$ > "$LIMIT/cgroup.procs" && exec "$@"'
 
 
 @dataclass(frozen=True)
 class Ending:
-    """Training that does not reach its end, with the cause and the cure.
+    """Benchmark training that fails or hangs, with its cause and its remedy.
 
     Attributes:
         config: Its config file.
@@ -69,7 +69,7 @@ QUICK = ('hangs',)
 
 
 def make_environ(root: Path) -> dict[str, str]:
-    """Returns the environment of a training: this checkout, one thread for the step."""
+    """Returns a training's environment: ``PYTHONPATH``, one thread for the step."""
     paths = [str(root), os.environ.get('PYTHONPATH', '')]
     return {
         **os.environ,
@@ -80,7 +80,7 @@ def make_environ(root: Path) -> dict[str, str]:
 
 
 class Trainer:
-    """Trains the configs of a folder, and runs ``mmgpu`` commands on the results.
+    """Runs trainings of a folder's configs, and ``mmgpu`` commands on the results.
 
     Args:
         folder: Of the configs; trainings go below it.
@@ -109,7 +109,7 @@ class Trainer:
         settings: Mapping[str, Any],
         limit_mib: int,
     ) -> bool:
-        """Trains until the end (True), or until the log names the cause of a hang."""
+        """Trains until the end (returns True) or until the log names why it hangs."""
         words = ['benchmarks.whole_training', config, work_dir, json.dumps(settings)]
         command = [sys.executable, '-W', 'ignore', '-m', *words]
         run = self._folder / work_dir
@@ -146,7 +146,7 @@ class Trainer:
 
 
 def play_ending(name: str, trainer: Trainer, folder: Path) -> Iterator[Figure]:
-    """Trains until the bad end, asks ``mmgpu why``, and trains again with the cure.
+    """Trains until failure, asks ``mmgpu why``, and trains again with the remedy.
 
     Args:
         name: Of `ENDINGS`.

@@ -1,4 +1,4 @@
-"""Data set, model and metric of the ordinary trainings, with known costs.
+"""Data sets, models and metrics of the benchmark trainings, with known costs.
 
 A config names it in ``custom_imports``. What an item costs is planted as CPU of the
 process that loads it and as a wait, so the same on a busy machine.
@@ -22,20 +22,20 @@ from benchmarks.why_hangs import hold_log, log
 
 
 def burn(seconds: float) -> None:
-    """Uses a number of CPU seconds of this thread."""
+    """Computes for the given CPU seconds in this thread."""
     until = time.thread_time() + seconds
     while time.thread_time() < until:
         pass
 
 
 def name_classes(count: int) -> list[str]:
-    """Returns names for artificial classes."""
+    """Returns names for a number of artificial classes."""
     return [f'class {number}' for number in range(count)]
 
 
 @DATASETS.register_module()
 class PlantedImages(Sized):
-    """Data set whose images take known CPU and waiting time.
+    """Data set whose images take known CPU and waiting times to load.
 
     Args:
         length: Of the data set.
@@ -77,7 +77,7 @@ class PlantedImages(Sized):
 
 @DATASETS.register_module()
 class PlantedAnnotations(BaseDataset):
-    """Data set whose annotations take long to parse, on purpose.
+    """Data set whose annotations take a known time to parse.
 
     Args:
         length: Of the data set.
@@ -99,7 +99,7 @@ class PlantedAnnotations(BaseDataset):
 
 @MODELS.register_module()
 class PlantedDetector(OneWeight):
-    """Model whose train step sleeps and leaves the cores free, as on a GPU.
+    """Model whose train step sleeps, as if a GPU computed.
 
     Args:
         step_ms: Of one training step.
@@ -137,7 +137,7 @@ class PlantedDetector(OneWeight):
 
 
 def draw_boxes(index: int, count: int) -> Any:
-    """Returns an image's boxes as left, top, width and height; equal in each call."""
+    """Returns the fixed boxes of an image as left, top, width and height."""
     rng = np.random.default_rng(index)
     sides = np.exp(rng.uniform(np.log(6), np.log(300), (count, 2)))
     corners = rng.uniform(0, 1, (count, 2)) * np.maximum((640, 480) - sides, 1)
@@ -146,7 +146,7 @@ def draw_boxes(index: int, count: int) -> Any:
 
 @MODELS.register_module()
 class PlantedBoxes(PlantedDetector):
-    """Model that predicts many boxes, some close to the ground truth.
+    """Model that predicts many boxes, some of them close to the ground truth.
 
     Args:
         boxes: Of each image.
@@ -182,7 +182,7 @@ class PlantedBoxes(PlantedDetector):
 
 
 def write_truth(path: Path, images: int, classes: int) -> None:
-    """Writes the ground truth for :class:`PlantedBoxes` in COCO's format."""
+    """Writes the ground truth for :class:`PlantedBoxes` as a COCO annotation file."""
     notes = list[dict[str, Any]]()
     for index in range(images):
         for number, box in enumerate(draw_boxes(index, 7)):
@@ -213,7 +213,7 @@ def write_truth(path: Path, images: int, classes: int) -> None:
 
 @METRICS.register_module()
 class CountImages(BaseMetric):
-    """Metric that counts the predicted images."""
+    """Metric that returns the number of predicted images."""
 
     def process(self, data_batch: Any, data_samples: Any) -> None:
         self.results.append(len(data_samples))

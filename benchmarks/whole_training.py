@@ -1,4 +1,4 @@
-"""Trains one config on the CPU as MMDetection's ``tools/train.py`` does.
+"""Program that trains one config on the CPU as MMDetection's ``tools/train.py`` does.
 
     python -m benchmarks.whole_training CONFIG FOLDER SETTINGS
 
@@ -20,7 +20,7 @@ SECONDS = 'seconds.txt'
 
 
 def main() -> None:
-    """Trains a config, and writes how long that took."""
+    """Trains a config and writes the duration of the training to a file."""
     path, folder, settings = sys.argv[1:]
     config = Config.fromfile(path)
     config.merge_from_dict(json.loads(settings))

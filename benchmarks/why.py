@@ -1,4 +1,4 @@
-"""Planted ends of real trainings, and what the log and ``mmgpu why`` say of them.
+"""Benchmark: naming the causes of failing and hanging trainings, in log and ``why``.
 
 Each case trains a toy model on MMEngine's own Runner, with the hook on, in a process of
 its own; one thing in it hangs, dies or raises. `mmgpu why` is asked as soon as the
@@ -30,23 +30,23 @@ from benchmarks.harness import Benchmark, Figure, ask, at_least, at_most, exactl
 from benchmarks.markdown import render_table
 
 AT = 27
-"""Index of the sample at which a training ends badly, on purpose."""
+"""Index of the sample at which a training fails or hangs on purpose."""
 IN_LOG_S = 90.0
-"""Seconds within which, by default, the log must name worker and sample."""
+"""Default limit in seconds until the log must name worker and sample."""
 LATE_S = 30.0
-"""Most seconds after ``stuck_after_s`` until the log names the cause."""
+"""Maximum seconds after ``stuck_after_s`` until the log names the cause."""
 REPEATS, AT_ONCE = 3, 6
-"""Number of trainings per case, and of trainings at the same time."""
+"""Number of trainings per case, and of trainings that run at the same time."""
 _PATIENCE_S = 240.0
 _JOINED_S = 4.0
-"""Seconds that rank 0 needs after an alarm to name the rank that is stuck."""
+"""Seconds that rank 0 needs after an alarm to name the stuck rank."""
 _ASKING = threading.Lock()
-"""Lock that lets one command run at a time, as its output is captured."""
+"""Lock for running one command at a time, as its output is captured."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Training that ends badly on purpose, and the expected answer.
+    """Training that fails or hangs for a known reason, with the expected answer.
 
     Attributes:
         plant: Of `benchmarks.why_training`.
@@ -163,7 +163,7 @@ CASES = {
     'a typo in the config': Case('typo', 'config_error'),
     'Ctrl-C': Case('ctrl-c', 'interrupted'),
 }
-"""All cases, those with the longest wait first."""
+"""All benchmark cases, ordered from the longest wait to the shortest."""
 MOUNTING = 'unshare', '-m'
 QUICK = (
     'a sample that sleeps',
@@ -216,19 +216,19 @@ def started(case: Case, folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]
 
 @dataclass(frozen=True)
 class Played:
-    """Answers about one training, from its folder and its console together."""
+    """Answers about one training, from its work_dir and from its console output."""
 
     cause: str | None
     is_named: bool | None
     """True if log and answer name worker, sample and rank; ``None`` if not required."""
     in_log_s: float | None
     cause_s: float | None
-    """Seconds after ``stuck_after_s`` until the log named the cause, or ``None``."""
+    """Seconds from ``stuck_after_s`` until the log named the cause, or ``None``."""
     alarms: int
 
 
 def play_and_ask(case: Case, folder: Path) -> Played:
-    """Trains once, and asks ``mmgpu why`` when training hangs or has ended."""
+    """Trains once, and runs ``mmgpu why`` when the training hangs or has ended."""
     run = folder / 'run'
     folder.mkdir()
     named = f'worker {case.worker} (pid', f'sample {case.sample}'
@@ -268,7 +268,7 @@ def play_and_ask(case: Case, folder: Path) -> Played:
 
 
 def read_records(run: Path) -> str:
-    """Reads the evidence of all ranks, even of ranks that never began to train."""
+    """Reads the evidence of all ranks, including ranks that never began to train."""
     texts = []
     for path in (*run.glob('*/vis_data/gpu_eff*l'), *run.glob('*/vis_data/before*l')):
         with contextlib.suppress(FileNotFoundError):  # a rank has begun to train
@@ -277,7 +277,7 @@ def read_records(run: Path) -> str:
 
 
 def read_age_s(folder: Path) -> float:
-    """Returns the seconds since the training began to end badly."""
+    """Returns the seconds since the training began to fail or hang."""
     try:
         return time.time() - float((folder / 'began').read_text())
     except (OSError, ValueError):  # it is being written
@@ -285,13 +285,13 @@ def read_age_s(folder: Path) -> float:
 
 
 def may_mount() -> bool:
-    """True if this machine lets a case mount a file system."""
+    """True if this machine allows mounting a file system for a training."""
     mount = [*MOUNTING, 'mount', '-t', 'tmpfs', 'tmpfs', '/mnt']
     return not subprocess.run(mount, capture_output=True).returncode
 
 
 def list_figures(played: dict[str, list[Played]]) -> Iterator[Figure]:
-    """Returns figures over all cases that were trained."""
+    """Returns figures over all trainings of the benchmark."""
     every = [(CASES[name].cause, run) for name, runs in played.items() for run in runs]
     right = [run.cause == cause for cause, run in every if cause]
     named = [run.is_named for _, run in every if run.is_named is not None]
@@ -314,7 +314,7 @@ def list_figures(played: dict[str, list[Played]]) -> Iterator[Figure]:
 
 
 def render_cases(played: dict[str, list[Played]]) -> str:
-    """Renders a table row per case; cases left out need root rights."""
+    """Renders a table row per case; notes cases skipped for lack of root rights."""
     rows = []
     for name, runs in played.items():
         cause, times = CASES[name].cause, [run.in_log_s or 0.0 for run in runs]
@@ -325,7 +325,7 @@ def render_cases(played: dict[str, list[Played]]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the benchmark: plays, asks and judges all cases."""
+    """Runs the benchmark: trains and judges all cases, and prints the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument('--only', default='', help='cases whose name holds this')
     bench = Benchmark('why', __doc__ or '', argv, parser=parser, is_timed=False)

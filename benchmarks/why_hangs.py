@@ -1,4 +1,4 @@
-"""Makes loaders hang in the ways that real ones do.
+"""Functions that make DataLoader workers hang in ways seen in real trainings.
 
 Some are the real thing: a lock of `logging` and threads of OpenMP that a fork does not
 carry over, a loop that tries again for ever. The others stand in for libraries
@@ -28,7 +28,7 @@ def {name}(lock=threading.Lock()):
 
 
 def compile_waiting(file: str, name: str) -> Callable[[], object]:
-    """Makes a function that waits for a lock for ever and names another source file."""
+    """Returns a function that waits for a lock for ever, under another file name."""
     found: dict[str, Any] = {}
     exec(compile(_LOCK.format(name=name), f'{PACKAGES}/{file}', 'exec'), found)
     function: Callable[[], object] = found[name]
@@ -36,15 +36,15 @@ def compile_waiting(file: str, name: str) -> Callable[[], object]:
 
 
 class OwnHandler(logging.Handler):
-    """Log handler with a lock that `logging` does not renew after a fork."""
+    """Log handler whose lock ``logging`` does not renew after a fork."""
 
     def createLock(self) -> None:  # noqa: N802  # as `logging` names it
-        """Makes a lock as libraries do that replace the handler's lock."""
+        """Creates the handler's lock as libraries do that replace it."""
         self.lock = threading.RLock()
 
 
 def hold_log() -> None:
-    """Adds a log handler, and holds the handler's lock in another thread."""
+    """Adds a log handler and holds its lock in another thread."""
     handler = OwnHandler()
     logging.getLogger('data').addHandler(handler)
     holding = threading.Thread(target=handler.acquire)
@@ -53,7 +53,7 @@ def hold_log() -> None:
 
 
 def log() -> None:
-    """Logs one line, which waits for the handler's lock."""
+    """Logs one line, which blocks on the handler's lock."""
     logging.getLogger('data').warning('this image has no boxes')
 
 
@@ -71,7 +71,7 @@ def _try_for_ever() -> None:
 
 
 def hang_pin_thread() -> None:
-    """Makes the loader's pinning thread wait for a GPU that never answers."""
+    """Makes the DataLoader's pin-memory thread wait for a GPU that never answers."""
     waiting = compile_waiting('torch/accelerator/__init__.py', 'set_device_index')
     torch.accelerator.is_available = lambda: True
     torch.accelerator.current_accelerator = lambda *_: torch.device('cuda')
@@ -84,7 +84,7 @@ BEFORE_FORK: dict[str, Callable[[], object]] = {
     'OpenMP': _compute,
     'pin thread': hang_pin_thread,
 }
-"""Function that prepares each hang in the training process before workers start."""
+"""Functions that prepare a hang in the training process before workers start."""
 IN_SAMPLE: dict[str, Callable[[], object]] = {
     'logging': log,
     'OpenMP': _compute,
@@ -94,4 +94,4 @@ IN_SAMPLE: dict[str, Callable[[], object]] = {
     'h5py': compile_waiting('h5py/_hl/dataset.py', '__getitem__'),
     'lmdb': compile_waiting('lmdb/cffi.py', 'begin'),
 }
-"""Function that hangs in a worker, for each kind of hang."""
+"""Functions that hang in a worker process, by kind of hang."""

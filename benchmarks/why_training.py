@@ -1,4 +1,4 @@
-"""A training that ends as planted: ``python -m benchmarks.why_training PLANT FOLDER``.
+"""Program of ``benchmarks.why``: a training that fails or hangs on purpose.
 
 A toy model on MMEngine's own Runner with the hook on; `benchmarks.why` starts it.
 """
@@ -34,18 +34,18 @@ from benchmarks import why_hangs
 from benchmarks.toy import HOOK, build_runner
 
 AT, AT_ITERATION = 27, 20
-"""Sample and iteration at which training ends badly: batch 13, by worker 1."""
+"""Sample and iteration at which the training fails: batch 13, loaded by worker 1."""
 ITERATIONS, BATCH = 40, 2
 
 PLANT, FOLDER, STUCK_AFTER_S = (*sys.argv[1:], '', '', '')[:3]
 SLOW_S = 10.0
-"""Seconds of a slow part of training: twice the limit for an alarm."""
+"""Seconds of a slow part of the training: twice the limit for an alarm."""
 LOCK = threading.Lock()
 RANK = os.environ.get('RANK')
 
 
 def stand_on_rank(number: int) -> None:
-    """Sleeps for ever on one rank, not on the others."""
+    """Sleeps for ever on one rank, but not on the others."""
     if str(number) == RANK:
         time.sleep(3600)
 
@@ -56,7 +56,7 @@ def begin_and_stand() -> None:
 
 
 def compute(seconds: float) -> None:
-    """Works on a core, as what is only slow does."""
+    """Computes on one core for ``seconds``."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         sum(range(100_000))
@@ -137,13 +137,13 @@ SHARDED = 'uneven', 'uneven and a validation'
 
 
 def note_begin() -> None:
-    """Writes the time at which training began to end badly."""
+    """Writes the time at which the training begins to fail or hang."""
     with contextlib.suppress(FileExistsError), open(f'{FOLDER}/began', 'x') as file:
         file.write(str(time.time()))
 
 
 class Images(Dataset[dict[str, Any]]):
-    """Data set with one image at which training ends badly."""
+    """Data set with one image that makes the training fail or hang."""
 
     metainfo: ClassVar[dict[str, Any]] = {}
 
@@ -172,7 +172,7 @@ class Images(Dataset[dict[str, Any]]):
 
 @DATA_SAMPLERS.register_module()
 class Shards(Sampler[int]):
-    """Sampler with unequal shards: rank 1 has two batches fewer."""
+    """Sampler with unequal shards: rank 1 has two batches fewer than rank 0."""
 
     def __init__(self, dataset: Any, **_: Any) -> None:
         rank, ranks = get_dist_info()
@@ -212,7 +212,7 @@ class Model(BaseModel):
 
 
 class Score(BaseMetric):
-    """Metric that computes for long for each image and at the end, or stands there."""
+    """Metric that is slow per image and at the end, or hangs in one of both."""
 
     def process(self, data_batch: Any, data_samples: Any) -> None:
         if PLANT == 'process stands':
@@ -235,7 +235,7 @@ def stand() -> None:
 
 
 class Plant(Hook):
-    """Hook that ends training badly between two iterations."""
+    """Hook that makes the training fail or hang between two iterations."""
 
     def after_train_iter(self, runner: Any, batch_idx: int, **_: Any) -> None:
         if batch_idx == AT_ITERATION and PLANT in IN_ITERATION:
@@ -252,14 +252,14 @@ class Plant(Hook):
 
 
 def mount_small(path: Path, kib: int) -> None:
-    """Mounts a small file system at a path, visible to this training only."""
+    """Mounts a small file system at a path, visible only to this training."""
     path.mkdir(exist_ok=True)
     mount = ['mount', '-t', 'tmpfs', '-o', f'size={kib}k', 'tmpfs', str(path)]
     subprocess.run(mount, check=True)
 
 
 def plant_group(group: Path) -> None:
-    """Makes a folder this process's control group, with its own memory limit."""
+    """Makes a folder this process's control group, with a memory limit."""
     import msgspec
 
     from mmgpu_hooks.hooks import sources
@@ -279,7 +279,7 @@ def plant_group(group: Path) -> None:
 
 
 def prepare() -> dict[str, Any]:
-    """Prepares how training will end badly; returns more arguments for the Runner."""
+    """Prepares a planned failure or hang; returns additional Runner arguments."""
     folder = Path(FOLDER)
     # a shell's background job ignores it
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -318,7 +318,7 @@ def prepare() -> dict[str, Any]:
 
 
 class StandingRunner(Runner):
-    """Runner whose rank 1 never takes part in the broadcast of the weights."""
+    """Runner whose rank 1 does not take part in broadcasting the weights."""
 
     def wrap_model(self, *args: Any, **kwargs: Any) -> Any:
         begin_and_stand()
@@ -326,7 +326,7 @@ class StandingRunner(Runner):
 
 
 def train() -> None:
-    """Trains until the training ends badly, on purpose."""
+    """Trains until the planned failure or hang."""
     torch.set_num_threads(1)
     more = prepare()
     if PLANT == 'before the weights':

@@ -1,4 +1,4 @@
-"""Do MMDetection's own small configs gain from their recommended settings?
+"""Benchmark: do MMDetection's own small configs gain from recommended settings?
 
     python -m benchmarks.zoo [--only NAME] [--quick] [--output]
 
@@ -38,10 +38,10 @@ from benchmarks.whole import phrase_changes, run, train
 from mmgpu_hooks.experiment.demo_dataset import CATEGORIES, write_demo_dataset
 
 MINUTES, QUICK_MINUTES = 5.0, 3.0
-"""Time budget of a comparison by ``mmgpu verify``."""
+"""Time budget in minutes of a comparison by ``mmgpu verify``: full and quick run."""
 
 WIDTH, HEIGHT = 640, 480
-"""Size of an image in pixels: that of most in COCO."""
+"""Image size in pixels: the most frequent size in COCO."""
 
 BATCH_SIZE = 2
 
@@ -50,7 +50,7 @@ _LOADER = ('num_workers', 'prefetch_factor', 'persistent_workers')
 
 @dataclass(frozen=True)
 class Model:
-    """Config of MMDetection, and what of it cannot be had here.
+    """Config of MMDetection, with the settings that must be replaced here.
 
     Attributes:
         config: Its path below MMDetection's ``configs``.
@@ -72,21 +72,21 @@ QUICK = ('SSDLite',)
 
 @dataclass(frozen=True)
 class Result:
-    """Recommendation for one config of MMDetection, and its measured gain."""
+    """Recommendation for one MMDetection config, and its measured gain."""
 
     model: Model
     loader: Mapping[str, Any]
-    """MMDetection's settings of the loader, by the name that it has there."""
+    """DataLoader settings of the config before the recommendation."""
     iter_s: float
-    """Median seconds of an iteration with them, as MMEngine logged it."""
+    """Median seconds of an iteration with the config's own loader settings."""
     judged: Mapping[str, Any]
     """JSON answer of ``mmgpu recommend``."""
     verified: Mapping[str, Any] | None
-    """JSON answer of ``mmgpu verify``; ``None`` where nothing is to be changed."""
+    """JSON answer of ``mmgpu verify``; ``None`` if no change was recommended."""
 
 
 def write_config(model: Model, path: Path) -> dict[str, Any]:
-    """Writes a config that trains on the demo's images.
+    """Writes an MMDetection config that trains on the demo's images.
 
     Args:
         model: The model.
@@ -125,7 +125,7 @@ def write_config(model: Model, path: Path) -> dict[str, Any]:
 
 
 def prepare(folder: Path) -> None:
-    """Makes a folder for trainings, with the demo's images, which are kept."""
+    """Creates a folder for trainings that contains the demo's images."""
     shutil.rmtree(folder, ignore_errors=True)
     kept = folder.with_name('bench_zoo_demo')
     write_demo_dataset(kept, width=WIDTH, height=HEIGHT)
@@ -134,7 +134,7 @@ def prepare(folder: Path) -> None:
 
 
 def measure(name: str, folder: Path, minutes: float, load: list[float]) -> Result:
-    """Trains a config, asks what to change, and measures what that gives.
+    """Trains a config, gets a recommendation and measures its gain.
 
     Args:
         name: Of the model.
@@ -161,7 +161,7 @@ def measure(name: str, folder: Path, minutes: float, load: list[float]) -> Resul
 
 
 def phrase_gain(gain: Mapping[str, float] | None) -> str:
-    """Phrases an interval of a speed-up as per cent."""
+    """Returns a text of the interval of a speed-up in per cent."""
     if gain is None:
         return ''
     value, low, high = (100 * gain[key] for key in ('value', 'low', 'high'))
@@ -169,7 +169,7 @@ def phrase_gain(gain: Mapping[str, float] | None) -> str:
 
 
 def list_figures(results: Mapping[str, Result]) -> Iterator[Figure]:
-    """Returns figures over all configs: is one slower as recommended?"""
+    """Returns figures over all configs, such as how many became slower."""
     verified = {
         name: result.verified['gain']
         for name, result in results.items()
@@ -184,7 +184,7 @@ def list_figures(results: Mapping[str, Result]) -> Iterator[Figure]:
 
 
 def render_models(results: Mapping[str, Result]) -> str:
-    """Renders a row for each config."""
+    """Renders a table row for each config."""
     head = ['model', "MMDetection's loader", 'iteration', 'verdict']
     head += ['recommended', 'predicted', 'measured by `mmgpu verify`']
     rows = []
@@ -207,7 +207,7 @@ def render_models(results: Mapping[str, Result]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark: trains, asks and verifies each config."""
+    """Runs the benchmark: trains, recommends and verifies for each config."""
     parser = argparse.ArgumentParser()
     parser.add_argument('--only', default='', help='models whose name holds this')
     benchmark = Benchmark('zoo', __doc__ or '', argv, parser=parser)

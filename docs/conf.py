@@ -1,4 +1,4 @@
-"""Sphinx's settings for the pages of any language; ``make docs`` builds each as a site.
+"""Sphinx configuration of the documentation sites, one per language (``make docs``).
 
     sphinx-build -c docs -D language=zh_CN docs/zh_cn docs/_build/zh_cn
 
@@ -21,11 +21,11 @@ from sphinx.search.en import SearchEnglish
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 LANGUAGES = {'en': 'English', 'zh_cn': '简体中文'}
-"""Folders, and what their languages call themselves."""
+"""Documentation folders, with the name of each language in that language."""
 
 
 def read_constant(name: str, file: str) -> str:
-    """Value of a text that a module assigns, without running it."""
+    """Returns the string that a module assigns to a name, without importing it."""
     found = re.search(rf"^{name} = '([^']*)'", (ROOT / file).read_text(), re.MULTILINE)
     if found is None:
         raise RuntimeError(f"{file}: no line `{name} = '...'`")
@@ -49,7 +49,7 @@ html_use_index = False
 
 
 def add_sidebar(app: Sphinx, page: str, source: list[str]) -> None:
-    """Append the sidebar to the index: its own links, under its own headings."""
+    """Adds the sidebar to an index page: its links, grouped by its headings."""
     if page != 'index':
         return
     _, *parts = re.split(r'^## (.+)\n', source[0], flags=re.MULTILINE)
@@ -63,7 +63,7 @@ def add_sidebar(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def name_sections(app: Sphinx, doctree: nodes.document) -> None:
-    """Give sections GitHub's anchors as their first ids.
+    """Gives sections the anchors that GitHub generates, as their first ids.
 
     Docutils' own ids are ASCII alone: ``id3`` for a Chinese heading.
     """
@@ -74,7 +74,7 @@ def name_sections(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def lead_out(app: Sphinx, doctree: nodes.document) -> None:
-    """Replace links to files that are no page of this language."""
+    """Replaces links to files that are not pages of the current language."""
     for link in [
         *doctree.findall(addnodes.pending_xref),
         *doctree.findall(addnodes.download_reference),
@@ -85,7 +85,7 @@ def lead_out(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def find_file(app: Sphinx, link: nodes.Element) -> Path | None:
-    """The file that a link leads to, if it is no page of this language."""
+    """Returns the file that a link leads to, if it is no page of this language."""
     if isinstance(link, addnodes.download_reference):
         return Path(app.env.relfn2path(link['reftarget'], app.env.docname)[1])
     if link['refdomain'] != 'doc':
@@ -95,7 +95,7 @@ def find_file(app: Sphinx, link: nodes.Element) -> Path | None:
 
 
 def make_link(page: str, link: nodes.Element, file: Path) -> list[nodes.Node]:
-    """A link to another language's page, or to a file in the public repository.
+    """Returns a link to a page in another language, or to a file in the repository.
 
     While the repository has no address, the file is named.
 
@@ -119,7 +119,7 @@ def make_link(page: str, link: nodes.Element, file: Path) -> list[nodes.Node]:
 
 
 def climb(page: str) -> str:
-    """The way from a page to the folder with the sites of all languages."""
+    """Returns the relative path from a page to the folder of all language sites."""
     return '../' * (page.count('/') + 1)
 
 
@@ -130,7 +130,7 @@ def link_languages(
     context: dict[str, object],
     doctree: nodes.document | None,
 ) -> None:
-    """Offer the template the same page in other languages, else their index."""
+    """Adds links to the same page in other languages to the template's context."""
     others = dict[str, str]()
     for folder, language in LANGUAGES.items():
         if folder != Path(app.srcdir).name and (DOCS / folder / 'index.md').exists():
@@ -140,7 +140,7 @@ def link_languages(
 
 
 class SearchPairs(SearchEnglish):
-    """Search of Chinese by bigrams: no space parts its words.
+    """Sphinx search language for Chinese, which indexes pairs of characters.
 
     Sphinx takes jieba for it, of 19 MB. English words on the same pages stay words.
     """
@@ -157,7 +157,7 @@ var splitQuery = (query) =>
 """
 
     def split(self, input: str) -> list[str]:  # noqa: A002 (Sphinx's name)
-        """English words; Chinese characters, and pairs of neighbours."""
+        """Splits a text into English words, Chinese characters and character pairs."""
         terms = list[str]()
         for run in re.findall(r'[\u4e00-\u9fff]+|[^\W\u4e00-\u9fff]+', input):
             is_chinese = '\u4e00' <= run[0] <= '\u9fff'
@@ -166,7 +166,7 @@ var splitQuery = (query) =>
 
 
 def setup(app: Sphinx) -> None:
-    """Connect all that; Sphinx calls it."""
+    """Connects the functions of this file to Sphinx's events."""
     app.add_search_language(SearchPairs)
     app.connect('source-read', add_sidebar)
     # before Sphinx collects anchors and files to download

@@ -1,4 +1,4 @@
-"""mmgpu_hooks: where the time of an MMDetection training goes, and what to do.
+"""Package mmgpu_hooks: finds what slows an MMDetection training, and advises changes.
 
 Importing the package registers ``GPUEfficiencyHook`` with MMEngine when MMEngine is
 installed, and imports neither torch nor the hook before somebody builds it.
@@ -41,7 +41,7 @@ def _build_hook(*args: Any, **kwargs: Any) -> Any:
 
 
 def _register() -> None:
-    """Register a lazy stand-in for GPUEfficiencyHook in MMEngine's ``HOOKS`` registry.
+    """Registers a lazy stand-in for GPUEfficiencyHook in MMEngine's ``HOOKS`` registry.
 
     The stand-in imports the real class, which takes its place, when it is first built.
     """

@@ -1,3 +1,3 @@
-"""Version number of the package; ``setup.py`` reads it from this file's text."""
+"""Version of the package, which ``setup.py`` parses from this file's text."""
 
 __version__ = '0.2.0'

@@ -1,4 +1,4 @@
-"""Builds mmcv's wheel, with its operators for the CPU, and shows how far it is.
+"""Builds MMCV's wheel with its operators for the CPU, and shows the progress.
 
     python build_mmcv.py mmcv==VERSION FOLDER [pip options]
 
@@ -31,13 +31,13 @@ ALONE = {
 FEWEST_JOINED = 4
 SECONDS_BETWEEN_LINES = 30.0
 NINJA_LINE = re.compile(r'\s*\[(\d+)/(\d+)\]')
-"""How ninja begins the line of each file that it has compiled."""
+"""Regular expression of the progress mark ``[3/120]`` in ninja's output lines."""
 ERROR = re.compile(r'\b(error|fatal|killed)\b', re.IGNORECASE)
-"""Lines of a failure that are shown; ``Killed`` is said where memory lacks."""
+"""Regular expression of output lines that are shown when the build fails."""
 
 
 def main(requirement: str, folder: Path, pip_options: list[str]) -> int:
-    """Build the wheel into a folder.
+    """Builds MMCV's wheel into a folder; returns the exit code.
 
     Args:
         requirement: Such as ``mmcv==2.1.0``.
@@ -72,7 +72,7 @@ def main(requirement: str, folder: Path, pip_options: list[str]) -> int:
 
 
 def unpack(archive: Path) -> Path:
-    """Unpack a source archive beside it; its only folder."""
+    """Unpacks a source archive next to itself; returns the unpacked folder."""
     with tarfile.open(archive) as file:
         # a filter is what newer Pythons want to be named, and older lack
         safely = {'filter': 'data'} if hasattr(tarfile, 'data_filter') else {}
@@ -81,7 +81,7 @@ def unpack(archive: Path) -> Path:
 
 
 def join_sources(tree: Path) -> None:
-    """Let a few source files include all others, which set-up does not see then.
+    """Replaces MMCV's C++ sources by a few files that include them, for a faster build.
 
     Where mmcv's files lie elsewhere than expected nothing is joined.
     """
@@ -101,7 +101,7 @@ def join_sources(tree: Path) -> None:
 
 
 def run(arguments: list[str], log: Path, verb: str) -> int:
-    """Run pip, show how far ninja is, and keep all that is printed in a log."""
+    """Runs pip, shows the progress of ninja, and writes all output to a log."""
     command = [sys.executable, '-m', 'pip', *arguments]
     with log.open('a') as kept, Progress(verb) as progress:
         process = subprocess.Popen(
@@ -121,7 +121,7 @@ def run(arguments: list[str], log: Path, verb: str) -> int:
 
 
 class Progress:
-    """One line on a terminal that says how far it is; a line each 30 s elsewhere.
+    """Progress line on a terminal; elsewhere, a new line is printed every 30 s.
 
     Args:
         verb: What is being done, such as ``Compiling``.
@@ -160,7 +160,7 @@ class Progress:
             sys.stderr.flush()
 
     def describe(self, elapsed_s: float) -> str:
-        """How far it is, in a line."""
+        """Returns the progress line: files compiled, and time taken."""
         minutes, seconds = divmod(round(elapsed_s), 60)
         text = f'  {self._verb} mmcv'
         if self.total:

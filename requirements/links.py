@@ -1,4 +1,4 @@
-"""Inner links of built pages: ``make docs`` tries each, in the HTML that readers get.
+"""Checks the internal links in the HTML pages that ``make docs`` has built.
 
     python requirements/links.py docs/_build
 
@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 
 class Page(HTMLParser):
-    """Anchors and addresses of a page of HTML."""
+    """Parsed HTML page: its anchors, and the addresses that it links to."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Page(HTMLParser):
         self.feed(path.read_text(encoding='utf-8'))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Keep what an element is called, and what it leads to."""
+        """Collects the ids and the ``href`` and ``src`` addresses of an element."""
         for name, value in attrs:
             if name == 'id' and value:
                 self.anchors.add(value)
@@ -36,7 +36,7 @@ class Page(HTMLParser):
 
 
 def list_broken(folder: Path) -> Iterator[str]:
-    """Lines that say which page of a folder leads where nothing is."""
+    """Yields a line for each broken internal link in the pages of a folder."""
     folder = folder.resolve()
     pages = {path: Page(path) for path in sorted(folder.rglob('*.html'))}
     if not pages:
@@ -60,7 +60,7 @@ def list_broken(folder: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    """Print what is broken; 1 if there is anything."""
+    """Prints all broken links; returns 1 if there are any, else 0."""
     broken = list(list_broken(Path(sys.argv[1])))
     for line in broken:
         print(line, file=sys.stderr)

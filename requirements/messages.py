@@ -1,4 +1,4 @@
-"""Catalogs of languages: ``make messages`` extracts, updates, checks and compiles them.
+"""``make messages``: extracts, updates, checks and compiles the translation catalogs.
 
 The template of all catalogs is made of the sources by Babel, and of what is no literal
 where it is shown: docstrings of rules and causes, help of commands. Babel is needed
@@ -32,13 +32,13 @@ PACKAGE = ROOT / 'mmgpu_hooks'
 LOCALE = PACKAGE / 'locale'
 TEMPLATE = LOCALE / 'mmgpu_hooks.pot'
 KEYWORDS = {'phrase': (1,), 'worded': (1,), 'Noun': (1, 2), 'rule': (2,)}
-"""Positions of the arguments that are sentences, by the name of the function."""
+"""Positions of translatable arguments, by function name, for Babel's extraction."""
 CLICK = ('core', 'decorators', 'exceptions', 'formatting', 'parser', 'types')
-"""Modules of click whose own words commands show; it looks them up in our catalog."""
+"""Modules of click whose messages are translated, too."""
 
 
 def extract() -> Catalog:
-    """All that can be translated."""
+    """Returns a catalog of all translatable messages of the package and of click."""
     catalog = Catalog(project='mmgpu_hooks', charset='utf-8')
     found = extract_from_dir(PACKAGE, [('**.py', 'python')], keywords=KEYWORDS)
     for file, line, message, _, context in found:
@@ -60,7 +60,7 @@ def extract() -> Catalog:
 
 
 def list_written() -> Iterator[str]:
-    """Paragraphs of docstrings and of help, as they are looked up."""
+    """Yields translatable paragraphs of rules' and causes' docstrings, and of help."""
     for rule in RULES.values():
         yield from _list_paragraphs(rule.explanation)
     for cause in CAUSES.values():
@@ -91,7 +91,7 @@ def _list_paragraphs(words: str) -> Iterator[str]:
 
 
 def find_faults(catalog: Catalog) -> Iterator[str]:
-    """Translations whose fields are those of no form of the template."""
+    """Yields translations whose placeholders differ from those of the message."""
     for message in catalog:
         forms = message.id if isinstance(message.id, tuple) else (message.id,)
         said = (
@@ -127,7 +127,7 @@ def _list_ids(catalog: Catalog) -> set[object]:
 
 
 def drop_empty_plurals(catalog: Catalog) -> None:
-    """Take out plurals without a translation.
+    """Removes plural messages without a translation from a catalog.
 
     Babel compiles the singular for them, so that a language with one form would say
     "6 save".
@@ -139,7 +139,7 @@ def drop_empty_plurals(catalog: Catalog) -> None:
 
 
 def main() -> int:
-    """Write the template, and every catalog with it."""
+    """Writes the template and all catalogs; returns 1 if a translation is faulty."""
     template = extract()
     LOCALE.mkdir(exist_ok=True)
     with TEMPLATE.open('wb') as stream:

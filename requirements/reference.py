@@ -1,4 +1,4 @@
-"""Pages of docs/en/reference/: ``make reference`` writes them from the code.
+"""``make reference``: writes the pages of ``docs/en/reference/`` from docstrings.
 
 Records are read as text, so that the string below a field is found; rules, causes and
 verdicts are imported. `tests/architecture/test_docs.py` holds pages and code together.
@@ -25,7 +25,7 @@ PACKAGE = ROOT / 'mmgpu_hooks'
 FOLDER = ROOT / 'docs' / 'en' / 'reference'
 
 RECORDED = 'schema/recorded.py'
-"""The module with all that the evidence holds."""
+"""Path of the module that defines all records of the evidence file."""
 
 ANSWERED = (
     'schema/judged.py',
@@ -37,18 +37,18 @@ ANSWERED = (
     'judge/forecast.py',
     'model/workload.py',
 )
-"""Modules with the records that answers hold."""
+"""Paths of the modules that define the records in JSON answers."""
 
 CONSTANTS = ('model/prediction.py',)
-"""Further modules with constants that docstrings of records name."""
+"""Paths of further modules with constants named in docstrings of records."""
 
 
 class Answer(NamedTuple):
-    """The JSON answer of some commands, and where its keys are documented."""
+    """JSON answer of one or more commands, with the place that documents its keys."""
 
     commands: str
     record: str = ''
-    """Class whose fields are keys of the answer."""
+    """Class whose fields are the answer's keys."""
     function: str = ''
     """``module.py:name`` of what writes the answer; its docstring has the keys."""
     condition: str = ''
@@ -79,7 +79,7 @@ ANSWERS = (
 
 
 def render_rules() -> str:
-    """The page of all rules, out of their own docstrings."""
+    """Returns the Markdown page of all rules, made from their docstrings."""
     parts = [
         '# What do the rule codes mean?\n\n'
         'Each finding carries the code of its rule; `mmgpu explain CODE` prints the '
@@ -93,7 +93,7 @@ def render_rules() -> str:
 
 
 def render_causes() -> str:
-    """The page of all causes that ``mmgpu why`` names, out of their docstrings."""
+    """Returns the Markdown page of ``mmgpu why``'s causes, from their docstrings."""
     parts = [
         '# What do the causes of `mmgpu why` mean?\n\n'
         'The answer names one of them, or none; `mmgpu explain oom_host` prints the '
@@ -107,7 +107,7 @@ def render_causes() -> str:
 
 
 def render_scalars() -> str:
-    """The page of all scalars, out of the docstring of the module that has them."""
+    """Returns the Markdown page of all scalars, from ``scalars.py``'s docstring."""
     _, _, text = _docstring(_parse('hooks/scalars.py')).partition('\n\n')
     listed = text[text.index('\n\n`') : text.index('\n\nA figure that is unknown')]
     head, tail = text.split(listed)
@@ -120,7 +120,7 @@ def render_scalars() -> str:
 
 
 def render_evidence() -> str:
-    """The page of all that is recorded, out of the docstrings of the schema."""
+    """Returns the Markdown page of the evidence file's records, from docstrings."""
     title, text = _docstring(_parse(RECORDED)).split('\n', 1)
     parts = [
         f'# {title}\n{text}',
@@ -147,7 +147,7 @@ def render_evidence() -> str:
 
 
 def render_answers() -> str:
-    """The page of all JSON answers, out of the records that they are made of."""
+    """Returns the Markdown page of all JSON answers, from their records' docstrings."""
     records = Records()
     parts = [_INTRODUCTION]
     for answer in ANSWERS:
@@ -175,12 +175,12 @@ _INTRODUCTION = """# What do the JSON answers hold?
 
 `--format json` prints one object. Its `version` is 1; it is raised when a key changes
 its meaning or goes away. What is unknown is `null`, never 0. Units are in the names:
-`_s` seconds, `_hours`, `_bytes`, `_gib`, `_share` (0 to 1), `_pct` (per cent), `_ratio`.
+`_s` seconds, `_hours`, `_bytes`, `_gib`, `_share` (0 to 1), `_pct` (per cent),
+`_ratio`.
 
 An object with sentences has `facts`: the figures that they were made of, by the key of
-the sentence, so that no program takes a sentence apart. Their names end in a unit, too, or
-in the noun that is counted (`busy_workers`). `findings[0].facts.detail` of
-MG101 is `{"data_wait_share": 0.514, "data_wait_s": 0.21, "iter_s": 0.41,
+the sentence, so that no program takes a sentence apart. Their names end in a unit, too,
+or in the noun that is counted (`busy_workers`). `findings[0].facts.detail` of MG101 is `{"data_wait_share": 0.514, "data_wait_s": 0.21, "iter_s": 0.41,
 "steady_iterations": 170}`. A text within a text has a group of its own
 (`verdict.facts.sentence.why`); a list of sentences has a list. Sentences are in English
 in every [language](../languages.md)."""
@@ -192,21 +192,21 @@ PAGES = {
     'scalars.md': render_scalars,
     'causes.md': render_causes,
 }
-"""What writes each page of the folder."""
+"""Functions that render the reference pages, by file name."""
 
 
 class Field(NamedTuple):
-    """A field of a record, or a key of an answer, as the source has it."""
+    """Field of a record, or key of a JSON answer, as written in the source."""
 
     name: str
     kind: ast.expr
-    """Its type."""
+    """Syntax node of the field's type annotation."""
     text: str
-    """What it means; empty where the name says so."""
+    """Meaning of the field; empty if the name says enough."""
 
 
 class Records:
-    """Classes that answers hold, and those that were linked so far."""
+    """Record classes in JSON answers, with the ones that tables have linked so far."""
 
     def __init__(self) -> None:
         self.classes: dict[str, ast.ClassDef] = {}
@@ -224,7 +224,7 @@ class Records:
         self._constants = read_constants()
 
     def tabulate(self, fields: Sequence[Field]) -> str:
-        """A table of fields: name, type, meaning; else what their record is."""
+        """Returns a Markdown table of fields with their types and meanings."""
         rows = [
             f'| `{field.name}` | {self._describe_type(field.kind)} '
             f'| {self._phrase(field.text or self._read_title(field.kind))} |'
@@ -233,11 +233,11 @@ class Records:
         return '\n'.join(['| key | holds | meaning |', '| --- | --- | --- |', *rows])
 
     def describe(self, node: ast.ClassDef) -> str:
-        """The docstring of a class."""
+        """Returns the docstring of a record class as Markdown."""
         return self._phrase(_docstring(node), folds=False)
 
     def _read_title(self, hint: ast.expr) -> str:
-        """The first line of the docstring of the record that a type names, if any."""
+        """Returns the first docstring line of the record that a type names."""
         names = (node.id for node in ast.walk(hint) if isinstance(node, ast.Name))
         nodes = [self.classes[name] for name in names if name in self.classes]
         return _docstring(nodes[0]).partition('\n\n')[0] if nodes else ''
@@ -276,7 +276,7 @@ _KIND_NAMES = {kind.__name__: name for name, kind in KINDS.items()}
 
 
 def read_constants() -> dict[str, str]:
-    """Tuples of texts that docstrings of fields name, as they stand in a sentence."""
+    """Returns constant tuples of texts, formatted for a sentence, by their names."""
     found = {'VERDICTS': '[the verdicts](#verdicts)'}
     for module in (RECORDED, *ANSWERED, *CONSTANTS):
         for node in _parse(module).body:
@@ -289,7 +289,7 @@ def read_constants() -> dict[str, str]:
 
 
 def list_keys(function: str) -> list[Field]:
-    """Keys of an answer, below ``Keys:`` in the docstring of what writes it.
+    """Returns the keys listed below ``Keys:`` in a function's or module's docstring.
 
     Args:
         function: ``module.py:name``; where its own docstring has none, that of the
@@ -310,7 +310,7 @@ def list_keys(function: str) -> list[Field]:
 
 
 def list_written(function: str) -> list[str]:
-    """Keys that a function names where it writes an answer.
+    """Returns the keys that a function's code writes into a JSON answer.
 
     Those of the call of ``to_json``, and of each dictionary that is given a name of
     its own for it.
@@ -329,7 +329,7 @@ def list_written(function: str) -> list[str]:
 
 
 def list_fields(node: ast.ClassDef) -> list[Field]:
-    """Fields of a record, each with the string below it."""
+    """Returns the fields of a record class, each with its attribute docstring."""
     found = []
     for field, after in zip(node.body, [*node.body[1:], None]):
         if isinstance(field, ast.AnnAssign):
@@ -349,7 +349,7 @@ def _without_roles(text: str) -> str:
 
 
 def _describe_recorded(hint: ast.expr) -> str:
-    """The type of a field of the evidence; what is unknown is left out there."""
+    """Returns the type of an evidence field as Markdown, without ``Optional``."""
     if isinstance(hint, ast.Name):
         return _TYPES.get(hint.id) or f'[{hint.id}](#{hint.id.lower()})'
     assert isinstance(hint, ast.Subscript)
@@ -413,7 +413,7 @@ def _get_text(node: ast.expr | None) -> str | None:
 
 
 def main() -> None:
-    """Write all pages."""
+    """Writes all reference pages."""
     for name, render in PAGES.items():
         (FOLDER / name).write_text(render())
 

@@ -1,4 +1,4 @@
-"""Set-up that every test shares."""
+"""Fixtures and pytest hooks that all tests share."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture
 def ask(capsys):
-    """Runs a command that answers; the JSON of its answer."""
+    """Function that runs a command and returns its JSON answer."""
 
     def run(*words: str | Path, code: int = 0) -> dict[str, Any]:
         assert main([*map(str, words), '--format', 'json']) == code
@@ -48,13 +48,13 @@ def ask(capsys):
 
 @pytest.fixture
 def collected(pytestconfig: pytest.Config) -> list[pytest.Item]:
-    """All tests that were collected, also those that are left out by their marks."""
+    """All collected tests, including those that their marks exclude."""
     return pytestconfig.stash[_COLLECTED]
 
 
 @pytest.fixture(scope='session', autouse=True)
 def no_language() -> Iterator[None]:
-    """What is said must not depend on the language of who runs the tests.
+    """Removes the user's language variables for the whole test session.
 
     Fixtures of a module start processes, too, before the first test has its own.
     """
@@ -66,7 +66,7 @@ def no_language() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def english(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test begins in English; the language that a command sets ends with it."""
+    """Sets the language to English before each test."""
     for name in LANGUAGE_VARIABLES:
         # one that is not there is not put back, unless it was set before
         monkeypatch.setenv(name, '')
@@ -76,27 +76,27 @@ def english(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Output must not depend on the terminal that runs the tests."""
+    """Removes environment variables that describe the terminal."""
     for name in ('COLUMNS', 'LINES', 'FORCE_COLOR', 'NO_COLOR', 'TTY_COMPATIBLE'):
         monkeypatch.delenv(name, raising=False)
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
-    """Name the objects that cases are made of."""
+    """Returns a readable id for an object in a parametrised case."""
     return name_value(val)
 
 
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Leave ``slow`` tests out unless they are asked for with ``-m``."""
+    """Excludes tests marked ``slow`` unless ``-m`` asks for them."""
     config.stash[_COLLECTED] = [*items]
     if 'slow' not in config.option.markexpr:
         items[:] = [item for item in items if 'slow' not in item.keywords]
 
 
 def pytest_collection_finish() -> None:
-    """Have the collector pass by what lives to the end: modules and test items.
+    """Freezes the garbage collector's view of modules and tests, to save time.
 
     There are 400,000 such objects, and each worker that a test forks would copy their
     pages to count them.
@@ -106,7 +106,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Judge no times on a machine that is not calm: as a benchmark, which exits 3.
+    """Skips a failed ``timing`` test if the machine was disturbed meanwhile.
 
     Only a test marked ``timing``, only when it failed, and only by what is measured
     then and there.

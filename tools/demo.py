@@ -1,4 +1,4 @@
-"""``mmgpu demo`` from a checkout; ``make demo`` calls it."""
+"""Runs ``mmgpu demo`` from a checkout; called by ``make demo``."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``mmgpu estimate-memory`` from a checkout: ``tools/estimate_memory.py CONFIG``."""
+"""Runs ``mmgpu estimate-memory`` from a checkout (``tools/estimate_memory.py``)."""
 
 import sys
 from pathlib import Path

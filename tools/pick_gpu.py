@@ -1,4 +1,4 @@
-"""``mmgpu pick-gpu`` from a checkout: ``python tools/pick_gpu.py -n 2 -- COMMAND``."""
+"""Runs ``mmgpu pick-gpu`` from a checkout: ``tools/pick_gpu.py -n 2 -- COMMAND``."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``mmgpu recommend`` from a checkout: ``python tools/recommend.py work_dirs/run1``."""
+"""Runs ``mmgpu recommend`` from a checkout: ``tools/recommend.py work_dirs/run1``."""
 
 import sys
 from pathlib import Path

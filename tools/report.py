@@ -1,4 +1,4 @@
-"""``mmgpu report`` from a checkout: ``python tools/report.py work_dirs/run1``."""
+"""Runs ``mmgpu report`` from a checkout: ``python tools/report.py work_dirs/run1``."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``mmgpu save-bench`` from a checkout: ``python tools/save_bench.py CONFIG ...``."""
+"""Runs ``mmgpu save-bench`` from a checkout: ``tools/save_bench.py CONFIG ...``."""
 
 import sys
 from pathlib import Path

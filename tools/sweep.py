@@ -1,4 +1,4 @@
-"""``mmgpu sweep`` from a checkout: ``python tools/sweep.py CONFIG``."""
+"""Runs ``mmgpu sweep`` from a checkout: ``python tools/sweep.py CONFIG``."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``mmgpu verify`` from a checkout: ``python tools/verify.py work_dirs/run1``."""
+"""Runs ``mmgpu verify`` from a checkout: ``python tools/verify.py work_dirs/run1``."""
 
 import sys
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""Checks for a CUDA machine: our figures against independent ones."""
+"""GPU checks: compares the package's figures with independent measurements on CUDA."""

@@ -1,4 +1,4 @@
-"""Checks that need only torch and the driver: copies, allocators, locks."""
+"""GPU checks that need only torch and the driver: copies, allocators, driver locks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MIB = 2**20
 
 
 def check_copies() -> list[Row]:
-    """Checks copies of a 256 MiB batch to the GPU, from pageable and pinned memory."""
+    """Checks the time of copying a 256 MiB batch to the GPU, pageable and pinned."""
     pageable = torch.ones(256 * MIB, dtype=torch.uint8)
     target = torch.empty_like(pageable, device='cuda')
     rates, waits_ms, notes = [], [], []
@@ -60,7 +60,7 @@ print(json.dumps({**memory.drain(), 'theirs': peak, 'lacking': dict(memory.lacki
 
 
 def check_allocators() -> list[Row]:
-    """Checks peak and retries by each CUDA allocator; unknown if it counts none."""
+    """Checks memory peaks and retries of each CUDA allocator; unknown if uncounted."""
     rows, target = [], 'the same peak; 1 retry, or not counted'
     for setting in ('', 'expandable_segments:True', 'backend:cudaMallocAsync'):
         environ = {'PYTORCH_CUDA_ALLOC_CONF': setting}
@@ -78,7 +78,7 @@ def check_allocators() -> list[Row]:
 
 
 def check_locks() -> list[Row]:
-    """Times calls that take the driver's lock, for several rates of our sampling."""
+    """Measures how NVML sampling delays CUDA calls that take the driver's lock."""
     gpu = open_our_gpu()
     if isinstance(gpu, str):
         return [skipped('calls beside NVML', gpu)]
@@ -118,7 +118,7 @@ def check_locks() -> list[Row]:
 
 
 class CallTimes(NamedTuple):
-    """Durations of a call in microseconds: median and 99th percentile."""
+    """Durations of a repeated call in microseconds: median and 99th percentile."""
 
     median_us: float
     p99_us: float
@@ -126,7 +126,7 @@ class CallTimes(NamedTuple):
 
 
 def _time(call: Callable[[], object]) -> CallTimes:
-    """Times a function, called repeatedly for two seconds."""
+    """Returns the durations of a function that is called repeatedly for two seconds."""
     times_us: list[float] = []
     end_s = time.perf_counter() + 2.0
     while time.perf_counter() < end_s or len(times_us) < 200:

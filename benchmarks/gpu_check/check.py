@@ -1,4 +1,4 @@
-"""Checks on a CUDA machine what no CPU can show, and prints one table to send in.
+"""``make gpu-check``: checks on a CUDA machine, whose table users can send in.
 
     python -m benchmarks.gpu_check [--only NAME,... | --long | --quick] [--wheels DIR]
 
@@ -38,9 +38,9 @@ from benchmarks.gpu_check.table import (
 )
 
 BUSY_PCT = 4.0
-"""Load by other programs, per cent of CPUs or GPU, above which nothing is judged."""
+"""Load by other programs, in per cent of CPUs or GPU, above which a check is void."""
 LIMIT_S = 9 * 60.0
-"""Seconds after which no further group of checks starts, by default."""
+"""Default time limit in seconds, after which no further group of checks starts."""
 
 RESULTS = Path(__file__).resolve().parents[1] / 'results' / 'gpu_check.md'
 
@@ -54,17 +54,17 @@ STAGES = (
     ('mapping', 'pynvml', ('mapping', 'namespace')),
     ('longer', 'mmengine', ('memory', 'ranks', 'compile')),
 )
-"""Groups of checks in order, each with its module and the package it needs."""
+"""Groups of checks in running order, each with its module and required package."""
 CHECKS = {name: (module, needs) for module, needs, names in STAGES for name in names}
 LONG = STAGES[-1][-1]
 QUICK = ('sync', 'copies', 'allocators')
-"""Names of the checks of a trial run, which take 2 minutes."""
+"""Names of the checks of a quick run, which take 2 minutes in total."""
 SURE = {'sync', 'losses', 'profile', 'optimize', 'allocators', 'mapping', *LONG}
-"""Names of the checks that other load on the machine cannot disturb."""
+"""Names of the checks whose result does not depend on other load on the machine."""
 
 
 def why_no_cuda() -> str | None:
-    """Says in a sentence why nothing can be checked here; ``None`` if it can."""
+    """Returns why CUDA cannot be used here, as a sentence; ``None`` if it can."""
     try:
         import torch
     except ImportError:
@@ -77,7 +77,7 @@ def why_no_cuda() -> str | None:
 
 
 def install_wheels(wheels: Path, folder: str) -> list[Row]:
-    """Installs wheels of missing packages, and puts their folder on Python's path.
+    """Installs missing packages from wheels into a folder, and adds it to ``sys.path``.
 
     Args:
         wheels: Folder with ``.whl`` files.
@@ -104,7 +104,7 @@ def install_wheels(wheels: Path, folder: str) -> list[Row]:
 
 
 def version_of(package: str) -> str | None:
-    """Returns the version of a distribution; ``None`` if it is not installed."""
+    """Returns the version of an installed distribution; ``None`` if not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -112,7 +112,7 @@ def version_of(package: str) -> str | None:
 
 
 def read_other_load(gpu_pct: float | None) -> str:
-    """Measures for one second how much other programs use the CPUs and the GPU."""
+    """Returns the per cent of CPUs and GPU that other programs used for one second."""
     begin = read_cpu_ticks()
     time.sleep(1.0)
     idle, whole = (now - then for now, then in zip(read_cpu_ticks(), begin))
@@ -122,13 +122,13 @@ def read_other_load(gpu_pct: float | None) -> str:
 
 
 def read_cpu_ticks() -> tuple[int, int]:
-    """Reads clock ticks of all CPUs since boot: idle ones, and all together."""
+    """Returns clock ticks of all CPUs since boot: idle ticks and all ticks."""
     ticks = [*map(int, Path('/proc/stat').read_text().split()[1:9])]
     return ticks[3] + ticks[4], sum(ticks)
 
 
 def run_check(name: str, other_load: str) -> list[Row]:
-    """Runs one check: skipped without its package, missed if it raises an exception.
+    """Runs one check; a missing package skips the check, an exception fails it.
 
     Args:
         name: Of :data:`CHECKS`.
@@ -154,7 +154,7 @@ def run_check(name: str, other_load: str) -> list[Row]:
 
 
 def describe_machine(driver: str | None, load: str) -> list[tuple[str, str]]:
-    """Returns facts on the machine for the page: date, GPUs, driver, packages."""
+    """Returns facts on this machine: date, GPUs, driver, package versions."""
     import torch
 
     names = map(torch.cuda.get_device_name, range(torch.cuda.device_count()))
@@ -240,7 +240,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_checks(arguments: argparse.Namespace, rows: list[Row]) -> int:
-    """Runs the requested checks, then prints and stores the table."""
+    """Runs the requested checks, then prints and stores the table of results."""
     begin_s = time.monotonic()
     try:
         before = import_module('benchmarks.gpu_check.nvml').describe_gpu()

@@ -19,7 +19,7 @@ def start_python(
     environ: Mapping[str, str] | None = None,
     before: Sequence[str] = (),
 ) -> subprocess.Popen[str]:
-    """Starts Python code in a child process, and returns the process.
+    """Starts Python code in a child process and returns its ``Popen`` object.
 
     Args:
         code: What to run; its answer is a JSON object, which it prints last.
@@ -38,7 +38,7 @@ def start_python(
 
 
 def read_answer(process: subprocess.Popen[str], timeout_s: float = 180.0) -> Any:
-    """Waits for a child process and reads the JSON that it printed.
+    """Waits for a child process and returns the JSON value that it printed.
 
     Raises:
         RuntimeError: If it failed; the message is the end of what it said.

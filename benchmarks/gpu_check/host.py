@@ -1,4 +1,4 @@
-"""Checks that ``optimize`` keeps all bits on a GPU, and spares host time."""
+"""GPU checks of ``optimize``: bit-identical results, and host time saved per step."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ BY_TENSOR: dict[str, Any] = {
     'paramwise_cfg': {'norm_decay_mult': 0.0, 'bias_decay_mult': 0.0},
     'clip_grad': {'max_norm': 1.0},
 }
-"""Optimizer settings that give each tensor a parameter group, as detectors have."""
+"""Optimizer settings that give each parameter its own group, as many detectors do."""
 KINDS = {'fp32': 'OptimWrapper', 'AMP': 'AmpOptimWrapper'}
-"""Optimizer wrappers to check: a plain one, and one that scales losses."""
+"""Optimizer wrappers to check: ``OptimWrapper`` and the loss-scaling AMP wrapper."""
 TENSORS = 200
 LATE = f"""
 model['more'] = {TENSORS}
 optim_wrapper = {BY_TENSOR!r}
 custom_hooks = [dict(type='EMAHook')]
 """
-"""Lines to append to the config that is profiled."""
+"""Config lines appended to the config of the profiled training."""
 
 
 class Digest(Hook):
-    """Hook that computes digests of weights and averages at the end of training."""
+    """Hook that records digests of weights and EMA weights at the end of training."""
 
     priority = 'VERY_LOW'
 
@@ -55,7 +55,7 @@ class Digest(Hook):
 
 
 def check_optimize() -> list[Row]:
-    """Compares losses and weights with and without ``optimize``, bit by bit."""
+    """Checks that ``optimize`` leaves losses and weights identical in every bit."""
     rows = []
     for name, kind in KINDS.items():
         check, found = f'optimize, {name}', []
@@ -90,7 +90,7 @@ def check_optimize() -> list[Row]:
 
 
 def check_overhead() -> list[Row]:
-    """Checks host time that no kernel covers, and how much of it ``optimize`` saves."""
+    """Checks the host time not covered by kernels, and how much ``optimize`` saves."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, 'toy.py')
         config.write_text(CONFIG + LATE)

@@ -1,4 +1,4 @@
-"""Keeps the GPU busy for a known time."""
+"""Puts a calibrated load of matrix products on the GPU for a known time."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 AHEAD_S = 0.02
-"""Seconds of work that are queued on the GPU at a time."""
+"""Seconds of matrix products that are queued on the GPU in advance."""
 
 
 class Matmuls:
-    """Matrix products whose duration was calibrated on this GPU.
+    """Matrix products on the GPU, with their duration calibrated at construction.
 
     Args:
         size: Rows and columns of the square matrices.

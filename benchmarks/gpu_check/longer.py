@@ -1,4 +1,4 @@
-"""Longer checks on the GPU: profile, torch.compile, ranks, memory."""
+"""Longer GPU checks: ``mmgpu profile``, torch.compile, several ranks, step memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CLOSE_PCT = 5.0
 
 
 def check_profile() -> list[Row]:
-    """Checks ``mmgpu profile``: its parts against the clock, and its kernels."""
+    """Checks that the parts of ``mmgpu profile`` add up to the wall clock time."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, 'toy.py')
         config.write_text(CONFIG)
@@ -57,7 +57,7 @@ def check_profile() -> list[Row]:
 
 
 def check_compile() -> list[Row]:
-    """Compares torch.compile's graphs of a step with and without the hook."""
+    """Checks that the hook leaves torch.compile's graphs of a step unchanged."""
     from torch._dynamo.utils import counters
 
     rows = []
@@ -79,7 +79,7 @@ def check_compile() -> list[Row]:
 
 
 def check_ranks() -> list[Row]:
-    """Trains two ranks on one GPU over gloo, as NCCL takes each GPU only once."""
+    """Checks a training with two ranks on one GPU, which communicate by gloo."""
     with socket.socket() as free:
         free.bind(('127.0.0.1', 0))
         port = str(free.getsockname()[1])
@@ -96,7 +96,7 @@ def check_ranks() -> list[Row]:
 
 
 def train_rank() -> None:
-    """Trains as one of several ranks, and prints facts from its evidence."""
+    """Trains as one of several ranks, and prints figures from its evidence file."""
     gloo: dict[str, Any] = {'dist_cfg': {'backend': 'gloo'}}
     evidence = train(ToyModel(), SIDES * 2, launcher='pytorch', env_cfg=gloo).evidence
     card, peaks = evidence.run.gpu, [r.gpu_mem_peak_bytes for r in evidence.intervals]
@@ -105,7 +105,7 @@ def train_rank() -> None:
 
 
 def check_memory() -> list[Row]:
-    """Compares a step's memory counted on the CPU with the GPU's peak."""
+    """Compares a step's memory, estimated on the CPU, with its peak on the GPU."""
     rows = []
     for kind in list_models():
         model, images = kind().train(), Images([LARGE])

@@ -1,4 +1,4 @@
-"""Checks that the right GPU is found, for any ``CUDA_VISIBLE_DEVICES``."""
+"""GPU checks that NVML opens the GPU selected by ``CUDA_VISIBLE_DEVICES``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HELD_GIB, OFF_MIB = 2, 64
 
 
 def check_mapping() -> list[Row]:
-    """Checks which GPU is found by index and by UUID, the last GPU first."""
+    """Checks which GPU NVML opens for indices and UUIDs in ``CUDA_VISIBLE_DEVICES``."""
     check = 'device mapping'
     if shutil.which('nvidia-smi') is None:
         return [skipped(check, 'there is no nvidia-smi to compare with')]
@@ -68,7 +68,7 @@ def _check_one_mapping(spelling: str, expected: str, cards: int) -> Row:
 
 
 def check_namespace() -> list[Row]:
-    """Checks the used GPU memory seen from another PID namespace, as in a container."""
+    """Checks the memory per process that NVML shows inside another PID namespace."""
     check = 'memory in use, from another PID namespace'
     if shutil.which(NAMESPACE[0]) is None or os.geteuid():
         return [skipped(check, 'needs root and unshare')]

@@ -1,4 +1,4 @@
-"""Models trained by `make gpu-check`: a toy, and a detector of torchvision."""
+"""Models that ``make gpu-check`` trains: a toy model and torchvision's Faster R-CNN."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 SMALL, LARGE = 256, 640
-"""Sides of images in pixels, multiples of the padding of detectors."""
+"""Image sides in pixels of small and large images, multiples of 32 as detectors pad."""
 
 
 class Images(Dataset['dict[str, Any]']):
-    """Data set of images with given sides, in order; each depends on its index only.
+    """Data set of random images with given sides in a fixed order.
 
     Args:
         sides: In pixels.
@@ -37,7 +37,7 @@ class Images(Dataset['dict[str, Any]']):
 
 
 class ToyModel(BaseModel):
-    """Two convolutions with fixed initial weights, whose loss depends on the images.
+    """Model of two convolutions with fixed initial weights and an image-dependent loss.
 
     Args:
         more: Further parameters, each of which is in the loss.
@@ -63,7 +63,7 @@ class ToyModel(BaseModel):
 
 
 class TorchvisionDetector(BaseModel):
-    """Faster R-CNN of torchvision with a small backbone, without a download."""
+    """Torchvision's Faster R-CNN with a small backbone and random weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,6 +85,6 @@ class TorchvisionDetector(BaseModel):
 
 
 def list_models() -> list[type[BaseModel]]:
-    """Returns the models that can be trained with the installed packages."""
+    """Returns the models that can be trained with the packages installed here."""
     has_detector = find_spec('torchvision') is not None
     return [ToyModel, TorchvisionDetector] if has_detector else [ToyModel]

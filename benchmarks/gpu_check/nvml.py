@@ -1,4 +1,4 @@
-"""Checks our NVML figures against known load and nvidia-smi, and their cost."""
+"""GPU checks of NVML figures against a known load and nvidia-smi, and their cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UTIL_POINTS, MEMORY_MIB, THREAD_PCT = 5.0, 4, 0.5
 
 
 class Wave(NamedTuple):
-    """Load on the GPU that alternates with pauses.
+    """Periodic GPU load: seconds of work followed by seconds of pause.
 
     A round that is not judged comes first: the driver's figure looks back by up to a
     second, and our samples by another.
@@ -37,22 +37,22 @@ EXTRAS = ('sm_clock_mhz', 'throttled_pct', 'sm_active_pct', 'temperature_c')
 
 
 class Reading(NamedTuple):
-    """Cost of taking one sample of the GPU."""
+    """Wall clock and CPU cost of taking one sample of the GPU by NVML."""
 
     wall_s: float
     cpu_s: float
 
 
 class GpuBefore(NamedTuple):
-    """State of the GPU before the checks; ``None`` is unknown."""
+    """Driver version and GPU utilisation before the checks; ``None`` if unknown."""
 
     driver: str | None = None
-    """Version of NVIDIA's driver."""
+    """Version of the NVIDIA driver."""
     util_pct: float | None = None
 
 
 class Sampling(NamedTuple):
-    """Running sampler of the GPU, with the cost of its samples."""
+    """Running GPU sampler of the hook, with the measured cost of each sample."""
 
     sampler: GpuSampler
     readings: list[Reading]
@@ -60,7 +60,7 @@ class Sampling(NamedTuple):
 
 
 def open_our_gpu() -> Gpu | str:
-    """Opens this process's GPU as the hook does, or returns the reason against it."""
+    """Opens this process's GPU by NVML, like the hook; returns the error if any."""
     import torch
 
     try:
@@ -71,7 +71,7 @@ def open_our_gpu() -> Gpu | str:
 
 
 def open_named(**names: Any) -> Gpu | str:
-    """Opens the GPU with the given identifiers, or returns the reason against it."""
+    """Opens the GPU with the given identifiers by NVML; returns the error if any."""
     try:
         return open_gpu(**names)
     except AbsentError as error:
@@ -79,7 +79,7 @@ def open_named(**names: Any) -> Gpu | str:
 
 
 def describe_gpu() -> GpuBefore:
-    """Reads the driver's version and the GPU's utilisation, before the checks."""
+    """Returns driver version and GPU utilisation before the checks."""
     gpu = open_our_gpu()
     if isinstance(gpu, str):
         return GpuBefore()
@@ -95,7 +95,7 @@ def describe_gpu() -> GpuBefore:
 
 @contextmanager
 def sampling(gpu: Gpu, period_s: float = 0.2) -> Iterator[Sampling]:
-    """Context in which the hook's sampler runs, by default at its own rate."""
+    """Context in which the hook's GPU sampler runs, by default at its usual rate."""
     readings: list[Reading] = []
 
     def read_sample() -> Sample:
@@ -114,12 +114,12 @@ def sampling(gpu: Gpu, period_s: float = 0.2) -> Iterator[Sampling]:
 
 
 def check_nvml() -> list[Row]:
-    """Checks utilisation and memory against nvidia-smi, further figures, and cost."""
+    """Checks utilisation and memory by NVML against nvidia-smi, and sampling cost."""
     return _check_waves(CONSTANT, has_more=True)
 
 
 def check_waves() -> list[Row]:
-    """Checks utilisation under load of periods above and below the driver's window."""
+    """Checks utilisation under loads faster and slower than the driver's window."""
     return _check_waves(WAVES, has_more=False)
 
 
@@ -163,7 +163,7 @@ def _check_waves(waves: Sequence[Wave], *, has_more: bool) -> list[Row]:
 
 
 def plant(load: Any, wave: Wave) -> float:
-    """Alternates load and pauses; returns the per cent of time under load."""
+    """Puts a periodic load on the GPU; returns the true busy time in per cent."""
     worked_s, begin_s = 0.0, time.perf_counter()
     for _ in range(wave.rounds):
         since_s = time.perf_counter()
@@ -178,7 +178,7 @@ def plant(load: Any, wave: Wave) -> float:
 def compare(
     name: str, window: Mapping[str, Any], smi: Sequence[SmiSample], why: str
 ) -> list[Row]:
-    """Compares our utilisation with the known one and with nvidia-smi's.
+    """Compares the sampled GPU utilisation with the true one and with nvidia-smi's.
 
     Args:
         name: Of the row.
@@ -237,7 +237,7 @@ def _check_memory(gpu: Gpu, uuid: str | None, has_smi: bool) -> Row:
 
 
 def _check_extras(gpu: Gpu, windows: Sequence[Mapping[str, object]]) -> list[Row]:
-    """Checks that each further figure has a value or a reason."""
+    """Checks that each further NVML figure has a value or a reason for its absence."""
     rows, reasons = [], gpu.reasons()
     for figure in EXTRAS:
         values = [f'{window[figure]:.6g}' for window in windows if figure in window]

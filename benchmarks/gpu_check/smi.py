@@ -1,4 +1,4 @@
-"""Reads nvidia-smi, once or continuously, to compare our figures with."""
+"""Reads GPU utilisation from nvidia-smi, once or continuously, as a reference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FORMAT = ('--format=csv,noheader,nounits',)
 
 
 def ask_smi(*fields: str, gpu: str | None = None) -> list[list[str]]:
-    """Asks nvidia-smi once; returns a row per GPU with a cell per field."""
+    """Runs nvidia-smi once; returns one row per GPU with one cell per queried field."""
     command = ['nvidia-smi', f'--query-gpu={",".join(fields)}', *_FORMAT]
     done = subprocess.run(
         [*command, *(['-i', gpu] if gpu else [])],
@@ -31,15 +31,15 @@ def parse_smi_line(line: str) -> list[str]:
 
 
 class SmiSample(NamedTuple):
-    """Sample of the GPU's utilisation by nvidia-smi."""
+    """GPU utilisation in per cent by nvidia-smi, with its timestamp."""
 
     at_s: float
-    """Time of the sample by the wall clock, in seconds since 1970."""
+    """Timestamp of the sample in seconds since 1970, by the wall clock."""
     util_pct: float
 
 
 def parse_smi_sample(line: str) -> SmiSample | None:
-    """Parses a CSV line of nvidia-smi; ``None`` if it has no number.
+    """Parses a CSV line of nvidia-smi; returns ``None`` if it has no number.
 
     Examples:
         >>> parse_smi_sample('2026/01/02 03:04:05.678, [N/A]') is None
@@ -55,7 +55,7 @@ def parse_smi_sample(line: str) -> SmiSample | None:
 
 @contextmanager
 def sampling_smi(gpu: str) -> Iterator[list[SmiSample]]:
-    """Context that collects nvidia-smi's samples, with nvidia-smi's timestamps.
+    """Context in which nvidia-smi runs and its time-stamped samples are collected.
 
     Args:
         gpu: UUID of the card.

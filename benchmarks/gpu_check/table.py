@@ -1,4 +1,4 @@
-"""Rows of `make gpu-check`'s table, judged and rendered; needs no GPU."""
+"""Result table of ``make gpu-check``: its rows, their verdicts, and its rendering."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXIT_OK, EXIT_MISSED, EXIT_NO_CUDA, EXIT_BUSY, EXIT_SKIPPED = range(5)
 
 @dataclass(frozen=True)
 class Row:
-    """Row of the table: one figure with its target and verdict."""
+    """Row of the result table: a measured figure with target and verdict."""
 
     check: str
     measured: str
@@ -24,12 +24,12 @@ class Row:
 
 
 def skipped(check: str, reason: str) -> Row:
-    """Makes a row for a figure that could not be measured here, with the reason."""
+    """Returns a row without value, which gives the reason why nothing was measured."""
     return Row(check, '-', '-', SKIPPED, reason)
 
 
 def judged(check: str, measured: str, target: str, passed: bool, note: str = '') -> Row:
-    """Makes a row with a verdict on its figure."""
+    """Returns a row that says if a measured figure meets its target."""
     return Row(check, measured, target, OK if passed else MISSED, note)
 
 
@@ -41,7 +41,7 @@ def within(
     unit: str = '%',
     note: str = '',
 ) -> Row:
-    """Makes a row for our figure beside the true one; an unknown figure is missed."""
+    """Returns a row that compares a measured figure with the true one."""
     shown = 'unknown' if ours is None else f'{ours:.1f} {unit}'
     passed = ours is not None and abs(ours - truth) <= most
     shown += f' beside {truth:.1f} {unit}'
@@ -49,14 +49,14 @@ def within(
 
 
 def exit_code(rows: Sequence[Row]) -> int:
-    """Returns the exit code: 0 all met, 1 one missed, 3 too busy, 4 nothing judged."""
+    """Returns the exit code: 0 all met, 1 any missed, 3 machine busy, 4 all skipped."""
     verdicts = {row.verdict for row in rows}
     codes = ((MISSED, EXIT_MISSED), (BUSY, EXIT_BUSY), (OK, EXIT_OK))
     return next((code for verdict, code in codes if verdict in verdicts), EXIT_SKIPPED)
 
 
 def render_page(rows: Sequence[Row], machine: Sequence[tuple[str, str]]) -> str:
-    """Renders the table, facts on the machine, and a summary line."""
+    """Renders the page: facts on the machine, table of results, summary line."""
     counts = ', '.join(
         f'{number} {verdict}'
         for verdict in (OK, MISSED, BUSY, SKIPPED)

@@ -1,4 +1,4 @@
-"""Checks real trainings on the GPU, with and without the hook."""
+"""GPU checks by real trainings with and without the hook."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ IDLE_POINTS = 5.0
 
 
 class Tape(Hook):
-    """Hook that records the loss, end time and allocator peak of each iteration."""
+    """Hook that records loss, end time and allocator peak of each iteration."""
 
     priority = 'VERY_HIGH'  # before LoggerHook resets the peak
 
@@ -52,11 +52,11 @@ class Tape(Hook):
 
 
 class Trained(NamedTuple):
-    """Results of one training: losses, times, peaks and evidence."""
+    """Results of one training: losses, iteration times, memory peaks, evidence file."""
 
     tape: Tape
     evidence: Any = None
-    """Evidence of the run; ``None`` without the hook."""
+    """Path of the evidence file (JSON lines by the hook); ``None`` without hook."""
 
 
 def train(
@@ -112,7 +112,7 @@ def train(
 
 
 def check_losses() -> list[Row]:
-    """Compares the losses of a training with and without the hook, bit by bit."""
+    """Checks that the hook leaves the losses of a training identical in every bit."""
     rows = []
     for name, optim in (('fp32', 'OptimWrapper'), ('AMP', 'AmpOptimWrapper')):
         check = f'losses with the hook, {name}'
@@ -137,7 +137,7 @@ def check_losses() -> list[Row]:
 
 
 def check_sync() -> list[Row]:
-    """Trains while torch forbids each device synchronisation by our hook."""
+    """Checks that the hook never synchronises with the GPU during training."""
     check = 'synchronisation by the hook'
     try:
         refuse_sync(lambda: torch.ones(1, device='cuda').item())()
@@ -151,7 +151,7 @@ def check_sync() -> list[Row]:
 
 
 def refuse_sync(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a function so that torch raises if it synchronises with the device."""
+    """Wraps a function so that torch raises an error on GPU synchronisation."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         torch.cuda.set_sync_debug_mode('error')
@@ -165,7 +165,7 @@ def refuse_sync(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def refusing_sync() -> Iterator[None]:
-    """Context in which torch raises if a call of the hook synchronises."""
+    """Context in which GPU synchronisation by the hook's methods raises an error."""
     run = Guard.run
 
     def run_strictly(
@@ -178,7 +178,7 @@ def refusing_sync() -> Iterator[None]:
 
 
 def check_cost() -> list[Row]:
-    """Checks what CUDA events cost in a real loop, and what the whole hook costs."""
+    """Checks the cost of CUDA events and of the whole hook per training iteration."""
     sides, hook = [SMALL] * COST_ITERATIONS, {**HOOK, 'interval': 50}
     with timing(CudaEvents, 'begin_step', 'end_step', 'drain') as spent_s:
         train(ToyModel(), sides, hook)
@@ -217,7 +217,7 @@ def _iteration_s(trained: Trained) -> float:
 
 @contextmanager
 def timing(kind: Any, *names: str) -> Iterator[dict[str, list[float]]]:
-    """Context that records the seconds of each call of the given methods."""
+    """Context that records the duration in seconds of each call of given methods."""
     spent_s: dict[str, list[float]] = {name: [] for name in names}
     methods = {name: getattr(kind, name) for name in names}
 
@@ -237,7 +237,7 @@ def timing(kind: Any, *names: str) -> Iterator[dict[str, list[float]]]:
 
 
 def check_stalls() -> list[Row]:
-    """Checks the recorded data wait and GPU idle share for slow images."""
+    """Checks the recorded data wait and GPU idle share when images load slowly."""
     rows = []
     for item_s in STALLS_S:
         evidence = train(ToyModel(), SIDES[: 3 * LOG_INTERVAL], item_s=item_s).evidence
@@ -258,14 +258,14 @@ def check_stalls() -> list[Row]:
 
 
 def read_idle(evidence: Any) -> float | None:
-    """Returns the mean idle share after the first interval; ``None`` if unknown."""
+    """Returns the mean GPU idle share after the first interval; ``None`` if unknown."""
     shares = [record.gpu_idle_pct for record in evidence.intervals[1:]]
     known = [share for share in shares if share is not None]
     return statistics.fmean(known) if len(known) == len(shares) > 0 else None
 
 
 def check_ema() -> list[Row]:
-    """Checks the GPU's idle time between steps against its kernels, with EMAHook."""
+    """Checks the GPU idle time between steps against profiled kernels, with EMAHook."""
     check, stall_s = 'idle share beside torch.profiler, EMAHook', 0.03
     activities = [torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profiler:
@@ -288,7 +288,7 @@ def check_ema() -> list[Row]:
 def read_idle_pct(
     spans: Sequence[tuple[float, float]], stall_us: float
 ) -> float | None:
-    """Returns the per cent of time in gaps between kernels longer than ``stall_us``.
+    """Returns the per cent of time in gaps between kernels that exceed ``stall_us``.
 
     Args:
         spans: Begin and end of what the card did, in order.

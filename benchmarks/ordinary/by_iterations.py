@@ -1,4 +1,4 @@
-"""Config: a training by iterations, whose own process loads every image."""
+"""Config of a benchmark training by iterations, with ``num_workers=0``."""
 
 _base_ = './toy.py'
 train_dataloader = dict(

@@ -1,4 +1,4 @@
-"""Config: five workers with growing caches, then the training process grows too."""
+"""Config of a benchmark training that runs out of memory: leaks in all processes."""
 
 _base_ = './toy.py'
 model = dict(step_ms=20, grows_from=600, grows_until=640)

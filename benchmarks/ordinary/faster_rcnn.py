@@ -1,4 +1,4 @@
-"""Config: Faster R-CNN with ResNet-18 on the demo's images, limited by the train step.
+"""Config of a benchmark training of Faster R-CNN, limited by the train step.
 
 Few proposals and a narrow head, so that a step on one thread takes well below 1 s.
 """

@@ -1,4 +1,4 @@
-"""Config: nothing is wrong, as two persistent workers keep up with the train step."""
+"""Config of a benchmark training without a fault: workers keep up with the step."""
 
 _base_ = './toy.py'
 model = dict(step_ms=40)

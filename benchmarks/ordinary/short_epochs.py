@@ -1,4 +1,4 @@
-"""Config: the workers are started anew in each of sixteen short epochs."""
+"""Config of a benchmark training that restarts its workers in 16 short epochs."""
 
 _base_ = './toy.py'
 train_dataloader = dict(persistent_workers=False, dataset=dict(length=100))

@@ -1,4 +1,4 @@
-"""Config: CocoMetric evaluates many boxes on one core after each short epoch."""
+"""Config of a benchmark training with a slow CocoMetric after each short epoch."""
 
 _base_ = './toy.py'
 custom_imports = dict(imports=['benchmarks.whole_toys', 'mmdet.evaluation'])

@@ -1,4 +1,4 @@
-"""Config: a short training that parses annotations for 15 s at each start."""
+"""Config of a benchmark training that parses annotations for 15 s at its start."""
 
 _base_ = './toy.py'
 train_dataloader = dict(

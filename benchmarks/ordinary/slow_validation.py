@@ -1,4 +1,4 @@
-"""Config: validation after each short epoch loads images in the training process."""
+"""Config of a benchmark training whose validation loads images without workers."""
 
 _base_ = './toy.py'
 model = dict(predict_ms=15)

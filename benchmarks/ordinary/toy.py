@@ -1,4 +1,4 @@
-"""Base config of the ordinary trainings with known faults."""
+"""Base config of the benchmark trainings in this folder."""
 
 custom_imports = dict(imports=['benchmarks.whole_toys'])
 default_hooks = dict(

@@ -1,1 +1,1 @@
-"""Finds what slows or stops a training; child processes of it do most of this work."""
+"""Finds what slows or stops a training, mostly in child processes of the training."""

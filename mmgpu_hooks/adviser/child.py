@@ -1,4 +1,4 @@
-"""Programs of child processes that judge a run or tune its loader by its evidence file.
+"""Programs of child processes that judge a run or tune its loader settings.
 
 That of the end writes one config, too; that of every hour the job's comment. That which
 tunes answers questions, as long as it is asked.
@@ -61,7 +61,7 @@ def main(evidence: str, parent: int) -> None:
 
 
 def judge_while_training(evidence: str, parent: int, is_commented: bool) -> None:
-    """Judges a run that still trains, and prints the verdict's record as JSON.
+    """Judges a run that still trains, and prints the verdict record as JSON.
 
     Args:
         evidence: Of rank 0.
@@ -81,7 +81,7 @@ def judge_while_training(evidence: str, parent: int, is_commented: bool) -> None
 
 
 def tune_while_training(evidence: str, parent: int) -> None:
-    """Answers questions on the best loader settings, read from stdin, during training.
+    """Answers questions on the best loader settings from stdin, during a training.
 
     Args:
         evidence: Of rank 0.

@@ -1,4 +1,4 @@
-"""Writes a verdict into the SLURM job's comment, which ``squeue -o %k`` shows."""
+"""Writes a run's verdict into the SLURM job's comment (shown by ``squeue -o %k``)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_COMMENT = ('', '(null)')
 
 
 def comment_on_job(verdict: VerdictRecord, limit_s: float = _LIMIT_S) -> bool:
-    """Writes a verdict into the SLURM job's comment; returns true if that worked.
+    """Writes a verdict into the SLURM job's comment; returns True if that worked.
 
     A comment of the user's own stays: sites bill by comments. One that begins as ours
     is from this job's earlier verdicts. SLURM takes none once the job has ended.

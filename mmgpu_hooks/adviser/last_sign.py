@@ -1,4 +1,4 @@
-"""Computes when a running training was last heard of, and when SLURM ends its job."""
+"""Computes when a running training last wrote a record, and when SLURM ends its job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mmgpu_hooks.measure.clock import local_time, seconds_until
 from mmgpu_hooks.schema.judged import JobEnd, TrainingEnd
 
 _FRESH_S = 3600.0
-"""Age in seconds of the newest record from which a run no longer counts as running."""
+"""Age in seconds of the newest record beyond which a run counts as not running."""
 
 
 def find_last_sign(run: Run, ending: TrainingEnd | None) -> datetime | None:

@@ -40,16 +40,16 @@ _NICE = 10
 
 
 class Judged(NamedTuple):
-    """Verdict on one run, or the reason why it could not be judged."""
+    """Verdict on one run, or the reason why the run could not be judged."""
 
     evidence: str
     verdict: VerdictRecord | None
     reason: Text | None = None
-    """Sentence on why the run could not be judged; ``None`` with a verdict."""
+    """Reason why the run could not be judged; ``None`` if there is a verdict."""
 
 
 def judge_evidence(evidence: str) -> VerdictRecord:
-    """Judges one run by its evidence file; returns the verdict's record.
+    """Judges one run by its evidence file; returns the verdict record.
 
     Args:
         evidence: File of rank 0; other ranks' lie beside it.
@@ -70,7 +70,7 @@ def judge_evidence(evidence: str) -> VerdictRecord:
 
 
 def judge_all(evidence: Sequence[str], open_executor: OpenExecutor) -> Iterator[Judged]:
-    """Judges runs by an executor; yields the verdict on each as soon as it is ready.
+    """Judges runs by an executor, and yields each verdict as soon as it is ready.
 
     A process that is killed, for memory as a rule, takes its pool with it. Which run it
     was is unknown: all that were on their way are judged again at the end, one by one,
@@ -108,7 +108,7 @@ def judge_all(evidence: Sequence[str], open_executor: OpenExecutor) -> Iterator[
 def _judge_until_broken(
     waiting: deque[str], executor: Executor, most_ahead: int
 ) -> Generator[Judged, None, list[str]]:
-    """Judges runs and yields verdicts; returns runs left over if the executor breaks.
+    """Judges runs and yields verdicts; returns unjudged runs if the executor breaks.
 
     Args:
         waiting: Runs; those that are begun are taken off.
@@ -153,7 +153,7 @@ def _take(future: Future[VerdictRecord], evidence: str) -> Judged:
 
 
 def open_processes(count: int) -> ProcessPoolExecutor:
-    """Opens a pool of processes on this host for judging runs.
+    """Opens a pool of local processes that judge runs.
 
     Args:
         count: How many at one time.

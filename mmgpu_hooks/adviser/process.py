@@ -1,4 +1,4 @@
-"""Starts and asks the child processes that judge or tune this training.
+"""Starts and queries the child processes that judge or tune this training.
 
 One writes the recommended config at the end, and is waited for. Others judge the run so
 far, once in about an hour, with the lowest priority, and nobody waits for them. Where
@@ -183,11 +183,11 @@ class HourlyAdviser:
 
     @property
     def is_over(self) -> bool:
-        """True if the judging child process has ended; takes a microsecond."""
+        """True if the judging child process has ended; the call takes a microsecond."""
         return self._child.poll() is not None
 
     def read(self) -> VerdictRecord:
-        """Returns the verdict's record that the ended child process printed.
+        """Returns the verdict record that the ended child process printed.
 
         Raises:
             SourceError: If it gave none.
@@ -267,7 +267,7 @@ class TuningAdviser:
         self._asked_s = self._clock()
 
     def read(self) -> TuneAnswer | None:
-        """Returns the child's `TuneAnswer` on loader settings; ``None`` until there.
+        """Returns the child's `TuneAnswer` on loader settings; ``None`` while pending.
 
         Raises:
             SourceError: If the child has ended, or takes too long.
@@ -301,11 +301,11 @@ class TuningAdviser:
         )
 
     def dismiss(self) -> None:
-        """Asks the tuning child process to end, without waiting; `end` must follow."""
+        """Asks the tuning child process to exit without waiting (`end` must follow)."""
         self._child.terminate()
 
     def end(self) -> None:
-        """Ends the child process that tunes; a second call does nothing."""
+        """Ends the child process that tunes; does nothing if it has already ended."""
         if self._child.poll() is None:
             end_child(self._child, _GONE_WITHIN_S)
         for stream in (self._child.stdin, self._child.stdout):
@@ -316,7 +316,7 @@ class TuningAdviser:
 def _start(
     program: str, evidence: Path, stdin: int = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
-    """Starts a child process that judges a run, if its memory would leave enough free.
+    """Starts a child process that judges a run, unless free memory is too short.
 
     Raises:
         SourceError: If there is not, or it cannot be started.

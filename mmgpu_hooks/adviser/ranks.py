@@ -1,4 +1,4 @@
-"""Chooses the rank whose evidence file is used to judge a run at training's end.
+"""Chooses the rank of a run whose evidence file is judged at training's end.
 
 Both read no more than that takes a second or two, and judge the same rank.
 """

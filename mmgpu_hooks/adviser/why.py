@@ -22,7 +22,7 @@ from mmgpu_hooks.schema.text import phrase
 
 
 def judge_ranks(logs: Sequence[NamedLog], ranks: Sequence[RunEvidence]) -> Why:
-    """Judges why a run failed or hangs, by logs, evidence and live processes.
+    """Judges why a run failed or hangs, by logs, evidence files and live processes.
 
     As `judge_end` does.
 
@@ -34,7 +34,7 @@ def judge_ranks(logs: Sequence[NamedLog], ranks: Sequence[RunEvidence]) -> Why:
 
 
 def judge_run(logs: Sequence[NamedLog], ranks: Sequence[RunEvidence]) -> Why:
-    """Judges why a run failed or hangs, also by NCCL's flight recorder dumps."""
+    """Judges why a run failed or hangs, including NCCL flight recorder dumps."""
     return _add_dumps(judge_ranks(logs, ranks), ranks)
 
 
@@ -48,7 +48,7 @@ def _add_dumps(why: Why, ranks: Sequence[RunEvidence]) -> Why:
 
 
 def judge_start(logs: Sequence[NamedLog], ranks: Sequence[RunEvidence]) -> Why:
-    """Judges why a run has not begun to train, by logs and evidence of its start.
+    """Judges why a run has not begun to train, by logs and the records of its start.
 
     Args:
         logs: What was read of console and MMEngine's log.

@@ -1,1 +1,1 @@
-"""Commands of ``mmgpu``; no other package prints or exits."""
+"""Commands of ``mmgpu``, the only modules that print or exit the process."""

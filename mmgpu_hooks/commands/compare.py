@@ -1,4 +1,4 @@
-"""``mmgpu compare``: compares the iteration times of two runs, in whole and by part."""
+"""``mmgpu compare``: compares the iteration times of two runs, total and by part."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from mmgpu_hooks.show.tuning import list_tuned
 from mmgpu_hooks.show.words import say
 
 _DATA_ROOT = Path('data/demo')
-"""Path of the demo's data set from the folder of its configs, as written in them."""
+"""Relative path from the folder of the demo's configs to the demo's data set."""
 _ONE_THREAD = {'OMP_NUM_THREADS': '1', 'MKL_NUM_THREADS': '1'}
 """Environment variables, with values, that limit a train step to one CPU core.
 
@@ -56,7 +56,7 @@ _SHOWN = re.compile(
 @options.config_argument
 @click.option('--work-dir', type=options.PATH, default='work_dirs/demo', metavar='DIR')
 def demo(config: Path, work_dir: Path) -> int:
-    """Show the whole way on a small data set.
+    """Train, judge and speed up a small demo training.
 
     Writes camera-sized JPEG files, trains a detector on them with a poor loader
     setting, recommends a better one, trains that for as long, and compares. Then the
@@ -110,7 +110,7 @@ def demo(config: Path, work_dir: Path) -> int:
 
 
 def show_gain(before: Path, after: Path) -> bool:
-    """Prints the images per second of two trainings; true if the second was faster.
+    """Prints images per second of two trainings; returns True if the second is faster.
 
     Args:
         before: Work folder of the first training.
@@ -130,7 +130,7 @@ def show_gain(before: Path, after: Path) -> bool:
 
 
 def describe_tuned(before: Path, after: Path, tuned: Path) -> str:
-    """Returns a text that compares the demo's self-tuned training with its other two.
+    """Returns a text that compares the demo's self-tuned training with the other two.
 
     Args:
         before: Work folder of the training with the poor setting.
@@ -156,13 +156,13 @@ def describe_tuned(before: Path, after: Path, tuned: Path) -> str:
 
 
 def _images_per_s(run: Run) -> float:
-    """Mean images per second from a training's first iteration to its last."""
+    """Returns mean images per second from a training's first iteration to its last."""
     batch, whole_s = run.meta.loader.batch_size or 0, run.figures.duration_s
     return run.figures.iterations * batch / whole_s if whole_s else 0.0
 
 
 def _train(config: Path, folder: Path, hook: Mapping[str, Any] | None = None) -> None:
-    """Trains a config to its end in a child process, and prints the log.
+    """Trains a config in a child process until the end, and prints its log.
 
     Args:
         config: What to train.
@@ -196,7 +196,7 @@ def _say(line: Text) -> None:
 
 
 def _follow(log: Path) -> OnProgress:
-    """Makes a callback that prints the new lines of a training's log."""
+    """Returns a callback that prints the new lines of a training's log."""
     printed = 0
 
     def follow(words: str, share: float, left_s: float | None) -> None:

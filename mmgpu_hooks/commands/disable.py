@@ -1,4 +1,4 @@
-"""``mmgpu disable``: take GPUEfficiencyHook out of a config."""
+"""``mmgpu disable``: removes GPUEfficiencyHook from a config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mmgpu enable``: add GPUEfficiencyHook to a config."""
+"""``mmgpu enable``: adds GPUEfficiencyHook to a config."""
 
 from __future__ import annotations
 

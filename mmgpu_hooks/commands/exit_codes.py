@@ -6,7 +6,7 @@ OK = 0
 """Exit code of a command that did its work, or had nothing to do."""
 
 NO = 1
-"""Exit code of a command whose answer is no, such as ``compare`` or ``pick-gpu``.
+"""Exit code for a negative result, such as no free GPU in ``pick-gpu``.
 
 ``--check`` found something to change, ``compare`` a slowdown past the limit, ``demo``
 no gain, ``pick-gpu`` too few free cards.

@@ -14,7 +14,7 @@ from mmgpu_hooks.show.text import narrow, widen
 from mmgpu_hooks.show.words import is_english, say
 
 _UNWRAPPED = '\b\n'
-"""Mark before a paragraph of help; click then keeps the paragraph's line breaks."""
+"""Mark before a paragraph of help, so that click keeps its line breaks."""
 
 
 def limit_width(width: int) -> int:

@@ -120,7 +120,7 @@ class _LazyGroup(click.Group):
 @click.version_option(__version__, message='%(version)s')
 @click.pass_context
 def mmgpu(ctx: click.Context) -> int | None:
-    """Where the time of an MMDetection training goes, and what to do."""
+    """Show where the time of an MMDetection training goes, and what to do."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)
         return exit_codes.BAD_INPUT

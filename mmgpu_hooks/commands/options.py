@@ -25,7 +25,7 @@ _WHOLE = r'[+-]?\d{1,18}'
 SLURM = 'slurm'
 """Name of the click parameter that holds the value of ``--slurm``."""
 TYPED_WORDS = 'mmgpu_hooks.words'
-"""Key in click's ``ctx.meta`` under which the typed command line words are stored."""
+"""Key in click's ``ctx.meta`` of the command line words as the user typed them."""
 
 
 class SeveralOption(click.Option):
@@ -41,7 +41,7 @@ class SeveralOption(click.Option):
 
 
 class Slurm(click.Option):
-    """Click option ``--slurm OPTIONS``: the command then runs as one SLURM job.
+    """Click option ``--slurm OPTIONS``, which makes the command run as one SLURM job.
 
     Args:
         count_cpus: Takes the parsed arguments of the command; checks them, and returns
@@ -63,7 +63,7 @@ class Slurm(click.Option):
 
 
 class Command(click.Command):
-    """Click command whose options take several values, and that can run under SLURM.
+    """Click command with multi-value options, which can also run as a SLURM job.
 
     With ``--slurm`` it becomes a job once its arguments were parsed.
     """
@@ -115,7 +115,7 @@ class WholeNumber(click.IntRange):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Any:
-        """Converts text to a whole number within the range; other text is refused."""
+        """Converts text to a whole number within the range; refuses any other text."""
         if not isinstance(value, int) and not re.fullmatch(_WHOLE, value, re.A):
             said = phrase('expected a whole number, found {found}', found=short(value))
             self.fail(said, param, ctx)

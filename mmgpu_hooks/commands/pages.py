@@ -1,4 +1,4 @@
-"""Writes HTML pages to files, but never over a file that is not such a page."""
+"""Writes HTML pages to files; overwrites only pages that this package wrote."""
 
 from __future__ import annotations
 

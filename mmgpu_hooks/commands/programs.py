@@ -15,7 +15,7 @@ from mmgpu_hooks.schema.text import Text, phrase
 
 
 def become(words: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
-    """Replaces this process by a program, which then gets its signals.
+    """Replaces this process by a program (``exec``), which receives all signals.
 
     Args:
         words: The program, looked up on ``PATH``, and its arguments.
@@ -85,7 +85,7 @@ def _describe(program: str, environ: Mapping[str, str], error: OSError) -> Text:
 
 
 def _read_interpreter(path: str | None) -> str:
-    """Path of the interpreter in a script's first line (``#!``); empty without one."""
+    """Path of the interpreter in a script's ``#!`` line; empty if it has none."""
     line = b''
     with contextlib.suppress(OSError):
         if path is not None:

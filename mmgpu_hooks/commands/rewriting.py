@@ -96,7 +96,7 @@ def _render_text(outcome: RewriteOutcome, *, written: bool) -> str:
 
 
 def render_once(outcome: RewriteOutcome) -> str | None:
-    """Command line that trains with the new settings, without a rewritten config."""
+    """Returns a command that trains with new settings, without a rewritten config."""
     if outcome.cfg_options is None:
         return None
     config = shlex.quote(str(outcome.source))

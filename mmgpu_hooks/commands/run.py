@@ -31,7 +31,7 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import phrase, quoted, said_by
 
 _MOST_BYTES = 2**20
-"""Number of a script's first bytes that are read to tell it from a config."""
+"""Number of bytes read from a script's start, to distinguish it from a config."""
 
 _warn = warner('run')
 
@@ -221,7 +221,7 @@ def _is_import(statement: ast.stmt) -> bool:
 
 
 def _is_plain(statement: ast.stmt) -> bool:
-    """True if a statement is a string, or sets a name to values or ``dict(...)``."""
+    """True if a statement is a string, or assigns values or ``dict(...)`` to a name."""
     if isinstance(statement, ast.Expr):
         return isinstance(statement.value, ast.Constant)
     return isinstance(statement, ast.Assign) and all(

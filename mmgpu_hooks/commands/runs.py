@@ -238,10 +238,10 @@ def _write_page(answer: ManyRuns, page: Path, work_dirs: Sequence[Path]) -> None
 
 @dataclass(frozen=True)
 class Filters:
-    """Conditions that a run must meet to be listed by ``mmgpu runs``."""
+    """Conditions on owner, start day and verdict for runs that ``mmgpu runs`` lists."""
 
     since: date | None
-    """First day on which a listed run may have begun; ``None`` if any day will do."""
+    """Earliest start day of the listed runs; ``None`` for no limit."""
     verdicts: Sequence[str]
     owners: Sequence[str]
 
@@ -352,7 +352,7 @@ def _begin_row(file: FoundEvidence, base: str, owner_names: dict[int, str]) -> R
 
 
 def _read_user_name(number: int) -> str:
-    """Returns the name of a user id; the number as text where it has no name."""
+    """Returns the login name of a user id, or the id as text without such a user."""
     with contextlib.suppress(ImportError, KeyError):
         import pwd
 

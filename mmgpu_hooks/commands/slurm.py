@@ -42,7 +42,7 @@ FOLDER = Path('work_dirs', 'slurm')
 
 _COPY_S = 0.2
 _ASK_S, _LONGEST_ASK_S = 2.0, 10.0
-"""Shortest and longest seconds from one question to SLURM to the next."""
+"""Shortest and longest interval in seconds between two status queries to SLURM."""
 
 _ENDED = {
     'BOOT_FAIL',
@@ -75,7 +75,7 @@ _REFUSED = {
     'wait': 'W',
     'wrap': '',
 }
-"""Options of sbatch (and short forms) that a user may not give: jobs could be lost."""
+"""Options of ``sbatch`` that are refused, as the job's output could be lost."""
 
 _SAYING = {'help': 'h', 'usage': '', 'version': 'V'}
 """Options of sbatch (and short forms) that print something, and submit no job."""
@@ -155,7 +155,7 @@ def run_as_job(
 
 
 def _expect_options(options: Sequence[str]) -> None:
-    """Raises a `UserError` for words that are no options of sbatch, or refused."""
+    """Raises a `UserError` for words that are not allowed options of ``sbatch``."""
     for before, word in zip(('', *options), options):
         # sbatch would take the word for the script to run
         is_value = re.fullmatch(_BEFORE_VALUE, before) is not None
@@ -206,7 +206,7 @@ def _list_cpus(options: Sequence[str], cpus: int | None) -> list[str]:
 
 
 def render_script(command: Sequence[str], words: Sequence[str], folder: Path) -> str:
-    """Returns the text of a SLURM job's script, for any shell. Pure.
+    """Returns the text of a SLURM job's script, for any shell; no I/O.
 
     A start that a requeue cut short must leave no half answer before the whole one, so
     each start writes a new one. It must not forget what it has measured either:
@@ -404,7 +404,7 @@ class JobEnding(NamedTuple):
 
 
 def read_ending(job: Mapping[str, str]) -> JobEnding:
-    """Reads from the output of ``scontrol show job`` how a job ended. Pure."""
+    """Parses how a job ended from the output of ``scontrol show job``."""
     state = job['JobState']
     code, _, number = job.get('ExitCode', '0:0').partition(':')
     ended, killed = int(code), int(number or 0)
@@ -418,7 +418,7 @@ def read_ending(job: Mapping[str, str]) -> JobEnding:
 
 
 class _Watch:
-    """Asks SLURM for a job's state now and then, and prints each change of it.
+    """Polls SLURM for a job's state at intervals, and prints each change.
 
     Args:
         job: Its number.
@@ -446,11 +446,11 @@ class _Watch:
         return self.is_forgotten or self.state in _ENDED
 
     def hurry(self) -> None:
-        """Makes the next call of `ask` query SLURM at once, although not yet due."""
+        """Makes the next call of `ask` query SLURM at once, before its usual time."""
         self._due_s = 0.0
 
     def ask(self) -> None:
-        """Asks SLURM for the job's state if that is due, and prints a changed state."""
+        """Queries SLURM for the job's state if that is due, and prints changes."""
         now_s = time.monotonic()
         if now_s < self._due_s:
             return
@@ -564,7 +564,7 @@ def _last_line(text: str) -> str:
 
 @contextlib.contextmanager
 def _surviving_hangup() -> Iterator[None]:
-    """Context in which a lost connection ends this process but not the SLURM job."""
+    """Context in which SIGHUP ends this process but does not cancel the SLURM job."""
     before = signal.getsignal(signal.SIGHUP)
     if before is signal.SIG_IGN:  # nohup
         yield

@@ -139,7 +139,7 @@ def sweep(
 
 
 def _say_left_out(asked: Mapping[str, Sequence[Any]]) -> Iterator[str]:
-    """Sentences on the combinations of settings that a sweep leaves out, and why."""
+    """Returns sentences on setting combinations that a sweep skips, with reasons."""
     if 0 not in asked['num_workers']:
         return
     for setting in SETTINGS:

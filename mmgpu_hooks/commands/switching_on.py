@@ -1,4 +1,4 @@
-"""Adds to advice how to switch the hook's ``optimize`` on, and to measure its gain."""
+"""Adds to an advice the commands that switch on ``optimize`` and measure its gain."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LISTED = 'custom_hooks.'
 
 
 def with_lines(answer: Answer, files: RunFiles, config: Path | None = None) -> Answer:
-    """Adds to advice commands that switch the hook's ``optimize`` on and measure it.
+    """Adds to an advice the commands that switch on ``optimize`` and measure its gain.
 
     Args:
         answer: What is recommended.
@@ -50,7 +50,7 @@ def with_lines(answer: Answer, files: RunFiles, config: Path | None = None) -> A
 
 
 def _phrase_switch(run: Run, path: Path, joined: str) -> Text:
-    """Command line, or argument to add by hand, that switches ``optimize`` on."""
+    """Returns the command or hook argument that switches ``optimize`` on."""
     place = run.meta.hook_place
     if place is None and run.meta.hook_added_by is not None:
         return quoted(f'{run.meta.hook_added_by} --optimize={joined} ...')
@@ -72,7 +72,7 @@ def _phrase_switch(run: Run, path: Path, joined: str) -> Text:
 
 
 def _phrase_settings(run: Run, joined: str) -> str:
-    """Options (``--set ...``) of ``mmgpu verify`` that switch ``optimize`` on."""
+    """Returns ``--set`` options of ``mmgpu verify`` that switch ``optimize`` on."""
     place, kind = run.meta.hook_place, ''
     if place is None:
         place = f'default_hooks.{HOOK_KEY}'

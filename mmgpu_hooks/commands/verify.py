@@ -38,7 +38,7 @@ _CONFIGS = ('.py', '.yaml', '.yml')
 
 @dataclass(frozen=True)
 class _Side:
-    """One of two compared trainings: its config, and the settings changed in it."""
+    """One of two trainings to compare: its config, and the settings changed in it."""
 
     config: Path
     loaded: FlatConfig
@@ -56,7 +56,7 @@ class _Side:
 
 @dataclass(frozen=True)
 class _Known:
-    """Facts on two compared trainings known before they run, such as settings."""
+    """Facts known before two trainings are compared, such as differing settings."""
 
     before: Mapping[str, Any]
     """Settings of the first training that differ in the second, by dotted key."""

@@ -51,7 +51,7 @@ Lines count from the start of the log.
 """
 _TIMED_BYTES = 2**20
 _TIME = re.compile(rb'((?:\d{4}/)?\d\d/\d\d \d\d:\d\d:\d\d) - \w+ - ')
-"""Regex for the timestamp that begins a log line of MMEngine; the year may lack."""
+"""Regex for the timestamp at the start of MMEngine's log lines, with optional year."""
 _STATES = {
     'ended': phrase('Dead'),
     'running': phrase('Running'),
@@ -182,7 +182,7 @@ def _judge_run(files: RunFiles, console: _Console | None) -> Why:
 
 
 def _name_run(why: Why, folder: Path, started_unix_s: float | None) -> Why:
-    """Adds a run's folder and start time to the answer on it."""
+    """Adds a run's folder and start time to the answer of ``mmgpu why``."""
     began = read_start_time(folder)
     if began is None and started_unix_s is not None:
         began = datetime.fromtimestamp(started_unix_s)
@@ -196,7 +196,7 @@ class _Console:
 
     log: ConsoleLog
     last_time: str | None
-    """Last timestamp of MMEngine in the output, as text; ``None`` without one."""
+    """Last timestamp of MMEngine in the output, as text; ``None`` if it has none."""
 
 
 def _is_before(console: _Console, began: datetime | None) -> bool:
@@ -360,7 +360,7 @@ def _read_log(file: BinaryIO, name: str) -> ConsoleLog:
 
 
 def _describe(answer: Why) -> list[Section]:
-    """Makes the sections of ``mmgpu why``: end of the run, proof, cause and cure."""
+    """Makes the sections of ``mmgpu why``: how the run ended, evidence, cause, cure."""
     proof = [
         Fact(
             phrase('line {line}', proof)
@@ -405,6 +405,6 @@ def _describe(answer: Why) -> list[Section]:
 
 
 def _cut(words: str) -> str:
-    """Cuts other programs' text to ``_MOST_LETTERS`` characters; own text is kept."""
+    """Cuts quoted text to ``_MOST_LETTERS`` characters; keeps the package's own."""
     is_ours = isinstance(words, Text) and words.template
     return words if is_ours else words[:_MOST_LETTERS]

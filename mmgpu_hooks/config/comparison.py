@@ -104,7 +104,7 @@ def compare_configs(before: FlatConfig, after: FlatConfig) -> ConfigDifference:
 
 
 def _rank(path: KeyPath) -> tuple[bool, bool, int]:
-    """Returns the sort key of a config key: train loader first, model last."""
+    """Returns a sort key for config keys: train loader first, model last."""
     return path[0] == 'model', path[0] != 'train_dataloader', len(path)
 
 
@@ -122,14 +122,14 @@ def _list_whole(before: FlatConfig, after: FlatConfig) -> list[KeyPath]:
 
 
 def _is_spelling(path: KeyPath, old: object, new: object) -> bool:
-    """Returns True if two config values name the same class in different spelling."""
+    """True if two config values name the same class in different spelling."""
     if path[-1] != 'type' or old is _MISSING or new is _MISSING:
         return False
     return bare_name(old) == bare_name(new)
 
 
 def _is_shown_by_items(path: KeyPath, before: FlatConfig, after: FlatConfig) -> bool:
-    """Returns True if the listed items already show how two containers differ."""
+    """True if the listed items already show how two containers differ."""
     found = [config[path] for config in (before, after) if path in config]
     containers = [value for value in found if isinstance(value, Container)]
     if len(containers) < len(found):
@@ -178,7 +178,7 @@ def _phrase_all(config: FlatConfig, paths: list[KeyPath]) -> dict[str, SettingVa
 
 
 def _phrase(config: FlatConfig, path: KeyPath) -> SettingValue:
-    """Returns a config value for display: plain values unchanged, others as text."""
+    """Returns a config value for display: plain values as they are, others as text."""
     value = config[path]
     if isinstance(value, Container):
         return _phrase_container(config, path, value)

@@ -1,4 +1,4 @@
-"""Edits settings in a config's text: in place if spelled there, else at its end. Pure.
+"""Edits settings in a config's text: in place if written there, else appended.
 
 An entry of a ``dict(...)`` or ``{...}`` is added in its style. The others are
 read with what follows it up to the next entry or the bracket: perhaps a comma, and the
@@ -306,7 +306,7 @@ def insert_entry(
 
 
 def render_value(keys: tuple[str, ...], value: SettingValue) -> str:
-    """Returns a value's code, inside one ``dict(...)`` for each of the nested keys."""
+    """Returns the code of a value, nested in ``dict(...)`` for each given key."""
     code = repr(value)
     for key in reversed(keys):
         code = f'dict({key}={code})'
@@ -332,7 +332,7 @@ def append(text: str, newline: str, statement: str) -> Replacement:
 
 
 def is_broken(gap: str) -> bool:
-    """Returns True if the text after an entry of a dict has a line break."""
+    """True if the text after an entry of a dict has a line break."""
     return _BREAK.search(gap) is not None
 
 

@@ -266,7 +266,7 @@ def verify_output(path: Path) -> None:
 def write_atomic(
     path: Path, content: bytes, like: os.stat_result | None = None
 ) -> None:
-    """Writes a file's bytes to a temporary file, then renames that: all or nothing.
+    """Writes a file atomically: to a temporary file that is then renamed.
 
     The writer of every output.
 

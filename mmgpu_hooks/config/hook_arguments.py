@@ -17,7 +17,7 @@ HOOK_TYPE = 'mmgpu_hooks.GPUEfficiencyHook'
 
 
 def is_our_hook(value: object) -> bool:
-    """Returns True if a ``type``, string or class, names GPUEfficiencyHook."""
+    """True if a ``type``, string or class, names GPUEfficiencyHook."""
     name = value if isinstance(value, str) else getattr(value, '__name__', '')
     return str(name).rpartition('.')[2] == HOOK_TYPE.rpartition('.')[2]
 

@@ -23,7 +23,7 @@ class KeptResults:
 
 
 def find_kept_results(config: FlatConfig) -> KeptResults | None:
-    """Find the result files that ``outfile_prefix`` of ``val_evaluator`` names.
+    """Finds the result files that ``outfile_prefix`` of ``val_evaluator`` names.
 
     Args:
         config: As it was trained.
@@ -43,7 +43,7 @@ def find_kept_results(config: FlatConfig) -> KeptResults | None:
 
 
 def _list_kinds(config: FlatConfig) -> list[str]:
-    """Lists what a config's COCO metric evaluates: ``bbox``, ``segm``.
+    """Lists the result types that a config's COCO metric evaluates: ``bbox``, ``segm``.
 
     ``metric`` is a name or a list of names.
     """

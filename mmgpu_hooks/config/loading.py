@@ -32,7 +32,7 @@ KeyPath = tuple[str, ...]
 """Type: keys from a config's top-level name down to a value; list indices as digits."""
 
 SettingValue = Union[bool, int, float, str, None]
-"""Type of the values that a setting in a config may be changed to."""
+"""Type of the values that a config setting may be changed to."""
 
 FlatConfig = dict[KeyPath, object]
 """Type: values of a loaded config, containers included, by key path."""
@@ -72,7 +72,7 @@ class LoadError(Exception):
 
 
 def expect_file(path: Path) -> None:
-    """Raise a `UserError` if the path of a config is not a file."""
+    """Raises a `UserError` if the path of a config is not a file."""
     if not path.is_file():
         found = phrase('a folder') if path.is_dir() else phrase('nothing there')
         raise UserError(
@@ -83,7 +83,7 @@ def expect_file(path: Path) -> None:
 
 
 def import_mmengine() -> None:
-    """Imports MMEngine's config module ahead of its use, as that takes seconds.
+    """Imports MMEngine's config module in advance, as the import takes seconds.
 
     Where it cannot be imported nothing is said: loading a config says why.
     """
@@ -229,7 +229,7 @@ def _supply(
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Context without prints, log messages and warnings of other code in any thread."""
+    """Context that suppresses prints, log messages and warnings in all threads."""
     disabled = logging.root.manager.disable
     sink = io.StringIO()
     with warnings.catch_warnings(), contextlib.redirect_stdout(sink):
@@ -303,7 +303,7 @@ def bare_name(kind: object) -> str:
 
 
 def is_held(config: FlatConfig, dotted: str, value: SettingValue) -> bool:
-    """Returns True if a loaded config already has a setting's value, type included."""
+    """True if a loaded config already has a setting's value, type included."""
     path = tuple(dotted.split('.'))
     return path in config and is_same(config[path], value)
 
@@ -371,7 +371,7 @@ def list_differences(before: FlatConfig, after: FlatConfig) -> list[KeyPath]:
 
 
 def is_same(left: object, right: object) -> bool:
-    """Returns True if two values of loaded configs have equal type and content."""
+    """True if two values of loaded configs have equal type and content."""
     if left is right:
         return True
     if type(left) is not type(right):

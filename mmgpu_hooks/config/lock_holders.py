@@ -28,7 +28,7 @@ class LockHolder:
     """Process that holds the lock (``flock``) of a config folder."""
 
     text: str
-    """Words on the process: its number, user and command, as far as known."""
+    """Text with process id, user and command of the process, as far as known."""
 
     is_foreign: bool
     """True if the process is surely not a config rewrite of this user."""
@@ -101,7 +101,7 @@ def _list_own() -> Iterator[psutil.Process]:
 
 
 def _shares(pid: int, lock: re.Pattern[str]) -> bool:
-    """Returns True if a process holds a folder's lock, taken by itself or inherited.
+    """True if a process holds a folder's lock, by itself or inherited.
 
     The one that took it may have ended since, and left the folder to its children.
     """
@@ -132,7 +132,7 @@ def _may_rewrite(process: psutil.Process) -> bool:
 
 
 def _is_of_another(pid: int) -> bool:
-    """Returns True if a process is another user's, hidden or no longer there."""
+    """True if a process is another user's, hidden, or has ended."""
     try:
         return bool(psutil.Process(pid).uids().effective != os.geteuid())
     except psutil.Error:

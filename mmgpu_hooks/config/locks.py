@@ -68,7 +68,7 @@ def hold_folder(folder: Path) -> Iterator[str | None]:
 
 
 def _wait_for(descriptor: int) -> bool:
-    """Locks an open folder; ``False`` if the lock is not free within `WAIT_S`."""
+    """Locks an open folder; returns ``False`` if the lock is not free in time."""
     import fcntl
 
     end_s = time.monotonic() + WAIT_S

@@ -91,7 +91,7 @@ def _compare_with_bases(config: Path, opened: Sequence[Path]) -> list[LostHook]:
 
 
 def _keep_bases(module: Module) -> str | None:
-    """Returns a config's statements that name bases, as text; ``None`` without any."""
+    """Returns a config's statements that name base configs, as text, or ``None``."""
     body = ast.parse(module.text).body
     kept: list[ast.stmt] = [
         statement

@@ -1,4 +1,4 @@
-"""Finds in a config what its training needs: data, work_dir, open files. Pure."""
+"""Finds in a config what its training needs: data, work_dir, open files; no I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Data of the test's loader and evaluator are read by a test alone."""
 
 
 class DataPlace(NamedTuple):
-    """Path of a file or folder that a data set reads, and how it is read."""
+    """File or folder that a data set reads, with the way it is read."""
 
     path: str
     is_remote: bool
@@ -36,7 +36,7 @@ def locate_work_dir(config: Mapping[str, Any], path: Path) -> str:
 
 
 def locate_data(config: Mapping[str, Any]) -> list[DataPlace]:
-    """List the annotation files and image folders that a config's training reads."""
+    """Lists the annotation files and image folders that a config's training reads."""
     found: list[DataPlace] = []
     for name in _READ_IN_TRAINING:
         for part in _each_dict(config.get(name)):
@@ -69,7 +69,7 @@ def _list_paths(part: Mapping[str, Any]) -> Iterator[DataPlace]:
 
 
 def _is_local(part: Mapping[str, Any]) -> bool:
-    """Returns True if the backend of a data set reads files of this host."""
+    """True if the backend of a data set reads files of this host."""
     arguments = part.get('backend_args')
     backend = arguments.get('backend') if isinstance(arguments, Mapping) else None
     return backend in (None, 'local')
@@ -89,7 +89,7 @@ def read_open_files_limit(config: Mapping[str, Any]) -> int:
 
 
 def find_unregistered(config: Mapping[str, Any], place: KeyPath) -> bool:
-    """Returns True if MMEngine cannot resolve a config's ``type`` of GPUEfficiencyHook.
+    """True if MMEngine cannot resolve a config's ``type`` of GPUEfficiencyHook.
 
     A name without its package is known only after the package was imported.
 

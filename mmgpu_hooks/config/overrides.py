@@ -34,7 +34,7 @@ from mmgpu_hooks.config.settings import (
 from mmgpu_hooks.schema.text import phrase
 
 _ALIKE = 0.8
-"""Least similarity (0 to 1) to a known key at which an unknown key counts as a typo."""
+"""Similarity (0 to 1) to a known key from which an unknown key counts as a typo."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def override_settings(
 
 
 def _is_known(config: FlatConfig, dotted: str, value: SettingValue) -> bool:
-    """Returns True if a config has a key, False if the key could be added to it.
+    """True if a config already has a key; False if the key could be added.
 
     Raises:
         RefusedError: If it cannot have it, or the key is a misspelt one.
@@ -152,7 +152,7 @@ def _expect_names(config: FlatConfig, path: KeyPath, known: int) -> None:
 
 
 def _expect_read(config: FlatConfig, root: str) -> None:
-    """Raises a `RefusedError` for a top-level name that nothing reads after loading."""
+    """Raises a `RefusedError` for a top-level config name that no code reads."""
     if root == 'custom_imports':
         raise RefusedError(
             phrase(
@@ -183,7 +183,7 @@ def _expect_read(config: FlatConfig, root: str) -> None:
 
 
 def _expect_place(config: FlatConfig, parent: KeyPath, name: str) -> None:
-    """Raises a `RefusedError` for a key that its parent cannot have, or misspelt."""
+    """Raises a `RefusedError` for a misspelt key, or one its parent cannot have."""
     dotted, found = '.'.join(parent), config.get(parent)
     if parent in config and not isinstance(found, Container):
         raise RefusedError(

@@ -36,7 +36,7 @@ from mmgpu_hooks.schema.text import Text, phrase
 NICE_KEY = BY_NAME['worker_nice'].key()
 
 _OF_START = ('work_dir', 'launcher')
-"""Top-level config names whose values a script may replace at each start."""
+"""Top-level config names that a training script may override at each start."""
 _OF_RESUMING = ('resume', 'load_from')
 """Top-level config names that ``tools/train.py --resume`` sets."""
 _WITH_WEIGHTS = """\
@@ -66,7 +66,7 @@ def apply_recommended(
     found: Recommendation,
     rewrite: Callable[[Mapping[str, SettingValue]], RewriteOutcome],
 ) -> Applied:
-    """Rewrite a config as recommended, without changes that it cannot take.
+    """Rewrites a config as recommended, without changes that it cannot take.
 
     Args:
         found: What is recommended; at least one change.
@@ -102,7 +102,7 @@ def apply_recommended(
 def write_beside_run(
     found: Recommendation, config_path: str | None, files: RunFiles
 ) -> Applied:
-    """Write a recommended config for a run into the folder of that run.
+    """Writes a recommended config for a run into the folder of that run.
 
     It trains what the run trained: a child of the user's config where that is what
     the run was started with, else the run's own copy with the changes.
@@ -195,7 +195,7 @@ def _load(config: str | None) -> FlatConfig | None:
 def _start_anew(
     text: str, trained: FlatConfig, own: FlatConfig | None
 ) -> tuple[str, FlatConfig]:
-    """Returns a run's config copy changed to train from the start, not to resume.
+    """Returns a run's config copy, changed to train from the start instead of resuming.
 
     It trains from the start, and not into the folder of the run: tools/train.py names
     one by the config where the config itself names none.

@@ -1,4 +1,4 @@
-"""Allowed values of known config keys (type, range), and texts for refused ones. Pure.
+"""Allowed values of known config keys (type, range), and texts for refused ones.
 
 Settings that are tuned say so themselves (``recommend/settings/``), arguments of our
 hook in ``hook_arguments.py``; here both are found by key.
@@ -78,6 +78,6 @@ def _describe_argument(dotted: str, name: str, value: Any) -> str | None:
 
 
 def is_checked(dotted: str) -> bool:
-    """Returns True if a setting's values are checked without calling PyTorch."""
+    """True if a setting's values are checked without calling PyTorch."""
     name = dotted.rpartition('.')[2]
     return dotted in OTHER_SETTINGS or name in LOADER_SETTINGS

@@ -1,4 +1,4 @@
-"""Removes GPUEfficiencyHook from a config's text, however it is written there. Pure.
+"""Removes GPUEfficiencyHook from a config's text, however it is written there; no I/O.
 
 An entry goes with its comma and the comment on its line, a statement with its lines.
 What else is there stays, comments on lines of their own included.
@@ -25,7 +25,7 @@ from mmgpu_hooks.config.syntax import (
 )
 
 _MOST = 20
-"""Maximum number of statements to remove from a config's text for one hook."""
+"""Maximum number of config statements that are removed for one hook."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class _Spelled:
         return _remove_entry(module, self.display, self.index)
 
     def _is_appended(self, module: Module) -> bool:
-        """Returns True if the statement looks appended by ``mmgpu enable``."""
+        """True if the statement looks appended by ``mmgpu enable``."""
         value, line = getattr(self.statement, 'value', None), self.statement.lineno
         return (
             value is self.display
@@ -179,7 +179,7 @@ def _target_of(statement: ast.stmt) -> ast.expr | None:
 
 
 def _is_ours(node: ast.expr) -> bool:
-    """Returns True if an expression is ``dict(type=...)`` of GPUEfficiencyHook."""
+    """True if an expression is ``dict(type=...)`` of GPUEfficiencyHook."""
     if not isinstance(node, (ast.Call, ast.Dict)) or not is_display(node):
         return False
     types = [entry.value for entry in parse_entries(node) if entry.key == 'type']

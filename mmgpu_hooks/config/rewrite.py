@@ -350,7 +350,7 @@ def _root(dotted: str) -> str:
 
 
 class _NotOnlyError(RefusedError):
-    """Raised when an edited config, once loaded, has changes nobody asked for."""
+    """Raised when an edited config differs in more than the requested settings."""
 
 
 @dataclass
@@ -464,7 +464,7 @@ class _Job:
     def _prove_disabled(
         self, before: FlatConfig, expected: FlatConfig, text: str
     ) -> list[KeyPath] | None:
-        """Returns ``None`` if an edit removed only GPUEfficiencyHook, else its keys."""
+        """Returns ``None`` if only GPUEfficiencyHook is gone, else what is left."""
         try:
             after = self._load(text)
         except RefusedError:
@@ -501,7 +501,7 @@ class _Job:
             ) from error
 
     def _group(self) -> list[dict[str, SettingValue]]:
-        """Lists the changed settings in groups of the same top-level name."""
+        """Returns the changed settings grouped by their top-level config name."""
         groups: dict[str, dict[str, SettingValue]] = {}
         for dotted, value in self.changes.items():
             groups.setdefault(_root(dotted), {})[dotted] = value
@@ -561,7 +561,7 @@ class _Job:
             ) from error
 
     def _allow_own_name(self, before: FlatConfig, after: FlatConfig) -> None:
-        """Accepts a copy's new file name in ``work_dir``; refuses it in other values.
+        """Accepts a copy's own file name in ``work_dir``; refuses it in other values.
 
         Raises:
             RefusedError: If MMEngine fills the file's name into another value.

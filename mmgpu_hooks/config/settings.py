@@ -1,4 +1,4 @@
-"""Checks requested config settings, and adds settings that follow from them. Pure."""
+"""Checks requested config settings, and adds settings that follow from them; no I/O."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def expect_plain(dotted: str, value: object) -> None:
 
 
 def is_rewritable(config: FlatConfig, dotted: str) -> bool:
-    """Returns True if a rewrite of a config may set a key and can check its value.
+    """True if a rewrite of a config may set a key and can check its value.
 
     Args:
         config: As loaded.
@@ -330,7 +330,7 @@ def verify_changes(
     changes: Mapping[str, SettingValue],
     module: Module | None = None,
 ) -> None:
-    """Raises a `RefusedError` for settings for which a loaded config has no place.
+    """Raises a `RefusedError` for settings that cannot exist in a loaded config.
 
     Args:
         config: As loaded.

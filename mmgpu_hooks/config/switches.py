@@ -1,4 +1,4 @@
-"""Environment variables that switch GPUEfficiencyHook on or off, and what they hold.
+"""Environment variables that switch GPUEfficiencyHook on or off, and their parsing.
 
 ``mmgpu run`` sets them, its children inherit them, and the hook reads them.
 """
@@ -31,7 +31,7 @@ INJECTED = Path(__file__).resolve().parents[1] / 'injected'
 
 
 def is_disabled(environ: Mapping[str, str]) -> bool:
-    """Returns True if MMGPU_DISABLE switches all of mmgpu_hooks off."""
+    """True if MMGPU_DISABLE switches all of mmgpu_hooks off."""
     return environ.get(DISABLE, '') not in ('', '0')
 
 

@@ -1,4 +1,4 @@
-"""Parses a config's text by ``ast``, and finds where a setting is written. Pure.
+"""Parses a config's text by ``ast``, and finds where a setting is written; no I/O.
 
 The last statement that sets it decides. What is not understood is found nowhere: the
 setting then gets a statement of its own at the end, and the proof is the judge.
@@ -19,7 +19,7 @@ Display = Union[ast.Call, ast.Dict]
 """Type: syntax node of a ``dict(...)``, an ``x.update(...)`` or a ``{...}``."""
 
 UNKNOWN = '?'
-"""Key that stands for a subscript other than a string or integer literal."""
+"""Placeholder for a subscript that is no string or integer literal."""
 
 _LINE = re.compile(r'[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+\Z')
 
@@ -95,7 +95,7 @@ class Module:
         ]
 
     def is_bound(self, name: str) -> bool:
-        """Returns True if the config's own text sets a name, not only a base's text."""
+        """True if the config's own text sets a name, not only a base's text."""
         return any(isinstance(use.ctx, ast.Store) for use in self.list_uses(name))
 
 
@@ -114,7 +114,7 @@ def _sets_variable(node: ast.AST) -> bool:
 
 
 def is_read_base(statement: ast.stmt) -> bool:
-    """Returns True if a statement is ``with read_base():``."""
+    """True if a statement is ``with read_base():``."""
     return isinstance(statement, ast.With) and (
         ast.unparse(statement.items[0].context_expr) == 'read_base()'
     )
@@ -140,7 +140,7 @@ def parse_string(node: ast.AST | None) -> str | None:
 
 
 def is_literal(node: ast.expr) -> bool:
-    """Returns True if an expression is a literal other than a dict or list."""
+    """True if an expression is a literal other than a dict or list."""
     try:
         value = ast.literal_eval(node)
     except (ValueError, SyntaxError, TypeError, RecursionError):
@@ -149,7 +149,7 @@ def is_literal(node: ast.expr) -> bool:
 
 
 def is_display(node: ast.AST | None) -> bool:
-    """Returns True if a syntax node is ``dict(...)`` or ``{...}``."""
+    """True if a syntax node is ``dict(...)`` or ``{...}``."""
     if isinstance(node, ast.Call):
         return parse_chain(node.func) == ('dict',)
     return isinstance(node, ast.Dict)
@@ -206,7 +206,7 @@ class SettingPlace:
     """Syntax node of the setting's value, or of the dict that lacks the setting."""
 
     rest: KeyPath = ()
-    """Keys from the dict that lacks the setting down to the setting."""
+    """Remaining keys from the dict without the setting down to the setting."""
 
     statement: Any = None
     """Syntax node of the statement in which the setting is, or can be added."""
@@ -279,7 +279,7 @@ def _parse_write(statement: ast.stmt) -> _Assignment:
 
 
 def _descend(place: SettingPlace) -> SettingPlace:
-    """Finds a setting's place inside nested dicts, by the keys that remain."""
+    """Finds a setting's place inside nested dicts by its remaining keys."""
     node, rest = place.node, place.rest
     if not rest:
         return place

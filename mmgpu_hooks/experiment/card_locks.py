@@ -26,7 +26,7 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import phrase
 
 TEMPORARY = '/tmp/mmgpu'
-"""Path in ``/tmp``, up to a user id, of the folder with GPU lock files.
+"""Prefix, before the user id, of the path in ``/tmp`` of a folder of GPU lock files.
 
 It is not in ``TMPDIR``, in which two shells may differ."""
 
@@ -138,13 +138,13 @@ def close_all(descriptors: Sequence[int]) -> None:
 
 @dataclass(frozen=True)
 class _Folder:
-    """An open folder for GPU lock files that only this user can write."""
+    """Open folder for GPU lock files to which only this user can write."""
 
     path: Path
     descriptor: int
 
     def has_locks(self, *, is_made: bool) -> bool:
-        """True unless the folder's file system is found to have no file locks.
+        """True unless the folder's file system does not support file locks.
 
         Args:
             is_made: Whether a file is made to see it, where none is there.
@@ -312,7 +312,7 @@ def _open_folders(
 
 
 def _find_strange(folder: int) -> str | None:
-    """Returns the name of a lock file of another user in a folder, or ``None``.
+    """Returns the name of another user's lock file in a folder, or ``None``.
 
     It would keep its card from being picked for ever.
     """

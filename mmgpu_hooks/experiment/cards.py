@@ -20,7 +20,7 @@ _SAME_MEMORY = 0.02
 
 @dataclass(frozen=True)
 class Card:
-    """GPU of the host: index, UUID, free memory, use now, or why it is not picked."""
+    """GPU of this host: index, UUID, free memory, utilisation, or why it is unused."""
 
     index: int
     """Index of the GPU as in ``nvidia-smi``."""
@@ -31,7 +31,7 @@ class Card:
     free_bytes: int | None = None
     """Free memory of the GPU in bytes; ``None`` if the GPU cannot be read."""
     util_pct: float | None = None
-    """Percent of the driver's last sample period in which the GPU ran a kernel."""
+    """Per cent of the driver's last sample period in which the GPU ran a kernel."""
     reason: str | None = None
     """Reason why nothing may run on the GPU; ``None`` if the GPU may be picked."""
 

@@ -76,12 +76,12 @@ from mmgpu_hooks.show.text import short_path
 PATIENCE_S = 5.0
 """Longest wait in seconds for a file system to answer."""
 _BEYOND = 2**31
-"""Smallest number in a config that is taken as senseless, and ignored."""
+"""Smallest number in a config that is ignored as implausibly large."""
 _CHANNELS = 3
 _MAKE_FLOATS = 'PhotoMetricDistortion', 'Normalize'
 """Names of transforms that turn images into float32: four bytes per value."""
 _TRUE = '1', 'y', 'yes', 'true'
-"""Values of an environment variable that torch takes as true."""
+"""Values of an environment variable that torch interprets as true."""
 _WEIGHTS_ONLY_SINCE = 2, 6
 """First version of torch whose ``torch.load`` loads weights only by default."""
 

@@ -34,10 +34,10 @@ _MUCH_LOAD = 0.25
 """Smallest number of cores used by other programs that is shown with progress."""
 
 _LEAST_SHARE = 0.01
-"""Smallest done share (0 to 1) of a training's iterations to forecast its end from."""
+"""Share (0 to 1) of a training's iterations from which on its end is forecast."""
 
 OnProgress = Callable[[str, float, Optional[float]], None]
-"""Type: callback for an experiment's progress: text, done share (0 to 1), seconds left.
+"""Type of progress callbacks, called with text, done share (0 to 1), seconds left.
 
 The share goes from 0 to 1; the seconds are ``None`` while unknown."""
 
@@ -54,7 +54,7 @@ class Turn:
 
     There is no pause between blocks."""
     more: Callable[[Progress], int] | None = None
-    """Function that returns how many more iterations to train; 0 ends the training.
+    """Function that returns how many more iterations to train (0: end the training).
 
     Called after each block of iterations but the first."""
     summarize: Callable[[Progress, Trial], Mapping[str, Any]] = lambda *_: {}
@@ -62,13 +62,13 @@ class Turn:
     time_limit_s: float = DEFAULT_TIME_LIMIT_S
     """Seconds from the training's start after which it is killed."""
     stays: bool = False
-    """True if the training is paused after its blocks, for a later turn to go on."""
+    """True if the training is paused after its blocks so that it can continue later."""
     warm_up: int = 0
-    """Number of extra iterations before the blocks, if the training was not paused."""
+    """Number of warm-up iterations before the blocks, if training was not paused."""
     title: str = ''
     """Name of the training in the progress bar; empty is the same as `name`."""
     role: TrialRole | None = None
-    """Role in a comparison of two trainings, such as warm-up; ``None`` without one."""
+    """Role in a comparison of two trainings, such as warm-up; ``None`` for no role."""
 
 
 class Plan:
@@ -98,7 +98,7 @@ class Plan:
         return next((turn for turn in self.turns if turn.name not in names), None)
 
     def keep(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Returns the stored trials to reuse; failed ones are to be trained again."""
+        """Returns the stored trials to reuse; failed trials are trained again."""
         names = {turn.name for turn in self.turns}
         return [
             trial
@@ -276,7 +276,7 @@ class _Engine:
         return replace(ended, figures=turn.summarize(progress, ended))
 
     def _take_in(self, turn: Turn, trial: RunningTrial, progress: Progress) -> None:
-        """Reads a training's new reports; sends it the next number of iterations."""
+        """Reads a training's new reports, and sends its next number of iterations."""
         for event in trial.read_events():
             progress.add(event)
             is_open = not progress.is_over and not progress.is_enough

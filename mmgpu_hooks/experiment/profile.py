@@ -25,7 +25,7 @@ UNPROFILED = (
     WARM_UP,
     *(PLAIN,) * 4,
 )
-"""Kinds of the iterations before the profiled ones: warm-up, plain, optimised.
+"""Kinds of iterations before the profiled ones: warm-up, plain, optimised.
 
 Their order lets a drift of the machine cancel out."""
 MOST_PROFILE_BYTES = 2**20
@@ -186,7 +186,7 @@ def summarize_steps(
 def _judge_bound(
     busy_s: float, plain_s: float, kernels: int, *, on_card: bool
 ) -> tuple[str | None, Text | None]:
-    """Decides if kernels or launches limit a train step; else why that is unknown."""
+    """Decides if kernels or launches limit a train step, or why this is unknown."""
     if not on_card:
         return None, phrase('on a CPU nothing is launched')
     if not kernels:

@@ -20,7 +20,7 @@ from mmgpu_hooks.schema.text import decode_text, encode_text, phrase
 from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow, Trial, TrialSpec
 
 SETTLING = 8
-"""Smallest number of iterations from a save to the next, to refill the batch queue.
+"""Minimum number of iterations between two saves, to refill the batch queue.
 
 With more workers it is their number, since their batches come in bursts."""
 

@@ -1,4 +1,4 @@
-"""Judges if the number of workers affects the time of checkpoint saves. Pure.
+"""Judges if the number of workers affects the time of checkpoint saves; no I/O.
 
 Ranks are compared, not means: there are a handful of saves on either side, and one may
 be ten times as long. The exact rank sum test needs no assumption about their spread,
@@ -132,7 +132,7 @@ def _compare(row: SaveBenchRow, reference: SaveBenchRow | None) -> SaveBenchRow:
 
 
 def _is_by_chance(usual_walls_s: Sequence[float], walls_s: Sequence[float]) -> bool:
-    """True if the difference of two series of save times may be chance."""
+    """True if the difference of two series of save times may be due to chance."""
     return rank_sum_chance(usual_walls_s, walls_s) > thresholds.BENCH_CHANCE
 
 

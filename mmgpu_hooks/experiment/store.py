@@ -37,7 +37,7 @@ _VARIABLES = (
 
 
 class KeptTrials(NamedTuple):
-    """Stored trials of earlier starts of an experiment that can be reused."""
+    """Stored trials of an experiment's earlier starts that can be reused."""
 
     trials: Sequence[Trial] = ()
     notes: tuple[Text, ...] = ()

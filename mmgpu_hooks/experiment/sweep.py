@@ -51,10 +51,10 @@ _OF_WORKERS = frozenset(
     setting.name for setting in SETTINGS if setting.resting is not ...
 )
 _ALIKE = 2
-"""Number of a sweep's first trials that end it if all fail with the same error."""
+"""Number of first trials after which a sweep ends if all fail with one error."""
 _LEAST_INTERVAL = 10
 _BLOCK_S = 1.0
-"""Approximate seconds that a sweep's trial trains between checks if it may end."""
+"""Approximate seconds between two checks if a sweep's trial may end."""
 
 
 def list_settings(
@@ -238,7 +238,7 @@ class SweepPlan(Plan):
         )
 
     def _add(self, planned: IntervalPlan, progress: Progress) -> int:
-        """Number of iterations for a trial to train next; 0 to end the trial."""
+        """Returns how many iterations a trial trains next; 0 ends the trial."""
         iter_s = estimate_iter(read_trial_run(progress.folder), planned.warm_up)
         is_late = iter_s is not None and progress.measured_s >= self.measure_s
         if is_iter_settled(iter_s) or is_late:

@@ -26,7 +26,7 @@ from mmgpu_hooks.schema.tried import (
 )
 
 KNOWN_WITHIN = 0.03
-"""Relative half width (0.03: 3 %) of the iteration time's interval that ends a trial.
+"""Relative half width of the iteration time's interval (0.03: 3 %) that ends a trial.
 
 A trial may end at this width."""
 

@@ -191,7 +191,7 @@ def parse_event(line: bytes) -> TrialEvent:
 
 
 def classify_exit(code: int, last_line: str) -> TrialEnd:
-    """Classifies, by its exit code, how a trial ended that did not report its end.
+    """Classifies how a trial ended that sent no final report, by its exit code.
 
     Args:
         code: Its return code, negative for a signal as :mod:`subprocess` has it.
@@ -236,7 +236,7 @@ class Progress:
     is_over: bool = False
     """True if the trial's process has ended."""
     is_enough: bool = False
-    """True if the trial has been told to train no further iterations."""
+    """True if the trial was told to train no more iterations."""
     first_block_s: float | None = None
     """Seconds from the trial's start to the end of its first block of iterations."""
     save_error: str | None = None
@@ -253,7 +253,7 @@ class Progress:
         return sum(len(block.seconds) for block in self.blocks)
 
     def add(self, event: TrialEvent) -> None:
-        """Takes one report of the trial into account: a block, or its end."""
+        """Updates the progress by one report of the trial: a block, or its end."""
         if isinstance(event, TrialEnd):
             self.is_over = True
             self.status = event.status
@@ -286,7 +286,7 @@ class Progress:
 
 
 def read_trial_run(folder: Path) -> Run | None:
-    """Reads the evidence that a trial has written so far; ``None`` without any."""
+    """Reads the evidence that a trial has written so far; ``None`` if it wrote none."""
     try:
         path = read_run_folder(folder).evidence
         return Run.read(path) if path is not None else None

@@ -322,7 +322,7 @@ def _set_arguments(config: Any, arguments: Mapping[str, Any]) -> None:
 
 
 def _find_ours(config: Any) -> list[Any]:
-    """Finds GPUEfficiencyHook in a config's default and custom hooks."""
+    """Returns GPUEfficiencyHook's entries in a config's default and custom hooks."""
     given = (config.get('default_hooks') or {}).values()
     hooks = (*given, *(config.get('custom_hooks') or ()))
     return [hook for hook in hooks if is_our_hook(_kind(hook))]

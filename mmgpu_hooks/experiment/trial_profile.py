@@ -36,7 +36,7 @@ Losses are computed in the latter two."""
 _REPLACED = {'param_groups': 'optimizer step', 'ema': 'average'}
 """Part of an iteration that an optimisation speeds up, by the optimisation's name."""
 _OF_HOOKS = {EMAHook: 'average', ParamSchedulerHook: 'schedulers'}
-"""Part of an iteration to which a hook's CPU time counts, by the hook's class."""
+"""Part of an iteration that a hook's CPU time is added to, by hook class."""
 _MAIN = 'forward and backward'
 """Name for the part of a train step left after subtracting its other timed parts."""
 _END = len(names.UNPROFILED) - names.UNPROFILED[::-1].index(names.OPTIMIZED)
@@ -57,7 +57,7 @@ class HostClock:
         self._parts_s: dict[str, list[Mapping[str, float]]] = defaultdict(list)
 
     def time(self, holder: Any, name: str, part: str, within: str = '') -> None:
-        """Wraps a method so that its CPU time counts as one part of the iteration.
+        """Wraps a method so that its CPU time is added to one part of the iteration.
 
         Args:
             holder: Of the method.
@@ -78,7 +78,7 @@ class HostClock:
 
     @contextlib.contextmanager
     def timing(self, part: str, within: str = '') -> Iterator[None]:
-        """Context whose CPU time counts as one part of the iteration.
+        """Context whose CPU time is added to one part of the iteration.
 
         Arguments are as of :meth:`time`.
         """
@@ -118,7 +118,7 @@ class HostClock:
 
 
 def _average(seconds: list[float], is_rare: bool) -> float:
-    """Returns the median of CPU seconds; the mean, if some iterations took none."""
+    """Returns the median of CPU seconds, or the mean if some iterations took none."""
     if is_rare or 0 in seconds:
         return statistics.fmean(seconds)
     return statistics.median(seconds)
@@ -134,7 +134,7 @@ def _find_error(seconds: list[float]) -> float:
 
 
 class ProfileHook(Hook):
-    """Hook that profiles some train steps; writes a trace and a `Profile` to files.
+    """Hook that profiles some train steps, and writes a trace and a `Profile`.
 
     Steps begin and end with an idle card here, so that a step's kernels are in it.
 
@@ -246,7 +246,7 @@ class ProfileHook(Hook):
         }
 
     def _list_host_parts(self) -> HostParts:
-        """Returns CPU seconds of an iteration's parts, the step's parts first."""
+        """Returns CPU seconds of an iteration's parts, with the step's parts first."""
         # an average may be taken now and then
         often = [average.interval or 1 for average in self._counted.averages]
         rare = ('average',) if max(often, default=1) > 1 else ()

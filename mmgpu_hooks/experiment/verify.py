@@ -41,9 +41,9 @@ With fewer pairs, a narrow confidence interval is often chance.
 Stopping at +-2 % from 6 pairs on, a 95 % interval covers the truth 92 to 96 times in
 100."""
 SETTLED_GAIN = 0.02
-"""Half width of the gain's confidence interval (0.02: 2 %) that ends a verification."""
+"""Half width of the gain's interval (0.02: 2 %) at which a verification ends."""
 SETTLED_SHARE = 0.1
-"""Half width of the gain's interval, as a share of the gain, that ends verifying."""
+"""Half width of the gain's interval, as a share of the gain, that ends a comparison."""
 
 _SIDE_NAMES = {FIRST: phrase('first'), SECOND: phrase('second'), '': phrase('other')}
 
@@ -224,7 +224,7 @@ class _MeasuredTrial(NamedTuple):
 
 
 def _is_short_of_memory(trial: Trial) -> bool:
-    """True if a trial failed because memory cannot hold both trainings."""
+    """True if a trial failed because memory cannot hold both trainings at once."""
     is_held = trial.role is not None and trial.role.is_held
     return is_held and trial.status == 'out_of_memory'
 
@@ -250,7 +250,7 @@ class _Blocks:
     measured: list[_MeasuredTrial]
     is_held: bool
     is_well: bool
-    """True if all blocks of iterations were trained to their ends."""
+    """True if all blocks of iterations were trained to the end."""
 
     def list_figures(self, side: str) -> list[BlockFigures]:
         """Returns iteration times and batch size by block of timed iterations."""

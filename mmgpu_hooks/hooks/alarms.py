@@ -48,11 +48,11 @@ class Alarms:
         self._work_dir, self._find_evidence = work_dir, find_evidence
 
     def say(self, *lines: str) -> None:
-        """Log several lines as one warning."""
+        """Logs several lines as one warning."""
         self._warn(visible('\n  '.join(map(say, lines))))
 
     def raise_alarm(self, record: StuckRecord, *lines: str) -> None:
-        """Log and record a standstill, and log its cause if evidence shows one.
+        """Logs and records a standstill, and logs its cause if evidence shows one.
 
         Args:
             record: The standstill.
@@ -87,7 +87,7 @@ class Alarms:
 
 
 def list_causes(own: RunEvidence, others: Sequence[RunEvidence]) -> list[str]:
-    """List lines for the log: a standstill's cause and the rank at fault, if known."""
+    """Lists lines for the log: a standstill's cause and the rank at fault, if known."""
     why = judge_ranks([], (own, *others))
     said: list[str] = []
     if why.cause not in (None, 'unknown'):

@@ -26,9 +26,9 @@ END_SOURCE = 'end of training'
 """Name of the forecast of training's end in warnings and the evidence file."""
 
 PERIOD_S = 1800.0
-"""Seconds from one logged forecast of training's end to the next without validation."""
+"""Seconds between two logged forecasts of training's end without a validation."""
 SCALAR_S = 10.0
-"""Seconds from one update of the scalar ``hours_left`` to the next."""
+"""Seconds between two updates of the scalar ``hours_left``."""
 
 _ASKING_THREAD = 'mmgpu-job-end'
 
@@ -59,17 +59,17 @@ class EndSource:
         self._limit_unix_s = ask_end_unix_s(job)
 
     def add_interval(self, record: IntervalRecord) -> None:
-        """Add a log interval's record to the forecast; log the forecast if due."""
+        """Adds a log interval's record to the forecast; logs the forecast if due."""
         self._forecaster.add_interval(record)
         if self._clock() >= self._due_s:
             self._say()
 
     def add_save(self, record: SaveRecord) -> None:
-        """Add a checkpoint save's record to the forecast of training's end."""
+        """Adds a checkpoint save's record to the forecast of training's end."""
         self._forecaster.add_save(record)
 
     def add_validation(self, record: ValidationRecord) -> None:
-        """Log a validation's duration and a new forecast of training's end."""
+        """Logs a validation's duration and a new forecast of training's end."""
         self._forecaster.add_validation(record)
         said = phrase_validation(record)
         if said is not None:

@@ -50,7 +50,7 @@ class FigureSource:
     name: ClassVar[SourceName]
 
     def open(self) -> None:
-        """Begin to measure the source's values; called once, before training.
+        """Begins to measure the source's values; called once, before training.
 
         Raises:
             AbsentError: If this host or this run has no such source.
@@ -58,7 +58,7 @@ class FigureSource:
         """
 
     def read(self, interval: IntervalEnd) -> dict[str, Any]:
-        """Return the values measured in the log interval, by the record's field name.
+        """Returns the values measured in the log interval, by the record's field name.
 
         Args:
             interval: The interval.
@@ -74,7 +74,7 @@ class FigureSource:
         return {}
 
     def close(self) -> None:
-        """Stop measuring and undo all changes; called even if opening failed."""
+        """Stops measuring and undoes all changes; called even if opening failed."""
 
 
 _Source = TypeVar('_Source', bound=FigureSource)
@@ -94,7 +94,7 @@ class SourceList:
         """Sources of measured values that opened without an error."""
 
     def open(self, source: _Source) -> _Source:
-        """Open a source and add it; a source that fails to open is closed later, too.
+        """Opens a source and adds it; a source that fails to open is closed later, too.
 
         Returns:
             The source itself.
@@ -106,7 +106,7 @@ class SourceList:
         return source
 
     def read(self, interval: IntervalEnd) -> dict[str, Any]:
-        """Return all sources' values for a log interval's record, by field name."""
+        """Returns all sources' values for a log interval's record, by field name."""
         fields: dict[str, Any] = {}
         for source in self._opened:
             fields |= self._guard.run(source.name, source.read, interval) or {}
@@ -121,11 +121,11 @@ class SourceList:
         return reasons
 
     def close(self) -> None:
-        """Close all sources, in the reverse order of opening."""
+        """Closes all sources, in the reverse order of opening."""
         for source in reversed(self._sources):
             self._guard.clean_up(source.name, source.close)
 
 
 def prefix_reasons(source: str, reasons: Mapping[str, str]) -> dict[str, str]:
-    """Return reasons for missing values, keyed by source and value together."""
+    """Returns reasons for missing values, keyed by source and value together."""
     return {f'{source} {figure}': why for figure, why in reasons.items()}

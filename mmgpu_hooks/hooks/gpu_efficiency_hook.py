@@ -214,7 +214,7 @@ class GPUEfficiencyHook(Hook):
         self._set_live_parts()
 
     def change_arguments(self, changed: Mapping[str, Any]) -> None:
-        """Check and set new values of some of the hook's arguments, given by name.
+        """Checks and sets new values of some of the hook's arguments, given by name.
 
         An argument that training has read is not read again.
 
@@ -233,7 +233,7 @@ class GPUEfficiencyHook(Hook):
     def note_command(
         self, arguments: Mapping[str, Any], added_by: str | None = None
     ) -> None:
-        """Store the hook arguments given to the command that started the training.
+        """Stores the hook arguments given to the command that started the training.
 
         Args:
             arguments: Arguments of the hook that the command was given.
@@ -244,7 +244,7 @@ class GPUEfficiencyHook(Hook):
             self.added_by = added_by
 
     def note_start(self, before_hook_s: Mapping[str, float] | None) -> None:
-        """Store the seconds from process start to the hook's creation, by part."""
+        """Stores the seconds from process start to the hook's creation, by part."""
         self.before_hook_s = before_hook_s
 
     @property
@@ -259,7 +259,7 @@ class GPUEfficiencyHook(Hook):
         return () if optimizations is None else optimizations.names
 
     def _set_live_parts(self) -> None:
-        """Reset the attributes that a copied or unpickled hook must not share."""
+        """Resets the attributes that a copied or unpickled hook must not share."""
         self.built_s = monotonic_s()
         self._recorder: Recorder | None = None
         self._pid = os.getpid()
@@ -312,7 +312,7 @@ class GPUEfficiencyHook(Hook):
         return StartSource(partial(self._guard.run, ACCOUNT_SOURCE))
 
     def begin_loop(self, runner: Any) -> None:
-        """Begin to watch and time training's start, before the train loop is built."""
+        """Begins to watch and time training's start, before the train loop is built."""
         self._logger = runner.logger
         if _find_recording(runner) is not self:
             self._start_account = None
@@ -332,12 +332,12 @@ class GPUEfficiencyHook(Hook):
             optimizations.begin_data_sets(account.watch)
 
     def end_start(self) -> None:
-        """Stop watching training's start for standstills; may be called twice."""
+        """Stops watching training's start for standstills; may be called twice."""
         if self._start is not None:
             self._guard.clean_up(START_SOURCE, self._start.close)
 
     def see_loop(self, loop: Any) -> None:
-        """Begin to measure a new train loop's DataLoader, before it has workers."""
+        """Begins to measure a new train loop's DataLoader, before it has workers."""
         if self._start is not None:
             self._guard.run(MEMORY_SOURCE, self._start.memory.end_loader)
         if self._start_account is not None:
@@ -359,7 +359,7 @@ class GPUEfficiencyHook(Hook):
         self.tuned_start = begin_tuned(runner, probe.loader, self._book_teardown)
 
     def _take_back(self, error: Exception) -> bool:
-        """Restore the config's loader settings if tuned ones cannot start workers."""
+        """Restores the config's loader settings if no workers start with tuned ones."""
         start = self.tuned_start
         return start is not None and start.switch.take_back(error)
 
@@ -370,7 +370,7 @@ class GPUEfficiencyHook(Hook):
         return self._recorder.book_teardown()
 
     def _provide_optimizations(self) -> Optimizations | None:
-        """Create the optimisations that ``optimize`` names, once; ``None`` if none."""
+        """Creates the optimisations that ``optimize`` names, once; ``None`` if none."""
         names = parse_optimizations(self.optimize)
         if names and self._optimizations is None:
             self._optimizations = Optimizations(names, self._logger)
@@ -467,7 +467,7 @@ class GPUEfficiencyHook(Hook):
             self._start_account = self._guard.run(ACCOUNT_SOURCE, self._follow_start)
 
     def _let_go(self) -> None:
-        """Stop measuring and optimising, as this hook will not record training."""
+        """Stops measuring and optimising, as this hook will not record training."""
         self._end_optimizations()
         self.end_start()
         probe, self._probe = self._probe, None
@@ -636,19 +636,19 @@ class GPUEfficiencyHook(Hook):
 
 
 def _find_recording(runner: Any) -> Any:
-    """Find the GPUEfficiencyHook of a Runner that records training; else ``None``."""
+    """Finds the GPUEfficiencyHook of a Runner that records training; else ``None``."""
     ours = [hook for hook in runner.hooks if isinstance(hook, GPUEfficiencyHook)]
     # the first; one that a script registered itself goes before the one we added
     return min(ours, key=lambda hook: hook.added_by is not None, default=None)
 
 
 def call_plainly(advance: Callable[[], int]) -> None:
-    """Call a function that skips a resumed training's batches, without timing it."""
+    """Calls a function that skips a resumed training's batches, without timing it."""
     advance()
 
 
 def _list_words() -> list[str]:
-    """List this process's command line arguments, as typed after ``python``."""
+    """Lists this process's command line arguments, as typed after ``python``."""
     spec = getattr(sys.modules.get('__main__'), '__spec__', None)
     if spec is not None and spec.origin == os.path.abspath(''.join(sys.argv[:1])):
         return ['-m', spec.name.removesuffix('.__main__'), *sys.argv[1:]]

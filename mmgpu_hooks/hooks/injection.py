@@ -27,7 +27,7 @@ _RUNNERS = ('Runner', 'FlexibleRunner')
 
 
 def inject(module: Any, began_s: float) -> None:
-    """Patch a Runner's module so that each new Runner gets GPUEfficiencyHook.
+    """Patches a Runner's module so that each new Runner gets GPUEfficiencyHook.
 
     Nothing more is imported before a Runner is built.
 
@@ -73,7 +73,7 @@ def _inject_into(kind: Any, arguments: Mapping[str, Any], began_s: float) -> Non
 
 
 def _provide_hook(runner: Any, arguments: Mapping[str, Any]) -> Any:
-    """Add GPUEfficiencyHook to a Runner, or pass new arguments to its existing one.
+    """Adds GPUEfficiencyHook to a Runner, or sets new arguments on an existing hook.
 
     Hooks are judged once they are built, so every spelling of a config counts.
 
@@ -119,7 +119,7 @@ def _provide_hook(runner: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 def _watch_building(runner: Any, arguments: Mapping[str, Any]) -> Any:
-    """Begin to watch a Runner's construction for standstills, if ranks are several.
+    """Begins to watch a Runner's construction for standstills if ranks are several.
 
     Returns:
         What ends with it; ``None`` where nothing is watched.
@@ -135,7 +135,7 @@ def _watch_building(runner: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 class _Start:
-    """Times this process's start, from its begin to the first Runner's hooks.
+    """Times this process's start, from process creation to the first Runner's hooks.
 
     Meanwhile one of several ranks may stand still: DistributedDataParallel broadcasts
     the weights before any hook is built.
@@ -169,7 +169,7 @@ class _Start:
         self._patches.set(kind, '__init__', __init__)
 
     def take(self) -> dict[str, float] | None:
-        """Return the seconds of each part of startup until now; ``None`` if repeated.
+        """Returns the seconds of each startup part so far; ``None`` in later calls.
 
         ``None`` in a forked child, and from the second call on.
         """

@@ -12,14 +12,14 @@ DEFAULT_INTERVAL = 10
 """Number of iterations per log line for trainings without a LoggerHook."""
 
 MOST_ITERATIONS = 10_000
-"""Longest log interval, in iterations, whose iteration times are kept one by one."""
+"""Longest log interval, in iterations, of which every iteration time is kept."""
 
 MOST_SKIPPED = 64
-"""Maximum number of iterations from one summing up of recorded times to the next."""
+"""Maximum number of iterations between two aggregations of recorded times."""
 
 
 class Due(NamedTuple):
-    """Decision on one iteration: does a log line follow it, does a log interval end."""
+    """Decision on one iteration: if it prints a log line, if it ends an interval."""
 
     is_logged: bool
     """True if LoggerHook prints a log line after the iteration."""
@@ -28,7 +28,7 @@ class Due(NamedTuple):
 
 
 class LogSchedule:
-    """Decides for a Runner after which iterations log lines and log intervals come.
+    """Decides after which iterations log lines are printed and log intervals end.
 
     Args:
         runner: The runner that trains.
@@ -47,14 +47,14 @@ class LogSchedule:
         self.interval = logged if interval is None else interval
 
     def begin_epoch(self) -> None:
-        """Begin an epoch: set its number of batches.
+        """Begins an epoch and sets its number of batches.
 
         Reading it in each iteration would cost more.
         """
         self._batches = read_length(self._runner.train_dataloader)
 
     def cut_at(self, most: int | None) -> None:
-        """Set the longest log interval, in iterations, from now on.
+        """Limits the length of log intervals, in iterations, from now on.
 
         Args:
             most: Iterations at which one is cut; ``None`` is `MOST_ITERATIONS`.
@@ -62,7 +62,7 @@ class LogSchedule:
         self._most = MOST_ITERATIONS if most is None else most
 
     def is_due(self, batch_idx: int, iterations: int) -> Due:
-        """Return if a log line follows an iteration, and if its log interval ends.
+        """Returns if an iteration prints a log line, and if it ends its log interval.
 
         Args:
             batch_idx: Of the iteration, in its epoch.
@@ -80,7 +80,7 @@ class LogSchedule:
         return Due(is_logged, iterations >= min(self.interval, self._most))
 
     def find_next(self, batch_idx: int, iterations: int) -> int:
-        """Return the next batch index at which a log line or interval end may be due.
+        """Returns the next batch index at which a log line or interval end may be due.
 
         Args:
             batch_idx: Of the iteration that :meth:`is_due` was called for.

@@ -10,7 +10,7 @@ from mmgpu_hooks.measure.validation_parts import DATA_WAIT, ValidationParts
 from mmgpu_hooks.schema.recorded import ValidationRecord
 
 LONE_LOOP_SOURCE = 'test'
-"""Name of the timing of a lone test or validation, in log and evidence file."""
+"""Name, in log and evidence file, of the timing of a separate test or validation."""
 
 
 class LoneLoop:
@@ -33,7 +33,7 @@ class LoneLoop:
         self._iterations = 0
 
     def begin_wait(self, *, is_first: bool = False) -> None:
-        """Begin to time the loop's wait for the next batch of a test or validation.
+        """Begins to time the loop's wait for the next batch of a test or validation.
 
         Args:
             is_first: Of the loop.
@@ -42,12 +42,12 @@ class LoneLoop:
         self._wait = self._parts.begin(DATA_WAIT)
 
     def end_wait(self) -> None:
-        """Stop timing a wait for a batch, when it came or the loop ended."""
+        """Stops timing the wait for a batch, as the batch came or the loop ended."""
         wait, self._wait = self._wait, None
         self._parts.end(wait)
 
     def end(self) -> ValidationRecord:
-        """Stop timing the test or validation; return the record of its times."""
+        """Stops timing the test or validation; returns the record of its times."""
         self.close()
         wall_s = monotonic_s() - self._began_s
         return ValidationRecord(
@@ -60,5 +60,5 @@ class LoneLoop:
         )
 
     def close(self) -> None:
-        """Restore the replaced methods of a test or validation; may be called twice."""
+        """Restores replaced methods of a test or validation; may be called twice."""
         self._timers.close()

@@ -66,13 +66,13 @@ FOLLOWING: Mapping[str, str] = {
 }
 
 IDLE_POINTS = {'before_train_iter': '_before_iter', 'after_train_iter': '_after_iter'}
-"""Hook methods around an iteration, each with the `Hook` method that it calls."""
+"""Hook methods around an iteration, with the `Hook` method that each calls."""
 
 PointCalls = Mapping[str, tuple[Callable[[], Any], ...]]
-"""Type: functions to call after all hooks of a hook point, by name of the point."""
+"""Type of the functions to call after all hooks of a hook point, by point."""
 
 _Point = tuple[Collection[type], Optional[str], tuple[Callable[[], Any], ...]]
-"""Type: plan for one hook point: hooks to skip, next timed part, and callbacks.
+"""Type of the plan for a hook point: hooks to skip, next timed part, callbacks.
 
 A plain tuple: it is taken apart at each hook point of each iteration."""
 
@@ -108,12 +108,12 @@ class HookTimer:
         self._points: dict[str, _Point] = {}
 
     def follow(self, fn_name: str, part: str) -> None:
-        """Set which part of the time ledger begins after the hooks of a hook point."""
+        """Sets the time ledger's part that begins after the hooks of a hook point."""
         self._following[fn_name] = part
         self._plan()
 
     def stop(self) -> None:
-        """Stop timing hooks; the replaced ``call_hook`` then only calls them."""
+        """Stops timing hooks; the replaced ``call_hook`` then only calls them."""
         self.is_open = False
         self._points.clear()
 
@@ -123,7 +123,7 @@ class HookTimer:
             self._points[name] = self._idle.get(name, ()), part, calls
 
     def make(self) -> Callable[..., None]:
-        """Make the function that replaces ``runner.call_hook`` and times hooks."""
+        """Makes the function that replaces ``runner.call_hook`` and times hooks."""
         runner, ledger, original = self._runner, self._ledger, self._runner.call_hook
         running, clock, stamp = ledger.running, ledger.clock, ledger.stamps.extend
         is_known, keeps_cause = is_plain(runner), isinstance(runner, FlexibleRunner)
@@ -180,7 +180,7 @@ class HookTimer:
     def _pass_on(
         self, original: Callable[..., None], fn_name: str, kwargs: dict[str, Any]
     ) -> bool:
-        """Call hooks untimed in a validation or save, and return True; else False."""
+        """Calls hooks untimed and returns True in a validation or save, else False."""
         outer = self._ledger.running[-1]
         is_inside = not self.is_open or outer is SAVE or outer is VALIDATION_PART
         if not is_inside and fn_name != 'before_val':
@@ -204,7 +204,7 @@ class HookTimer:
 
 
 def is_plain(runner: Any) -> bool:
-    """True if a Runner's ``call_hook`` is MMEngine's own, and nothing replaced it."""
+    """True if a Runner's ``call_hook`` is MMEngine's own and was not replaced."""
     if 'call_hook' in vars(runner):
         return False
     function = type(runner).call_hook
@@ -218,7 +218,7 @@ def is_plain(runner: Any) -> bool:
 
 
 def find_idle_hooks(runner: Any) -> dict[str, set[type]]:
-    """Find, by hook point, the classes of hooks that do nothing in an iteration.
+    """Finds, for each hook point, the hook classes that do nothing in an iteration.
 
     Most hooks inherit both methods of MMEngine's `Hook`: one calls the other, which is
     empty. Such calls and their stamps would be half of what an iteration costs.
@@ -237,7 +237,7 @@ def find_idle_hooks(runner: Any) -> dict[str, set[type]]:
 
 
 def _calls(function: Any) -> tuple[str, ...] | None:
-    """Return the names used in a hook method's code; ``None`` if not MMEngine's own."""
+    """Returns the names in a hook method's code; ``None`` if it is not MMEngine's."""
     code = getattr(function, '__code__', None)
     if code is None or os.path.join('mmengine', 'hooks') not in code.co_filename:
         return None
@@ -246,7 +246,7 @@ def _calls(function: Any) -> tuple[str, ...] | None:
 
 
 def open_ledger(runner: Any, hook: Any, device: str) -> TimeLedger:
-    """Create the time ledger of a training; its clock runs from now on.
+    """Creates the time ledger of a training; its clock runs from now on.
 
     Args:
         runner: The runner.
@@ -291,11 +291,11 @@ class LoopTimer:
         """Timer that books the seconds of the Runner's hooks."""
 
     def open(self) -> None:
-        """Replace the Runner's ``call_hook`` by a function that times hooks."""
+        """Replaces the Runner's ``call_hook`` by a function that times hooks."""
         self._patches.set(self._runner, 'call_hook', self.hooks.make())
 
     def follow(self, iterator: Any) -> None:
-        """Begin to time the waits for batches of the train loader's new iterator."""
+        """Begins to time the waits for batches of the train loader's new iterator."""
         if hasattr(iterator, '_next_data') and hasattr(iterator, '_num_yielded'):
             # a loader that is tuned may have workers now, or none any more
             self.waits.read_cpu_by(*_choose_clock(self._runner.train_dataloader))
@@ -304,23 +304,23 @@ class LoopTimer:
             self.give_up_waits()
 
     def give_up_waits(self) -> None:
-        """Book all time between train steps as data wait, as waits cannot be timed."""
+        """Records all time between steps as data wait, as waits cannot be timed."""
         self.hooks.follow('after_train_iter', 'data_wait')
 
     def stop(self) -> None:
-        """Stop timing hooks and waits; the replaced methods stay in place."""
+        """Stops timing hooks and waits; the replaced methods stay in place."""
         self.hooks.stop()
         self.waits.stop()
 
     def close(self) -> None:
-        """Restore the replaced methods of Runner and loader; may be called twice."""
+        """Restores the replaced methods of Runner and loader; may be called twice."""
         self.stop()
         self.waits.close()
         self._patches.close()
 
 
 def loading_cpu_clock(loader: Any) -> Callable[[], float]:
-    """Return the CPU clock for data waits: the process's if it has no workers."""
+    """Returns the CPU clock for data waits; without workers, that of the process."""
     # without workers the loading has threads of its own (OpenCV, torch)
     loads_itself = getattr(loader, 'num_workers', None) == 0
     return process_cpu_s if loads_itself else thread_cpu_s
@@ -331,7 +331,7 @@ class _WaitClock(NamedTuple):
 
     cpu_s: Callable[[], float]
     every: int
-    """Mean number of waits from one whose CPU time is read to the next."""
+    """Mean number of data waits per reading of the CPU clock."""
 
 
 def _choose_clock(loader: Any) -> _WaitClock:
@@ -340,7 +340,7 @@ def _choose_clock(loader: Any) -> _WaitClock:
 
 
 def count_replayed(runner: Any) -> int:
-    """Number of batches that a resumed train loop loads only to throw them away.
+    """Returns how many batches a resumed train loop loads only to discard them.
 
     A loop that skips by itself (onedl-mmengine from 0.10.11 on) loads only where its
     sampler cannot skip, and workers have drawn from that.

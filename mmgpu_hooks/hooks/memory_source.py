@@ -29,27 +29,27 @@ MEMORY_SOURCE = phrase('memory holders')
 HOLDERS_THREAD = 'mmgpu-memory'
 
 _SHORTEST_S, _PERIOD_S, _PERIODS = 0.25, 2.0, 20
-"""Seconds between readings of free memory: least, greatest; divisor of elapsed time.
+"""Shortest and longest seconds between memory readings; divisor of the elapsed time.
 
 Each takes 60 us. The pause is never more than a twentieth of the time so far."""
 _PERIOD_SCARCE_S = 0.5
 """Longest time in seconds between two readings of free memory below 20 %."""
 _LOW_SHARE, _SCARCE_SHARE, _SOON_S = 0.05, 0.2, 30.0
-"""Limits of low memory: free share; or higher share, with seconds until it is gone.
+"""Free shares (0 to 1) of low memory: always, and if full within `_SOON_S` seconds.
 
 Low is below 5 % free, or below 20 % that are gone in 30 s."""
 _CALM_SHARE, _AGAIN_S = 0.25, 600.0
-"""Free share (0 to 1) that ends a warning; seconds from one warning to the next."""
+"""Free share (0 to 1) that ends a warning, and seconds between two warnings."""
 _FIRST_S, _SELDOM_S, _VALIDATION_S = 4.0, 60.0, 5.0
 """Seconds between reads of processes' memory: first, longest, in a validation."""
 _MOST_SHARE, _MOST_SHARE_LOW = 0.00025, 0.02
-"""Largest share of time spent on reading memory: usually, and while memory is low."""
+"""Largest share of time spent on reading memory: usually, and if memory is low."""
 _CHANGE_SHARE = 0.02
 """Change in the used share of memory (0.02 is 2 %) after which processes are read."""
 
 
 class MemoryPace:
-    """Decides when to read processes' memory, and if host memory is low. Pure.
+    """Decides when to read processes' memory, and if host memory is low; no I/O.
 
     Full readings are rare while nothing changes, and cost no more than a small share of
     the time whatever one takes.
@@ -63,7 +63,7 @@ class MemoryPace:
         """Latest six samples: clock time in seconds, used bytes of host memory."""
 
     def is_low(self, now_s: float, room: MemoryRoom) -> bool:
-        """True if host memory is nearly full, or will be within seconds at its growth.
+        """True if host memory is nearly full, or soon will be by its growth.
 
         Args:
             now_s: Monotonic; later than in the last call.
@@ -79,7 +79,7 @@ class MemoryPace:
 
     @staticmethod
     def pause_s(elapsed_s: float, room: MemoryRoom) -> float:
-        """Return the seconds from this reading of free memory to the next.
+        """Returns the seconds until free memory is read again.
 
         Args:
             elapsed_s: Since the first reading.
@@ -92,7 +92,7 @@ class MemoryPace:
     def is_due(
         self, now_s: float, room: MemoryRoom, *, low: bool, validates: bool
     ) -> bool:
-        """True if the memory of the training's processes is to be read now."""
+        """True if the memory of the training's processes should be read now."""
         if now_s < self._earliest_s and not low:
             return False
         changed = abs(room.used_bytes - (self._used_bytes or 0))
@@ -102,7 +102,7 @@ class MemoryPace:
         return now_s >= self._due_s - max(soon_s, 0.0)
 
     def note(self, now_s: float, room: MemoryRoom, cost_s: float, *, low: bool) -> None:
-        """Note when all processes' memory was read, and the cost, to plan the next."""
+        """Notes when and at what cost processes' memory was read, for planning."""
         share = _MOST_SHARE_LOW if low else _MOST_SHARE
         self._earliest_s = now_s + cost_s / share
         self._due_s = max(now_s + self._pause_s, self._earliest_s)
@@ -188,7 +188,7 @@ class MemorySource:
         )
 
     def _say(self) -> None:
-        """Log a warning that memory is nearly full, and the processes that hold it."""
+        """Logs a warning that memory is nearly full, and the processes that hold it."""
         writer, logger = self._recording.writer, self._recording.runner.logger
         if writer is None:
             return
@@ -208,7 +208,7 @@ class MemorySource:
             )
 
     def close(self) -> None:
-        """Stop the thread that watches host memory; a second call does nothing."""
+        """Stops the thread that watches host memory; a second call does nothing."""
         self._thread.stop()
 
 
@@ -238,24 +238,24 @@ class StartMemory:
         """Bytes by which building the train loader made this process grow."""
 
     def begin_loader(self) -> None:
-        """Note this process's memory before the train loader is built."""
+        """Notes this process's memory before the train loader is built."""
         self._own_bytes = self._meter.read_own_bytes() or 0
         self.go_on()
 
     def go_on(self) -> None:
-        """Start the thread that watches host memory, unless `close` was called."""
+        """Starts the thread that watches host memory, unless `close` was called."""
         if self._thread is None and not self._is_over:
             look = partial(self._run, MEMORY_SOURCE, self._look)
             self._thread = PeriodicThread(HOLDERS_THREAD, look, _PERIOD_S)
 
     def pause(self) -> None:
-        """Stop the thread that watches host memory, so that a fork is safe."""
+        """Stops the thread that watches host memory, so that a fork is safe."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.stop()
 
     def end_loader(self) -> None:
-        """Compute the bytes by which building the train loader grew this process."""
+        """Computes by how many bytes building the train loader grew this process."""
         own_bytes = self._meter.read_own_bytes()
         if own_bytes is not None:
             self.dataset_bytes = max(own_bytes - self._own_bytes, 0)
@@ -288,6 +288,6 @@ class StartMemory:
         return pause_s
 
     def close(self) -> None:
-        """Stop watching host memory; it cannot be started again."""
+        """Stops watching host memory; it cannot be started again."""
         self._is_over = True
         self.pause()

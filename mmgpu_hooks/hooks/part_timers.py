@@ -52,7 +52,7 @@ class PartTimers:
         self._patches = Patches()
 
     def open(self, parts: ValidationParts) -> None:
-        """Begin to time a validation's calls: replace the methods by timed ones.
+        """Begins to time a validation's calls: replaces the methods by timed ones.
 
         Args:
             parts: Gets the time.
@@ -83,12 +83,12 @@ class PartTimers:
             self._patches.set(owner, name, TimedCall(parts, call, function))
 
     def close(self) -> None:
-        """Restore the methods that were replaced for timing; may be called twice."""
+        """Restores the methods that were replaced for timing; may be called twice."""
         self._patches.close()
 
 
 def name_metrics(metrics: Iterable[Any]) -> list[str]:
-    """Return a name for each metric: its class, with a number where that repeats."""
+    """Returns a name for each metric: its class, numbered if several share a class."""
     seen, names = Counter[str](), list[str]()
     for metric in metrics:
         name = type(metric).__name__

@@ -110,7 +110,7 @@ class Recorder(LoopListener):
         self._resuming = ResumeProgress(runner.logger, self._timer.waits.skipped)
 
     def begin(self) -> None:
-        """Write the evidence file's first record, and start timing the train loop."""
+        """Writes the evidence file's first record, and starts timing the train loop."""
         runner, sources, run = self._runner, self._sources, self._guard.run
         record = run(
             'run record',
@@ -188,7 +188,7 @@ class Recorder(LoopListener):
         self._due_at = 0
 
     def _make_after_train_iter(self) -> Callable[..., None]:
-        """Make the function that replaces ``hook.after_train_iter`` while it records.
+        """Makes the function that replaces ``after_train_iter`` of the recording hook.
 
         It is an attribute of the hook itself, so a subclass of the user's that has an
         ``after_train_iter`` of its own is recorded whether it calls ``super()`` or not.
@@ -218,7 +218,7 @@ class Recorder(LoopListener):
         return after_train_iter
 
     def on_iteration_end(self, batch_idx: int, batch: Any, outputs: Any) -> None:
-        """Write the records and publish the scalars due after an iteration.
+        """Writes the records and publishes the scalars due after an iteration.
 
         LoggerHook comes right after: it prints the scalars that were published here.
         """
@@ -239,7 +239,7 @@ class Recorder(LoopListener):
         self._due_at = self._schedule.find_next(batch_idx, ledger.iterations)
 
     def _record_start(self) -> None:
-        """Write the record of training's start, after the first iteration."""
+        """Writes the record of training's start, after the first iteration."""
         starting, self._starting = self._starting, None
         if starting is not None:
             self._guard.run(ACCOUNT_SOURCE, self._write_start, starting)
@@ -251,7 +251,7 @@ class Recorder(LoopListener):
     def _record_interval(
         self, window: LedgerWindow, batch: Any = None, outputs: Any = None
     ) -> IntervalRecord | None:
-        """Write a log interval's record; pass it on to watchdog, forecast and tuner.
+        """Writes a log interval's record; passes it to watchdog, forecast and tuner.
 
         Returns:
             ``None`` where no iteration has ended in it.
@@ -272,7 +272,7 @@ class Recorder(LoopListener):
         return record
 
     def _sum_up(self, window: LedgerWindow) -> IntervalRecord | None:
-        """Make a log interval's record from the time ledger, without other sources.
+        """Makes a log interval's record from the time ledger alone.
 
         Returns:
             ``None`` where no iteration has ended in it.
@@ -312,7 +312,7 @@ class Recorder(LoopListener):
             self._publisher.note('hours_left', self._ending.hours_left)
 
     def begin_epoch(self) -> None:
-        """Begin an epoch: note its number of batches; make a waiting loader change."""
+        """Begins an epoch: notes its number of batches; makes a pending change."""
         self._due_at = 0
         self._recording.begin_epoch()
         self._schedule.begin_epoch()
@@ -321,7 +321,7 @@ class Recorder(LoopListener):
             self._guard.run(TUNER_SOURCE, self._tuner.begin_epoch)
 
     def book_resume(self, advance: Callable[[], int]) -> None:
-        """Call a function that skips a resumed training's batches; book its time.
+        """Calls a function that skips a resumed training's batches; records its time.
 
         Args:
             advance: Returns how many are still to be loaded, and thrown away.
@@ -383,7 +383,7 @@ class Recorder(LoopListener):
                 self._recording.write_reason(UnknownRecord, source, reason)
 
     def note_source_off(self, source: str, reason: str) -> None:
-        """Stop using a source of measured values that failed, and record why."""
+        """Stops using a source of measured values that failed, and records why."""
         if source in ('ledger', 'interval'):
             # stamps that are not taken must not grow
             self._timer.stop()
@@ -398,7 +398,7 @@ class Recorder(LoopListener):
         self._recording.write_reason(SourceOffRecord, source, reason)
 
     def finish(self, error: BaseException | None) -> Path | None:
-        """End all measuring; the evidence file stays open for a verdict.
+        """Ends all measuring; the evidence file stays open for a verdict.
 
         Args:
             error: The exception that ended training, if one did.
@@ -440,17 +440,17 @@ class Recorder(LoopListener):
         return None if writer is None else writer.path
 
     def write_verdict(self, verdict: VerdictRecord) -> None:
-        """Append a verdict's record to the evidence file."""
+        """Appends a verdict's record to the evidence file."""
         stamped = structs.replace(verdict, written_unix_s=wall_unix_s())
         self._recording.write(stamped)
 
     def show_verdict(self, verdict: VerdictRecord) -> None:
-        """Write a verdict into W&B and MLflow, if the run logs to them."""
+        """Writes a verdict into W&B and MLflow, if the run logs to either."""
         visualizer = self._runner.visualizer
         self._guard.run(TRACKERS_SOURCE, write_summary_fields, visualizer, verdict)
 
     def close(self) -> None:
-        """Close the evidence file; a second call does nothing."""
+        """Closes the evidence file; a second call does nothing."""
         self._recording.close()
 
     def _end(self, is_timed: bool, error: BaseException | None) -> EndRecord:

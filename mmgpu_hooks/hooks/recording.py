@@ -26,7 +26,7 @@ _T = TypeVar('_T')
 
 
 def vis_data_folder(runner: Any) -> Path:
-    """Return the absolute ``vis_data`` folder of MMEngine's local backend."""
+    """Returns the absolute ``vis_data`` folder of MMEngine's local backend."""
     return Path(os.path.abspath(runner.log_dir)) / 'vis_data'
 
 
@@ -46,17 +46,17 @@ class Guard:
         """Reasons why sources of measured values do not exist here, by source."""
 
     def is_on(self, source: str) -> bool:
-        """True if a source of measured values exists here and has not failed."""
+        """True if a source of measured values exists and has not failed."""
         return source not in self.off and source not in self.absent
 
     def note_absent(self, source: str, reason: str) -> None:
-        """Note that a source of measured values does not exist here, and why."""
+        """Notes that a source of measured values does not exist here, and why."""
         self.absent[str(source)] = str(reason)
 
     def run(
         self, source: str, function: Callable[..., _T], *args: Any, **kwargs: Any
     ) -> _T | None:
-        """Call a source's function unless the source has failed; ``None`` if it raises.
+        """Calls a source's function unless the source failed; ``None`` if it raises.
 
         Returns:
             What it returned, or ``None`` when it failed now or before.
@@ -68,7 +68,7 @@ class Guard:
     def clean_up(
         self, source: str, function: Callable[..., _T], *args: Any, **kwargs: Any
     ) -> _T | None:
-        """Call a function that closes a source, even if the source was switched off."""
+        """Calls a function that closes a source, even if the source is switched off."""
         try:
             return function(*args, **kwargs)
         except AbsentError as error:
@@ -79,7 +79,7 @@ class Guard:
             return None
 
     def switch_off(self, source: str, error: Exception) -> None:
-        """Switch off a source of measured values that failed, and log why, once."""
+        """Switches off a source of measured values that failed, and logs why, once."""
         if source in self.off:
             return
         # our own error is a sentence; of a foreign one the type says more than the text
@@ -118,16 +118,16 @@ class Recording:
 
     @property
     def iteration(self) -> int:
-        """Number of training iterations done so far; readable from any thread."""
+        """Number of training iterations done so far; thread-safe."""
         return self.recorded + self.ledger.iterations_now
 
     def count_iterations(self) -> int:
-        """Sum up the time ledger; return the number of training iterations so far."""
+        """Sums up the time ledger; returns the number of training iterations so far."""
         self.guard.run('interval', self.ledger.sum_up)
         return self.iteration
 
     def open(self, run: RunRecord) -> None:
-        """Open the evidence file, and write its first record.
+        """Opens the evidence file, and writes its first record.
 
         Args:
             run: The first line of it.
@@ -136,27 +136,27 @@ class Recording:
         self.writer = open_evidence(unused_path(path), run)
 
     def close(self) -> None:
-        """Close the evidence file; a second call does nothing."""
+        """Closes the evidence file; a second call does nothing."""
         writer, self.writer = self.writer, None
         if writer is not None:
             self.guard.clean_up('evidence', writer.close)
 
     def begin_epoch(self) -> None:
-        """Note the number of the epoch that begins, and the iterations done by then."""
+        """Notes the number of the epoch that begins, and the iterations done so far."""
         self.epoch = self.runner.epoch + 1
         self.epoch_start = self.count_iterations()
 
     def add_recorded(self, iterations: int) -> None:
-        """Add a log interval's iterations to the number that have been recorded."""
+        """Adds a log interval's iterations to the number that have been recorded."""
         self.recorded += iterations
 
     def write(self, record: EvidenceLine) -> None:
-        """Add a record to the evidence file, if it is open."""
+        """Adds a record to the evidence file, if it is open."""
         if self.writer is not None:
             self.guard.run('evidence', self.writer.write, record)
 
     def write_reason(
         self, kind: type[UnknownRecord | SourceOffRecord], source: str, reason: str
     ) -> None:
-        """Record in the evidence file why a value is not measured any more."""
+        """Records in the evidence file why a value is not measured any more."""
         self.write(kind(source=source, reason=str(reason), iteration=self.recorded))

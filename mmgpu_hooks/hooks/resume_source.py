@@ -9,7 +9,7 @@ from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.words import say
 
 FIRST_S, AGAIN_S = 10.0, 60.0
-"""Seconds from a resume's begin to the first progress line, and between later ones."""
+"""Seconds from resuming to the first progress line, and between later lines."""
 
 CURE = phrase("optimize='resume' skips them without loading")
 
@@ -29,7 +29,7 @@ class ResumeProgress:
         self._due_s = 0.0
 
     def note(self, left: int) -> None:
-        """Note that a batch to be skipped is about to be loaded; log progress if due.
+        """Notes that a batch to be skipped is about to be loaded; logs progress if due.
 
         Args:
             left: How many are left, it included.

@@ -43,7 +43,7 @@ def describe_training(
     interval: int,
     unknown: Mapping[str, str],
 ) -> RunRecord:
-    """Make the evidence file's first record, right before training begins.
+    """Makes the evidence file's first record, right before training begins.
 
     Args:
         recording: The run.
@@ -95,7 +95,7 @@ def describe_training(
 
 
 def _describe_process(*, uses_nccl: bool) -> dict[str, Any]:
-    """Return the record fields that identify this process: host, pid, start, cgroup."""
+    """Returns record fields that identify this process: host, pid, start, cgroup."""
     identity = read_process_identity()
     return {
         'hostname': identity.hostname,
@@ -117,7 +117,7 @@ def _count_parameters(model: Any) -> int | None:
 
 
 def _describe_loader(loader: Any) -> LoaderSettings:
-    """Return a DataLoader's settings, and its dataset's object bytes (takes 20 ms)."""
+    """Returns a DataLoader's settings, and its dataset's object bytes (takes 20 ms)."""
     settings, objects = read_loader_settings(loader), None
     with contextlib.suppress(Exception):  # a thread of the user's may change it now
         objects = weigh_objects(getattr(loader, 'dataset', None))
@@ -132,7 +132,7 @@ def _describe_loader(loader: Any) -> LoaderSettings:
 
 
 def _find_place(config: Mapping[str, Any]) -> str | None:
-    """Find the dotted config key of GPUEfficiencyHook; ``None`` if there is none."""
+    """Finds GPUEfficiencyHook's dotted config key; ``None`` if it is in no config."""
     named = dict(config.get('default_hooks') or {})
     listed = list(config.get('custom_hooks') or ())
     places = {f'default_hooks.{name}': hook for name, hook in named.items()}
@@ -149,7 +149,7 @@ def _whole(value: Any) -> int | None:
 
 
 def describe_plan(runner: Any) -> TrainingPlan | None:
-    """Return from when and how often a Runner will validate and save checkpoints.
+    """Returns a Runner's schedule of validations and checkpoint saves.
 
     Returns:
         ``None`` of a loop of another class than MMEngine's.

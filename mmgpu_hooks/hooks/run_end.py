@@ -17,7 +17,7 @@ _MOST_PARAMETERS = 32
 
 
 def find_without_gradient(model: Any, error: BaseException | None) -> tuple[str, ...]:
-    """Name the parameters that got no gradient, by DistributedDataParallel's exception.
+    """Names the parameters without gradient, by DistributedDataParallel's exception.
 
     Its exception counts the parameters that require one, in the order of the model's
     modules, or names them where ``TORCH_DISTRIBUTED_DEBUG`` is set.
@@ -42,13 +42,13 @@ class RaisedError(NamedTuple):
     error: str | None = None
     """Class name of the exception that ended training; ``None`` if there was none."""
     traceback: tuple[str, ...] = ()
-    """Lines of the traceback without source code; a worker's own traceback is in it."""
+    """Lines of the traceback without source code, including a worker's traceback."""
     sample: str | None = None
     """Index of the dataset sample that could not be loaded; ``None`` if unknown."""
 
 
 def describe_raised(error: BaseException) -> RaisedError:
-    """Describe the exception that ended the train loop, with its traceback."""
+    """Describes the exception that ended the train loop, with its traceback."""
     printed = traceback.format_exception(type(error), error, error.__traceback__)
     lines = [
         line[:_LETTERS]
@@ -63,7 +63,7 @@ def describe_raised(error: BaseException) -> RaisedError:
 
 
 def _find_sample(error: BaseException) -> str | None:
-    """Find in a traceback the index of the dataset sample that could not be loaded."""
+    """Finds in a traceback the index of the dataset sample that could not be loaded."""
     is_loading = False
     for frame, _ in traceback.walk_tb(error.__traceback__):
         is_loading |= bool(_FETCH.search(frame.f_code.co_filename))

@@ -79,13 +79,13 @@ class _Save:
         self._patches.set(mmengine_checkpoint, 'get_file_backend', get_file_backend)
 
     def end(self) -> ThreadTimes:
-        """Restore the save's timed methods; return the thread's clocks at its end."""
+        """Restores the save's timed methods; returns the thread's times at the end."""
         self._thread = -1
         self._patches.close()
         return read_thread_times()
 
     def _note(self, function: Callable[..., None], *args: Any) -> None:
-        """Call a measuring function, but only in the thread that makes the save."""
+        """Calls a measuring function, but only in the thread that makes the save."""
         if threading.get_ident() == self._thread:
             self._guard.run(SAVES_SOURCE, function, *args)
 
@@ -115,16 +115,16 @@ class _Save:
 
 
 _USUAL_WAITS = 256
-"""Number of latest data waits over which the usual wait is averaged.
+"""Number of most recent data waits whose mean counts as the usual wait.
 
 A run may change its rate."""
 
 
 class _Interruption(NamedTuple):
-    """Checkpoint save, validation or the like, between two training iterations."""
+    """Event between two iterations, such as a checkpoint save or a validation."""
 
     iteration: int
-    """Number of training iterations done when the interruption came."""
+    """Number of training iterations done before the interruption."""
     is_save: bool
 
 
@@ -158,7 +158,7 @@ class WaitsAfterSaves:
         self._write = write
 
     def add(self, iteration: int, is_save: bool) -> None:
-        """Note after which iteration a checkpoint save or a validation came.
+        """Notes a checkpoint save or validation, and the iteration it came after.
 
         Args:
             iteration: Iterations done by then.
@@ -169,7 +169,7 @@ class WaitsAfterSaves:
             self._events.append(event)
 
     def add_waits(self, waits: Sequence[float], firsts: Collection[int] = ()) -> None:
-        """Add data waits of the next iterations: as usual ones, or as after a save.
+        """Adds data waits of the next iterations, as usual ones or as after a save.
 
         Args:
             waits: Seconds, one per iteration.
@@ -210,7 +210,7 @@ class WaitsAfterSaves:
         self._saved_at, self._waits = None, []
 
     def finish(self) -> None:
-        """Write the record of waits after the last save, at training's end."""
+        """Writes the record of waits after the last save, at training's end."""
         self._heed_events()
         self._close()
 
@@ -250,7 +250,7 @@ class SaveSource:
         self._thread = threading.get_ident()
 
     def open(self) -> None:
-        """Begin to measure saves: replace the Runner's ``save_checkpoint``."""
+        """Begins to measure saves: replaces the Runner's ``save_checkpoint``."""
         recording, original = self._recording, self._runner.save_checkpoint
         ledger, hooks = recording.ledger, recording.timer.hooks
         # of a Runner, the first rank alone saves; a FlexibleRunner's ranks all do
@@ -313,7 +313,7 @@ class SaveSource:
         self._warn_of(save)
 
     def _warn_of(self, save: SaveRecord) -> None:
-        """Log a warning if a checkpoint save was slow, once for each proven cause."""
+        """Logs a warning if a checkpoint save was slow, once for each proven cause."""
         host = self._sources.host
         judged = judge_save(save, self._earlier, None, host, self._loader)
         if is_reference(save):
@@ -326,5 +326,5 @@ class SaveSource:
             self._runner.logger.warning(say(said))
 
     def leave(self) -> None:
-        """Restore the Runner's own ``save_checkpoint``; a second call does nothing."""
+        """Restores the Runner's own ``save_checkpoint``; a second call does nothing."""
         self._patches.close()

@@ -117,7 +117,7 @@ _PEAKS = {
 
 
 class _Ratio(NamedTuple):
-    """Numerator and denominator of a scalar; a log line's mean is the ratio of sums."""
+    """Numerator and denominator of a scalar, so that a mean is a ratio of sums."""
 
     part: float | None
     """Numerator of the scalar; ``None`` if it is unknown."""
@@ -125,7 +125,7 @@ class _Ratio(NamedTuple):
 
 
 def _list_ratios(record: IntervalRecord) -> dict[str, _Ratio]:
-    """Return a log interval's scalars as ratios, whose parts can be summed, by name."""
+    """Returns a log interval's scalars by name, as ratios that can be averaged."""
     wait, step, iteration = record.data_wait, record.step, record.iter
     duration_s = record.duration_s
     gpu = record.gpu or GpuWindow()
@@ -166,7 +166,7 @@ class LineFigures:
         """Newest values of scalars that are not averaged, by name."""
 
     def add(self, record: IntervalRecord) -> None:
-        """Add a log interval's record to the averages of the next log line."""
+        """Adds a log interval's record to the averages of the next log line."""
         for name, ratio in _list_ratios(record).items():
             if ratio.part is not None:
                 self._parts[name] = self._parts.get(name, 0.0) + ratio.part
@@ -179,14 +179,14 @@ class LineFigures:
             self.note('num_workers', float(record.workers.count))
 
     def note(self, name: str, value: float | None) -> None:
-        """Set the value of a scalar that is not averaged; ``None`` removes it."""
+        """Sets the value of a scalar that is not averaged; ``None`` removes it."""
         if value is None:
             self._newest.pop(name, None)
         else:
             self._newest[name] = value
 
     def take(self) -> dict[str, float]:
-        """Return the scalars' values since the last call, by name, and reset them."""
+        """Returns the scalars' means since the last call, by name, and resets them."""
         parts, wholes, peaks = self._parts, self._wholes, self._peaks
         newest = self._newest
         self._parts, self._wholes, self._peaks, self._newest = {}, {}, {}, {}
@@ -218,12 +218,12 @@ class ScalarPublisher(LineFigures):
         To have MMEngine make them again takes as long as all the rest."""
 
     def clear(self) -> None:
-        """Remove GPUEfficiencyHook's scalars from MMEngine's message hub."""
+        """Removes GPUEfficiencyHook's scalars from MMEngine's message hub."""
         for key in self._keys.values():
             self._hub.log_scalars.pop(key, None)
 
     def publish(self) -> None:
-        """Publish the scalars since the last log line, for LoggerHook's next one."""
+        """Publishes the scalars since the last log line, for LoggerHook's next one."""
         scalars, buffers = self._hub.log_scalars, self._buffers
         values = self.take()
         for name, key in self._keys.items():

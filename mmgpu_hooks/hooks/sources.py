@@ -119,7 +119,7 @@ class CardSource(FigureSource):
 
 
 class IdleSource(FigureSource):
-    """Measures the percentage of time in which the GPU idles between train steps."""
+    """Measures the per cent of time in which the GPU idles between train steps."""
 
     name = SourceName.GPU_IDLE
 
@@ -220,36 +220,36 @@ class GpuSources:
         return self._sources.unknown
 
     def observe_memory(self) -> None:
-        """Read the CUDA allocator's peaks before other code may reset them."""
+        """Reads the CUDA allocator's peaks before other code may reset them."""
         memory = self._allocator.memory
         if memory is not None:
             self._run(SourceName.GPU_MEMORY, memory.observe)
 
     def begin_validation(self) -> None:
-        """Attribute new CUDA memory peaks to validation from now on."""
+        """Attributes new CUDA memory peaks to validation from now on."""
         memory = self._allocator.memory
         if memory is not None:
             self._run(SourceName.GPU_MEMORY, memory.begin_validation)
 
     def end_validation(self) -> None:
-        """Attribute new CUDA memory peaks to training again, after a validation."""
+        """Attributes new CUDA memory peaks to training again, after a validation."""
         memory = self._allocator.memory
         if memory is not None:
             self._run(SourceName.GPU_MEMORY, memory.end_validation)
         self.interrupt()
 
     def interrupt(self) -> None:
-        """Exclude the time from the last train step to the next from GPU idle time."""
+        """Excludes the time from the last train step to the next from GPU idle time."""
         events = self._idle.events
         if events is not None:
             self._run(SourceName.GPU_IDLE, events.interrupt)
 
     def read(self, interval: IntervalEnd) -> dict[str, Any]:
-        """Return the GPU's values for a log interval's record, by field name."""
+        """Returns the GPU's values for a log interval's record, by field name."""
         return self._sources.read(interval)
 
     def close(self) -> None:
-        """Stop sampling the GPU, and release its driver (NVML)."""
+        """Stops sampling the GPU, and releases its driver (NVML)."""
         self._sources.close()
 
 
@@ -275,7 +275,7 @@ class HostSource(FigureSource):
 
 
 class HostMemorySource(FigureSource):
-    """Measures bytes of memory used by this process, the workers and the host.
+    """Measures memory bytes of this process, its workers and the whole host.
 
     Args:
         list_workers: Gives the process ids of the workers that live.
@@ -473,7 +473,7 @@ class Sources:
     def _provide_probe(
         self, probe: LoaderProbe | None, listener: LoopListener
     ) -> LoaderProbe:
-        """Return the object that measures the train loader, made if not yet there."""
+        """Returns the object that measures the train loader, created on first use."""
         loader, guard = self._runner.train_dataloader, self._guard
         if probe is not None and probe.loader is loader:
             probe.hand_over(listener)
@@ -485,11 +485,11 @@ class Sources:
         return opened or LoaderProbe(None)
 
     def begin_iterator(self) -> None:
-        """Begin to record time as worker start, until the loader has an iterator."""
+        """Begins to record time as worker start, until the loader has an iterator."""
         self._run('ledger', self._timer.ledger.push, WORKER_START)
 
     def end_iterator(self, iterator: Any) -> None:
-        """Stop recording worker start; begin to time waits for the iterator's batches.
+        """Stops recording worker start; begins to time waits for the iterator's data.
 
         Args:
             iterator: The iterator; ``None`` if it could not be made.
@@ -512,19 +512,19 @@ class Sources:
         self._set_nice()
 
     def list_workers(self) -> Sequence[int]:
-        """Process ids of the train loader's live workers; from any thread."""
+        """Returns process ids of the train loader's live workers; thread-safe."""
         processes = self.loader.processes
         return () if processes is None else processes.pids
 
     def mark_workers(self) -> WorkersMark | None:
-        """Read the train loader's workers' CPU seconds so far; ``None`` if unknown."""
+        """Reads the train loader's workers' CPU seconds so far; ``None`` if unknown."""
         if SourceName.LOADER_WORKERS in self._guard.off:
             return None
         processes = self.loader.processes
         return {} if processes is None else processes.mark()
 
     def _set_nice(self) -> None:
-        """Set ``worker_nice`` on the train loader's newly started workers."""
+        """Sets ``worker_nice`` on the train loader's newly started workers."""
         if self._worker_nice is not None:
             self._run('worker_nice', write_nice, self.list_workers(), self._worker_nice)
 
@@ -534,7 +534,7 @@ class Sources:
         return {**self._guard.absent, **self.gpu.unknown, **self._sources.unknown}
 
     def complete(self, record: IntervalRecord, interval: IntervalEnd) -> IntervalRecord:
-        """Return a log interval's record with the values of all sources added.
+        """Returns a log interval's record, extended by the values of all sources.
 
         Args:
             record: The interval as the ledger saw it.
@@ -544,7 +544,7 @@ class Sources:
         return structs.replace(record, **fields)
 
     def close(self) -> None:
-        """Close all sources of measured values, and stop their threads."""
+        """Closes all sources of measured values, and stops their threads."""
         self.gpu.close()
         self._sources.close()
 
@@ -573,7 +573,7 @@ def count_ranks_on_host(world_size: int, environ: Mapping[str, str]) -> int:
 
 
 def read_device(runner: Any) -> str:
-    """Return the device type of a Runner's model, such as ``cuda`` or ``cpu``."""
+    """Returns the device type of a Runner's model, such as ``cuda`` or ``cpu``."""
     parameter = next(iter(runner.model.parameters()), None)
     return 'cpu' if parameter is None else str(parameter.device.type)
 
@@ -583,7 +583,7 @@ def _bare(model: Any) -> Any:
 
 
 def _name_resizers(runner: Any) -> str:
-    """Return class names of batch augments that may resize images in the train step."""
+    """Returns class names of batch augments that may resize images in a train step."""
     outer = getattr(_bare(runner.model), 'data_preprocessor', None)
     inner = getattr(outer, 'data_preprocessor', None)
     names: list[str] = []
@@ -598,7 +598,7 @@ def _name_resizers(runner: Any) -> str:
 def open_train_probe(
     guard: Guard, runner: Any, loader: Any, listener: LoopListener
 ) -> LoaderProbe | None:
-    """Open a probe that measures the train loader of a Runner.
+    """Opens a probe that measures the train loader of a Runner.
 
     Args:
         guard: Switches off what fails.

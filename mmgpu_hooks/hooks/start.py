@@ -43,7 +43,7 @@ from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.writer import EvidenceWriter, open_evidence
 
 START_SOURCE = 'watchdog of the start'
-"""Name of the watch for standstills at the start, in log and evidence file."""
+"""Name, in log and evidence file, of the watch for standstills at a start."""
 
 _BUSY_SHARE = 0.02
 """Smallest share (0 to 1) of a core used by a thread that works and not only polls."""
@@ -71,7 +71,7 @@ class StartFile:
         return vis_data_folder(self._runner) / start_name(self._runner.rank)
 
     def write(self, *records: EvidenceLine) -> None:
-        """Append records to the start's evidence file; the first call creates it.
+        """Appends records to the start's evidence file, which the first call creates.
 
         Raises:
             OSError: If there is no room.
@@ -86,7 +86,7 @@ class StartFile:
                 self._writer.write(record)
 
     def _describe(self) -> RunRecord:
-        """Make the file's first record: this rank, and facts known before training."""
+        """Makes the file's first record: this rank, and facts known before training."""
         runner, identity = self._runner, read_process_identity()
         world = runner.world_size
         ranks = count_ranks_on_host(world, os.environ)
@@ -108,7 +108,7 @@ class StartFile:
         )
 
     def close(self) -> None:
-        """Delete the start's evidence file, which training does not need."""
+        """Deletes the start's evidence file, which training does not need."""
         with self._lock:
             self._is_over = True
             writer, self._writer = self._writer, None
@@ -262,7 +262,7 @@ class StartWatch:
         )
 
     def close(self) -> None:
-        """Stop watching the training's start for standstills."""
+        """Stops watching the training's start for standstills."""
         self._watchdog.stop()
         if self._waits is not None:
             self._waits.end()
@@ -302,13 +302,13 @@ class Start:
         self._end_if_left()
 
     def _end_if_left(self) -> None:
-        """Stop watching if the Runner is no longer being built: building it failed."""
+        """Stops watching if building the Runner has failed."""
         stack = format_stack(sys._current_frames().get(self._trainer))
         if not any(_MMENGINE in call for call in stack):
             self.close()
 
     def close(self) -> None:
-        """Stop watching the start and delete its evidence file; may be called twice."""
+        """Stops watching the start, deletes its evidence file; may be called twice."""
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.close()
@@ -319,7 +319,7 @@ class Start:
 
 
 class StartListener(LoopListener):
-    """Times the making of the train loader's iterator while training starts.
+    """Times how long the train loader's iterator takes to make, at training's start.
 
     Args:
         run: Calls a function for a source, and keeps from training what it raises.
@@ -355,7 +355,7 @@ class StartListener(LoopListener):
 
 
 def watch_building(runner: Any, stuck_after_s: float) -> Start:
-    """Return a watch for standstills while a Runner is built; the caller closes it.
+    """Returns a watch for standstills while a Runner is built; the caller closes it.
 
     Args:
         runner: The Runner, of which nothing is there yet.

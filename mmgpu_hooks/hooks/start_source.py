@@ -67,7 +67,7 @@ SAID_S = 5.0
 SUMMED_S = 10.0
 """Smallest duration in seconds of a start whose parts the log lists."""
 STILL_S = 60.0
-"""Seconds from one log line on the part of the start that runs to the next."""
+"""Seconds between two log lines on the part of the start that is running."""
 _LISTS = '.txt', '.lst', ''
 """Suffixes of annotation files that may list one image per line."""
 
@@ -122,7 +122,7 @@ class StartSource:
         return phrase('loading {file} ({kind})', found, file=named)
 
     def begin_loop(self, runner: Any, write: Callable[[StartPartRecord], Any]) -> None:
-        """Begin to time the methods by which a Runner builds and starts its loop.
+        """Begins to time the methods by which a Runner builds and starts its loop.
 
         Args:
             runner: The Runner.
@@ -141,7 +141,7 @@ class StartSource:
         self.watch.open(BaseDataset)
 
     def _time(self, owner: Any, name: str, part: str, runner: Any) -> None:
-        """Replace a method by one whose seconds count as a part of training's start."""
+        """Replaces a method by one whose seconds count as a part of training start."""
         original = getattr(owner, name)
 
         @functools.wraps(original)
@@ -176,7 +176,7 @@ class StartSource:
         self._write(part, None, named, size)
 
     def _count_line(self, record: Any) -> bool:
-        """Log filter that counts lines on ``paramwise_options``, and drops no line."""
+        """Log filter that counts lines on ``paramwise_options`` and drops none."""
         self._lines += str(record.msg).startswith('paramwise_options')
         return True
 
@@ -280,7 +280,7 @@ class StartSource:
             self._logger.info(visible(say(said)))
 
     def tick(self) -> None:
-        """Log each minute which part of the start still runs; from any thread."""
+        """Logs every minute which part of the start is running; thread-safe."""
         doing, now_s = self.doing, monotonic_s()
         if doing is not None and now_s - self._said_s >= STILL_S:
             since_s = now_s - self._account.began_s
@@ -293,20 +293,20 @@ class StartSource:
             )
 
     def end_loader(self) -> None:
-        """Log the time of building the train loader; stop watching lazy data sets."""
+        """Logs the time of building the train loader; stops watching lazy data sets."""
         self._run(self._say_end, 'train_data')
         self._run(self.watch.leave_lazy)
 
     def begin_workers(self) -> None:
-        """Begin to time the making of a train loader's iterator and its workers."""
+        """Begins to time the start of the train loader's iterator and workers."""
         self._run(self._account.push, 'workers')
 
     def end_workers(self) -> None:
-        """Stop timing the making of a train loader's iterator and its workers."""
+        """Stops timing the start of the train loader's iterator and workers."""
         self._run(self._account.pop, 'workers')
 
     def leave(self) -> None:
-        """Restore the Runner's timed methods, as the ledger times the train loop."""
+        """Restores the Runner's timed methods, as the ledger times the train loop."""
         self._patches.close()
         self.watch.close()
         self._account.follow('other')
@@ -316,7 +316,7 @@ class StartSource:
         before_s: Mapping[str, float] | None,
         ledger_s: Mapping[str, float],
     ) -> StartRecord:
-        """Return the record of a training's start, once its first iteration ended.
+        """Returns the record of a training's start, once its first iteration ended.
 
         Args:
             before_s: Seconds of the process before the hook by part, where known.
@@ -349,7 +349,7 @@ class StartSource:
         return record
 
     def _list_before(self, before_s: Mapping[str, float] | None) -> dict[str, float]:
-        """Return seconds from process start to the hook's creation, by part."""
+        """Returns seconds from process start to the hook's creation, by part."""
         if self._age_s is None:
             return {}
         if not before_s:
@@ -361,7 +361,7 @@ class StartSource:
 
 
 def _count_lines(name: str) -> int:
-    """Number of images in a short file that lists one per line; 0 for any other file.
+    """Returns how many images a short list file names; 0 for any other file.
 
     It takes no more than what reads the same file next.
     """

@@ -99,7 +99,7 @@ class StuckSource:
         self._watchdog.start()
 
     def note(self, record: IntervalRecord) -> None:
-        """Update the usual seconds of train loop parts by a log interval's record."""
+        """Updates the usual seconds of train loop parts by a log interval's record."""
         usual_s, iter_s = self._usual_s, record.iter.p50_s
         usual_s.update(data_wait=record.data_wait.p50_s, step=record.step.p50_s)
         usual_s.update(hooks=iter_s, loop=iter_s)
@@ -132,7 +132,7 @@ class StuckSource:
         return Running(part, self._ledger.stamped_s, usual_s)
 
     def _ask_others(self, running: Running, waited_s: float) -> bool | None:
-        """False while a rank that this rank waits for works; ``None`` if unknown."""
+        """True if no rank that this rank waits for works; ``None`` if unknown."""
         if self._waits is None:
             return None
         if self._noted is None:
@@ -162,7 +162,7 @@ class StuckSource:
         self._recording.write(structs.replace(noted, is_over=True, stack=()))
 
     def _find_owed(self, running: Running) -> OwedBatch:
-        """Find the worker that must deliver the batch for which the loop waits."""
+        """Finds the worker that must deliver the batch for which the loop waits."""
         if running.inside == DATA_WAIT:
             return self._validation.find_owed()
         is_wait = running.part in ('data_wait', 'resume')
@@ -255,7 +255,7 @@ class StuckSource:
         )
 
     def close(self, went_on: bool) -> None:
-        """Stop watching the train loop for standstills.
+        """Stops watching the train loop for standstills.
 
         Args:
             went_on: True if training came to its end, so that nothing stands still.
@@ -274,7 +274,7 @@ PIN_THREAD = '_pin_memory_loop'
 
 
 def read_thread_stack(function: str) -> tuple[str, ...]:
-    """Return the stack of the thread that runs a given function, innermost first."""
+    """Returns the stack of the thread that runs a given function, innermost first."""
     for frame in sys._current_frames().values():
         calls = format_stack(frame)
         if any(call.endswith(f' in {function}') for call in calls):
@@ -285,7 +285,7 @@ def read_thread_stack(function: str) -> tuple[str, ...]:
 def add_owed(
     record: StuckRecord, owed: OwedBatch, own_stack: tuple[str, ...]
 ) -> StuckRecord:
-    """Return a standstill's record with the worker and sample that the loop waits for.
+    """Adds the worker and sample that the loop waits for to a standstill's record.
 
     Args:
         record: The standstill.

@@ -37,7 +37,7 @@ _Fields = Mapping[str, Union[str, float]]
 def write_summary_fields(
     visualizer: Any, verdict: VerdictRecord, limit_s: float = LIMIT_S
 ) -> None:
-    """Write a verdict's fields into the run's open experiment trackers (W&B, MLflow).
+    """Writes a verdict's fields into the run's open experiment trackers (W&B, MLflow).
 
     Args:
         visualizer: MMEngine's, of the run.
@@ -77,7 +77,7 @@ def write_summary_fields(
 
 
 def _list_writes(visualizer: Any, fields: _Fields) -> Iterator[Callable[[], None]]:
-    """Return functions that write a verdict's fields, one for each open tracker run."""
+    """Returns functions that write a verdict's fields, one per open tracker run."""
     # its public methods give a backend by name, which a config may choose
     backends = getattr(visualizer, '_vis_backends', {})
     for backend in backends.values():

@@ -27,7 +27,7 @@ from mmgpu_hooks.measure.patches import Patches
 
 
 class TrainLoopWatcher(Protocol):
-    """Protocol of a hook called back while its Runner builds the train loop."""
+    """Protocol of a hook that is called back while its Runner builds the train loop."""
 
     def begin_loop(self, runner: Any) -> None:
         """Called right before the Runner builds its train loop and DataLoader."""
@@ -41,11 +41,11 @@ class TrainLoopWatcher(Protocol):
 
 _patches = Patches()
 _waiting: dict[int, weakref.ref[TrainLoopWatcher]] = {}
-"""Hooks whose train loop is still to be built, by ``id()`` of the hook."""
+"""Hooks whose train loop is not built yet, by ``id()`` of the hook."""
 
 
 def expect_train_loop(hook: TrainLoopWatcher) -> None:
-    """Have a hook called back, once, when its Runner builds the train loop."""
+    """Has a hook called back, once, when its Runner builds the train loop."""
     if not _waiting:
         _watch_building()
     key = id(hook)
@@ -53,7 +53,7 @@ def expect_train_loop(hook: TrainLoopWatcher) -> None:
 
 
 def expect_no_train_loop(hook: TrainLoopWatcher) -> None:
-    """Cancel a hook's callback on the train loop; a second call does nothing."""
+    """Cancels a hook's callback on the train loop; a second call does nothing."""
     _forget(id(hook))
 
 
@@ -87,7 +87,7 @@ def _watch_building() -> None:
 
 
 def _find_hooks(runner: Any, loader: Any) -> list[TrainLoopWatcher]:
-    """Find the hooks that wait for the train loop of a given loader."""
+    """Finds the hooks that wait for the train loop of a given loader."""
     # loops of validation get another one
     if loader is not getattr(runner, '_train_dataloader', None):
         return []

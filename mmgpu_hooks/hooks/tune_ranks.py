@@ -17,7 +17,7 @@ from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.tuning import TuneOffer
 
 NEVER = -1
-"""Value instead of an iteration number: the ranks do not change loader settings."""
+"""Value in place of an iteration number if ranks do not change loader settings."""
 
 _trainings = itertools.count()
 """Number of trainings in this process so far, a part of their keys in the store.
@@ -41,12 +41,12 @@ class RankAgreement:
         """Number of offered loader changes that this rank made or read so far."""
 
     def offer(self, offer: TuneOffer) -> None:
-        """Send other ranks, as rank 0, a loader change or the last one's verdict."""
+        """Sends other ranks, as rank 0, a loader change or the last change's result."""
         self._number += 1
         self._set('offer', msgspec.json.encode(offer))
 
     def look(self) -> TuneOffer | None:
-        """Return rank 0's next offered loader change, once; ``None`` without one."""
+        """Returns the next loader change offered by rank 0, once, or ``None``."""
         found = self._get('offer', self._number + 1)
         if found is None:
             return None
@@ -54,11 +54,11 @@ class RankAgreement:
         return msgspec.json.decode(found, type=TuneOffer)
 
     def answer(self, *, can_change: bool) -> None:
-        """Tell rank 0 if this rank can make the offered change of loader settings."""
+        """Tells rank 0 if this rank can make the offered change of loader settings."""
         self._set(f'answer/{self.rank}', b'yes' if can_change else b'no')
 
     def read_answers(self) -> bool | None:
-        """True if all ranks can make the change, False if one cannot; else ``None``."""
+        """True if all ranks can make the change, False if one cannot, or ``None``."""
         answers = [
             self._get(f'answer/{rank}', self._number) for rank in range(self._ranks)
         ]
@@ -67,11 +67,11 @@ class RankAgreement:
         return None if None in answers else True
 
     def decide(self, iteration: int) -> None:
-        """Tell the ranks, as rank 0, when all change loader settings, or `NEVER`."""
+        """Tells the ranks, as rank 0, the iteration of the loader change or `NEVER`."""
         self._set('at', str(iteration).encode())
 
     def read_decision(self) -> int | None:
-        """Read at which iteration all ranks change settings; ``None`` until decided."""
+        """Returns when (iteration) all ranks change settings; ``None`` if undecided."""
         found = self._get('at', self._number)
         return None if found is None else int(found)
 
@@ -85,7 +85,7 @@ class RankAgreement:
 
 
 def find_store() -> Any:
-    """Return the default key-value store of torch's process group.
+    """Returns the default key-value store of torch's process group.
 
     Raises:
         SourceError: If there is none.

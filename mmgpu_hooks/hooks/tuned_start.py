@@ -18,17 +18,17 @@ _MOST_BYTES = 64 * 2**20
 
 
 class TunedStart(NamedTuple):
-    """Change of a DataLoader without iterators to the last run's tuned settings."""
+    """Replacement of a new DataLoader's settings by those its last run was tuned to."""
 
     switch: LoaderSwitch
     config: TunedSettings
-    """Loader settings by the config, before the tuned ones replaced them."""
+    """Loader settings from the config, which the tuned settings replaced."""
 
 
 def begin_tuned(
     runner: Any, loader: Any, book_teardown: BookTeardown
 ) -> TunedStart | None:
-    """Set the loader settings of a resumed training to those tuned in its last run.
+    """Sets the loader settings of a resumed training to those tuned in its last run.
 
     Only where that run began with the same settings, on as many cores.
 
@@ -61,7 +61,7 @@ def begin_tuned(
 
 
 def _loader_part(settings: TunedSettings) -> list[object]:
-    """Return the settings of the DataLoader, without those applied inside workers."""
+    """Returns the DataLoader settings that are not applied inside workers."""
     workers = settings.num_workers
     return [
         workers,
@@ -71,7 +71,7 @@ def _loader_part(settings: TunedSettings) -> list[object]:
 
 
 def _read_before(work_dir: Path, own: Path) -> RunEvidence | None:
-    """Read the evidence of the newest earlier run in a work_dir."""
+    """Reads the evidence of the newest earlier run in a work_dir."""
     paths = sorted(work_dir.glob(f'*/vis_data/{EVIDENCE_NAME}'))
     others = [path for path in paths if path.parents[1].name != own.name]
     for path in reversed(others):

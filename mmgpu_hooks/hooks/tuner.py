@@ -52,7 +52,7 @@ SHORT_ITERATIONS, SHORT_S = 10, 0.5
 The longer of both counts. A run in intervals of 50 iterations would be judged late."""
 
 ASK_AGAIN = 1.3
-"""Factor by which iterations since the last change must grow before asking again."""
+"""Factor by which the iterations since a change grow before the tuner asks again."""
 
 SPARE_BYTES = 2**30
 """Bytes of memory that must stay free while old and new loader workers both live.
@@ -109,7 +109,7 @@ class Tuner:
         self._length = SHORT_ITERATIONS
 
     def begin(self, found: TunedSettings | None = None) -> None:
-        """Start tuning the train loader, or log the reason why it is not tuned.
+        """Starts tuning the train loader, or logs the reason why it is not tuned.
 
         Args:
             found: Settings that the loader was given before, as the run had found that
@@ -180,7 +180,7 @@ class Tuner:
         self._runner.logger.info(say(said))
 
     def _end(self, clause: Text | None = None) -> None:
-        """Stop tuning; the loader keeps its present settings."""
+        """Stops tuning; the loader keeps its present settings."""
         self._is_over = True
         self._pending = None
         self._shorten(None)
@@ -190,7 +190,7 @@ class Tuner:
             self._say(clause)
 
     def follow(self, iter_s: float) -> None:
-        """Ask the tuning process for loader settings, or apply them, each log interval.
+        """Asks for new loader settings or applies them, at each log interval's end.
 
         Args:
             iter_s: Mean iteration of that interval.
@@ -267,7 +267,7 @@ class Tuner:
         self._say(phrase_tuned(record))
 
     def _change(self, record: TunedRecord, cost_s: float) -> None:
-        """Make a loader change, now or between epochs, or offer it to other ranks.
+        """Makes a loader change now or between epochs, or offers it to the other ranks.
 
         Args:
             record: The change.
@@ -310,7 +310,7 @@ class Tuner:
         )
 
     def _follow_ranks(self, ranks: RankAgreement, done: int) -> None:
-        """Read and answer rank 0's offer; make the change if all ranks agreed."""
+        """Reads and answers rank 0's offer; makes the change if all ranks agreed."""
         if self._offered is None:
             if ranks.rank:
                 self._take_offer(ranks)
@@ -339,7 +339,7 @@ class Tuner:
             ranks.answer(can_change=self._can_change(offer.record))
 
     def _decide(self, ranks: RankAgreement, offer: TuneOffer, done: int) -> None:
-        """Set, as rank 0, when all ranks change loader settings, once all answered."""
+        """Chooses, as rank 0, when all ranks change loader settings, if all can."""
         can_all = ranks.read_answers()
         if can_all is None:
             return
@@ -352,7 +352,7 @@ class Tuner:
         ranks.decide(self._due_at)
 
     def _gain_in_epoch(self, record: TunedRecord) -> float:
-        """Return the least seconds that a change saves in the rest of the epoch."""
+        """Returns the least seconds that a change saves in the rest of the epoch."""
         recording = self._recording
         batches = read_length(self._runner.train_dataloader) or 0
         left = batches - (recording.iteration - recording.epoch_start)
@@ -402,7 +402,7 @@ class Tuner:
         return None if processes is None else processes.read_pss_bytes().pss_bytes
 
     def _begin_stage(self, record: TunedRecord) -> None:
-        """Record a change of loader settings that was made, and watch its effect."""
+        """Records a change of loader settings that was made, and watches its effect."""
         self._note(record)
         done = self._recording.iteration
         self._since = self._ask_at = done
@@ -424,7 +424,7 @@ class Tuner:
         )
 
     def _note_failure(self, error: Exception) -> None:
-        """Record that new workers could not start and the old settings stay."""
+        """Records that new workers could not start and the old settings stay."""
         last, self._open = self._open, None
         if last is not None:
             back = structs.replace(last, action='roll_back', reason='failed')
@@ -436,7 +436,7 @@ class Tuner:
         )
 
     def begin_epoch(self) -> None:
-        """Make the change of loader settings that waited for the epoch's begin."""
+        """Makes the change of loader settings that was deferred to the epoch start."""
         record, self._pending = self._pending, None
         if record is None or self._is_over:
             return
@@ -455,7 +455,7 @@ class Tuner:
         self._begin_stage(structs.replace(record, switch_s=took_s))
 
     def take_back(self, error: Exception) -> bool:
-        """Undo a change of settings with which the loader could make no iterator.
+        """Undoes a change of settings with which no loader iterator could be made.
 
         Args:
             error: What making it raised.
@@ -473,14 +473,14 @@ class Tuner:
         return True
 
     def close(self) -> None:
-        """End the child process that proposes loader settings."""
+        """Ends the child process that proposes loader settings."""
         adviser, self._adviser = self._adviser, None
         if adviser is not None:
             adviser.end()
 
 
 def _choose_length(iter_s: float, watched: int) -> int | None:
-    """Choose the maximum length of the next log interval; ``None`` is no limit."""
+    """Chooses the maximum length of the next log interval; ``None`` for no limit."""
     if watched > 10 * SHORT_ITERATIONS:
         return None
     return max(SHORT_ITERATIONS, math.ceil(SHORT_S / max(iter_s, 1e-3)))

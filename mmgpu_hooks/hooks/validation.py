@@ -46,7 +46,7 @@ It takes up to 20 ms, in a long loop only."""
 
 
 class _StepBegin(NamedTuple):
-    """Clock time and this process's CPU seconds at a validation step's start."""
+    """Clock time and CPU seconds of this process at the start of a validation step."""
 
     clock_s: float
     cpu_s: float
@@ -69,7 +69,7 @@ class _Validation:
     around: Surroundings = field(default_factory=Surroundings.read)
     waits_s: list[float] = field(default_factory=list)
     steps_s: list[float] = field(default_factory=list)
-    """Seconds of each validation step, from its batch to the next request of one.
+    """Seconds of each validation step, until the loop asks for the next batch.
 
     One fewer than waits while a step runs, or after an error."""
     firsts_s: list[float] = field(default_factory=list)
@@ -78,19 +78,19 @@ class _Validation:
     step: _StepBegin | None = None
     """Clocks at the start of the running validation step; ``None`` between steps."""
     batch: TensorCount | None = None
-    """Number and bytes of tensors in the first batch; ``None`` before it came."""
+    """Number and bytes of tensors in the first batch; ``None`` before that batch."""
     results: Objects | None = None
-    """Bytes of results that metrics keep after the last batch; ``None`` before."""
+    """Bytes of results that metrics keep after the last batch; ``None`` earlier."""
 
     def end_step(self) -> None:
-        """End timing a validation step, when the loop asks for the next batch."""
+        """Ends timing a validation step, when the loop asks for the next batch."""
         step, self.step = self.step, None
         if step is not None:
             self.steps_s.append(monotonic_s() - step.clock_s)
             self.step_cpu_s += process_cpu_s() - step.cpu_s
 
     def add_wait(self, wait_s: float, cpu_s: float | None) -> None:
-        """Add the wall clock and CPU seconds of one wait for a validation batch.
+        """Adds the wall clock and CPU seconds of one wait for a validation batch.
 
         Args:
             wait_s: Its seconds.
@@ -104,20 +104,20 @@ class _Validation:
         self.waits_s.append(wait_s)
 
     def end_pass(self) -> None:
-        """Estimate the bytes of results that metrics keep, after the last batch."""
+        """Estimates the bytes of results that metrics keep, after the last batch."""
         kept = weigh_results(self.metrics)
         if kept is not None:
             self.results = kept
 
     def begin_step(self, batch: Any) -> None:
-        """Begin to time a validation step, when its batch has come."""
+        """Begins to time a validation step, when its batch has come."""
         if self.batch is None:
             self.batch = count_tensors(batch)
         # what we did ourselves is in no part
         self.step = _StepBegin(monotonic_s(), process_cpu_s())
 
     def add_batches(self, record: ValidationRecord) -> ValidationRecord:
-        """Return a validation's record with its times, batch and result sizes added."""
+        """Returns a validation's record, extended by its times and sizes."""
         record = structs.replace(
             record,
             parts_s=self.parts.sum_up(record.wall_s),
@@ -207,12 +207,12 @@ class ValidationSource(LoopListener):
         return None if now is None else now.metrics
 
     def read_state(self) -> ValidationState | None:
-        """Return the running validation's progress: its timed call, seconds by part."""
+        """Returns the running validation's progress: timed call, seconds by part."""
         now = self._now
         return None if now is None else now.parts.read()
 
     def usual_s(self, call: PartCall) -> float | None:
-        """Return the longest duration so far of a timed call, in seconds, or ``None``.
+        """Returns the longest duration of a timed call so far in seconds, or ``None``.
 
         The call must have ended once.
         Between two calls it may be any hook that runs: then until a validation ended.
@@ -222,22 +222,22 @@ class ValidationSource(LoopListener):
         return self._longest_s.get(call)
 
     def find_owed(self) -> OwedBatch:
-        """Find the worker that must deliver the next validation batch."""
+        """Finds the worker that must deliver the next validation batch."""
         return self._probe.find_owed()
 
     def list_workers(self) -> Sequence[int]:
-        """Process ids of the validation loader's live workers; from any thread."""
+        """Returns process ids of the validation loader's live workers; thread-safe."""
         processes = self._probe.processes
         return () if processes is None else processes.pids
 
     def begin(self) -> None:
-        """Begin to measure a validation: waits for data, steps, metrics, workers."""
+        """Begins to measure a validation: waits for data, steps, metrics, workers."""
         # a logged validation resets the allocator's peak, and has one of its own
         self._sources.gpu.begin_validation()
         self._run(VALIDATION_SOURCE, self._begin)
 
     def end(self) -> None:
-        """Stop measuring the validation that ended, and write its record."""
+        """Stops measuring the validation that ended, and writes its record."""
         self._run(VALIDATION_SOURCE, self._end)
         self._sources.gpu.end_validation()
 
@@ -267,7 +267,7 @@ class ValidationSource(LoopListener):
             parts.on_first = self._progress.note_first
 
     def _stop(self) -> None:
-        """Stop timing the running validation, and recording its progress."""
+        """Stops timing the running validation, and recording its progress."""
         self._now = None
         self._timers.close()
         if self._progress is not None:
@@ -286,7 +286,7 @@ class ValidationSource(LoopListener):
             self._run(VALIDATION_SOURCE, self._follow, iterator)
 
     def _follow(self, iterator: Any) -> None:
-        """Begin to time the waits for batches of a validation's iterator."""
+        """Begins to time the waits for batches of a validation's iterator."""
         next_data, find_iterator = type(iterator)._next_data, weakref.ref(iterator)
         run = self._run
 
@@ -353,7 +353,7 @@ class ValidationSource(LoopListener):
         self._listener.on_validation_record(record)
 
     def close(self) -> None:
-        """Restore the validation loader's replaced methods; may be called twice."""
+        """Restores the validation loader's replaced methods; may be called twice."""
         self._stop()
         progress, self._progress = self._progress, None
         if progress is not None:

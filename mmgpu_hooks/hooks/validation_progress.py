@@ -24,7 +24,7 @@ The larger of both. At the start the pause is as long as the validation was by t
 
 
 class ProgressPace:
-    """Decides when to write a validation's progress into the evidence file. Pure."""
+    """Decides when to write a validation's progress into the evidence file; no I/O."""
 
     def __init__(self) -> None:
         self._noted_s = 0.0
@@ -41,7 +41,7 @@ class ProgressPace:
         self._noted_s = state.elapsed_s
 
     def is_due(self, state: ValidationState, now_s: float) -> bool:
-        """True if a record of the validation's progress is to be written now.
+        """True if a record of the validation's progress should be written now.
 
         Args:
             state: Where the validation stands.
@@ -121,9 +121,9 @@ class ValidationProgress:
         )
 
     def end(self) -> None:
-        """Ask the thread that records progress to end, without waiting for it."""
+        """Asks the thread that records progress to end, without waiting for it."""
         self._thread.ask_to_end()
 
     def close(self) -> None:
-        """End the thread that records progress, and wait until it has ended."""
+        """Ends the thread that records progress, and waits until it has ended."""
         self._thread.stop()

@@ -1,4 +1,4 @@
-"""Judges a running training each hour, so that a killed training has a verdict.
+"""Judges a running training every hour, so that even a killed one has a verdict.
 
 Judging takes a second of CPU and the libraries of analysis, so a child starts by
 ``exec``, at nice 19, reads the evidence so far and prints one record. The kernel ends
@@ -24,7 +24,7 @@ VERDICT_SOURCE = 'hourly verdict'
 """Name of the hourly judging of a training, in warnings and the evidence file."""
 
 VERDICT_PERIOD_S = 3600.0
-"""Seconds from training's start to the first verdict, and from one to the next."""
+"""Seconds until the first verdict on a training, and between two verdicts."""
 
 
 class VerdictSource:
@@ -50,7 +50,7 @@ class VerdictSource:
         self._adviser: HourlyAdviser | None = None
 
     def follow(self) -> None:
-        """Start a child process that judges the run, if due, or write its verdict.
+        """Starts a child process that judges the run, if due, or writes its verdict.
 
         Raises:
             SourceError: If a child gave no answer: the next one would not, either.
@@ -71,6 +71,6 @@ class VerdictSource:
             )
 
     def close(self) -> None:
-        """End the child process that judges the run, at training's end."""
+        """Ends the child process that judges the run, at training's end."""
         if self._adviser is not None:
             self._adviser.end()

@@ -40,7 +40,7 @@ class _AtRunner:
         return None
 
     def _follow(self, loader: 'Any') -> None:
-        """Have a Runner module's loader patch that module after executing it."""
+        """Makes a Runner module's loader patch the module after its execution."""
 
         def exec_module(module: 'Any') -> None:
             del loader.exec_module
@@ -80,7 +80,7 @@ class _AtRunner:
 
 
 def _import_next() -> None:
-    """Import the other ``sitecustomize`` module that this one hides on Python's path.
+    """Imports the next ``sitecustomize`` module on the path, which this one hides.
 
     Python treats what it raises as ever. This folder leaves the path: nothing else is
     in it.

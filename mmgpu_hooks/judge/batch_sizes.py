@@ -1,4 +1,4 @@
-"""Counts the padded image sizes of a training's batches: fixed or varying. Pure."""
+"""Counts the padded image sizes of a training's batches: fixed or varying; no I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VARYING = 10
 """Minimum number of distinct padded batch sizes that count as varying."""
 
 _KEEP_COMING = 0.01
-"""Smallest number of new padded batch sizes per iteration that counts as varying.
+"""Minimum rate of new padded batch sizes per iteration that counts as varying.
 
 Counted over the second half of the log intervals.
 """
@@ -37,7 +37,7 @@ class BatchSizes:
     late: int
     """Number of padded batch sizes first seen in the later half of the run."""
     is_all: bool
-    """True if all padded batch sizes were counted; False if there were too many."""
+    """True if all padded batch sizes were counted, False if there were too many."""
     is_fixed: bool
     """True if all batches have one padded size, apart from an epoch's last batch."""
     is_varying: bool
@@ -45,7 +45,7 @@ class BatchSizes:
 
 
 def find_batch_sizes(run: Run) -> BatchSizes | None:
-    """Count a run's padded batch sizes; ``None`` if the first interval has no count."""
+    """Counts a run's padded batch sizes; ``None`` if its first interval has none."""
     new, iterations = run.column('new_batch_sizes'), run.column('iterations')
     if not len(new) or np.isnan(new[0]):
         return None

@@ -1,4 +1,4 @@
-"""Splits GPU memory by use, and tells if a larger batch raised its peak. Pure.
+"""Splits GPU memory by use, and tells if a larger batch raised its peak; no I/O.
 
 ``nvidia-smi`` shows what the driver gave to all processes: tensors in use, what the
 allocator of PyTorch keeps of those that are gone, and the CUDA context with the
@@ -19,7 +19,7 @@ from mmgpu_hooks.schema.text import Text, phrase
 
 _GIB = 2**30
 _GREW = 1.02
-"""Smallest ratio of GPU memory peaks that counts as growth: allocators round up."""
+"""Smallest ratio of GPU memory peaks that counts as growth (allocators round up)."""
 _EARLY_SHARE = 0.1
 """Share (0 to 1) of a run, from its start, whose GPU memory peak is the reference."""
 
@@ -122,7 +122,7 @@ class CardFigures(NamedTuple):
         )
 
     def _in_gib(self, name: str) -> dict[str, float]:
-        """Return one part of GPU memory for a template, in GiB, by name."""
+        """Returns one part of GPU memory in GiB, as ``{'<name>_memory_gib': GiB}``."""
         return {f'{name}_memory_gib': getattr(self, f'{name}_bytes') / _GIB}
 
     def _phrase_growth(self) -> Text:
@@ -164,7 +164,7 @@ class CardFigures(NamedTuple):
 
 
 def find_card_figures(run: Run) -> CardFigures | None:
-    """Split GPU memory into bytes per use; ``None`` where no peak was recorded."""
+    """Splits GPU memory into bytes per use; ``None`` if no peak was recorded."""
     figures = run.figures
     peak, reserved = figures.gpu_mem_peak_bytes, figures.gpu_mem_reserved_bytes
     if peak is None:
@@ -189,7 +189,7 @@ def find_card_figures(run: Run) -> CardFigures | None:
 
 
 def find_peak_growth(run: Run) -> PeakGrowth | None:
-    """Find the last growth of the GPU memory peak after the first tenth of the run.
+    """Finds the last growth of the GPU memory peak after the first tenth of the run.
 
     Returns:
         ``None`` where it has not grown since.
@@ -224,7 +224,7 @@ def find_peak_growth(run: Run) -> PeakGrowth | None:
 
 
 class _BatchSize(NamedTuple):
-    """Size of a log interval's largest batch: in pixels, or else in boxes."""
+    """Size of the largest batch in a log interval: pixels, or boxes if unknown."""
 
     now: int
     is_larger: bool
@@ -232,7 +232,7 @@ class _BatchSize(NamedTuple):
 
     @classmethod
     def of(cls, sizes: Column, row: int) -> _BatchSize | None:
-        """Read the largest batch size of a log interval; ``None`` where unknown."""
+        """Reads the largest batch size of a log interval; ``None`` if unknown."""
         if np.isnan(sizes[row]):
             return None
         before = known(sizes[:row]).max(initial=0.0)

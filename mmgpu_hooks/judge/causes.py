@@ -307,7 +307,7 @@ def rank_waits() -> None:
 
 @_cause
 def uneven_inputs() -> None:
-    """The ranks train another number of batches.
+    """The ranks train different numbers of batches.
 
     One rank has come to the end of its batches, and the others wait for it in the next.
 
@@ -406,7 +406,7 @@ def disk_full() -> None:
 
 @_cause
 def interrupted() -> None:
-    """Somebody or something ended it from outside.
+    """Somebody or something ended the run from outside.
 
     Ctrl-C, ``kill``, ``scancel`` or a closed terminal (``[Errno 5] Input/output
     error`` while a line of the log or a progress bar is written).
@@ -495,7 +495,7 @@ def resume_refused() -> None:
 
 @_cause
 def unknown() -> None:
-    """It ended badly, for no reason that is known here.
+    """The run ended badly, for no reason that is known here.
 
     An exception of the program itself, a crash, or a log that was cut off.
 

@@ -1,4 +1,4 @@
-"""Log intervals of a run as numpy columns; arithmetic that skips unknown values.
+"""Log intervals of a run as numpy columns, and arithmetic that skips unknown values.
 
 A column holds a float64 for each interval, and NaN where the figure is unknown.
 """
@@ -47,7 +47,7 @@ class Intervals:
         return len(self._rows)
 
     def column(self, field: str, key: str | None = None) -> Column:
-        """Return one field of all log intervals as an array of floats; NaN is unknown.
+        """Returns one field of all log intervals as an array of floats; NaN is unknown.
 
         Args:
             field: Of the record, such as ``workers.cpu_s``.
@@ -63,37 +63,37 @@ class Intervals:
         return column[self._rows]
 
     def values(self, field: str) -> list[Any]:
-        """Return one field of all log intervals as a list; ``None`` is unknown."""
+        """Returns one field of all log intervals as a list; ``None`` is unknown."""
         values = self._read(field)
         return [values[row] for row in self._rows.tolist()]
 
     def having(self, field: str) -> Intervals:
-        """Select the log intervals in which a field of the record is known."""
+        """Selects the log intervals in which a field of the record is known."""
         return self.where([value is not None for value in self.values(field)])
 
     def where(self, mask: ArrayLike) -> Intervals:
-        """Select the log intervals at which a boolean mask is true."""
+        """Selects the log intervals at which a boolean mask is true."""
         return self.take(np.flatnonzero(np.asarray(mask, dtype=bool)))
 
     def take(self, rows: ArrayLike) -> Intervals:
-        """Select log intervals by their indices, in the order of the indices."""
+        """Selects log intervals by their indices, in the order of the indices."""
         some = Intervals(())
         some._values, some._columns = self._values, self._columns
         some._rows = self._rows[np.asarray(rows, dtype=np.intp)]
         return some
 
     def after(self, count: int) -> Intervals:
-        """Select all log intervals but the first ``count``."""
+        """Selects all log intervals except the first ``count``."""
         return self.take(np.arange(count, max(len(self), count)))
 
     def calm(self) -> Mask:
-        """Return a boolean mask of the log intervals without a validation or a save."""
+        """Returns a boolean mask of the log intervals without validation or save."""
         busy_s = filled(self.column('ledger_s', 'validation'))
         busy_s += filled(self.column('ledger_s', 'checkpoint_save'))
         return np.equal(busy_s, 0.0)
 
     def _read(self, field: str) -> Sequence[Any]:
-        """Read a field, by its dotted name, of all records of the run."""
+        """Reads a field, by its dotted name, of all records of the run."""
         if field not in self._values:
             whole, _, name = field.rpartition('.')
             get = attrgetter(name)
@@ -104,7 +104,7 @@ class Intervals:
 
 
 def read_field(record: Any, name: str) -> Any:
-    """Read a record's nested field by dotted name; ``None`` if a part is missing."""
+    """Reads a record's nested field by dotted name; ``None`` if a part is missing."""
     for part in name.split('.'):
         record = getattr(record, part, None)
     return record
@@ -115,49 +115,49 @@ quiet = np.errstate(over='ignore', invalid='ignore')
 
 
 def known(column: Column) -> Column:
-    """Select the known values of a column (array of floats): those that are not NaN."""
+    """Selects the values of a column (array of floats) that are not NaN (unknown)."""
     return column[~np.isnan(column)]
 
 
 def filled(column: Column) -> Column:
-    """Return a copy of a column (array of floats) with 0 in place of NaN."""
+    """Returns a copy of a column (array of floats) with 0 in place of NaN."""
     return np.where(np.isnan(column), 0.0, column)
 
 
 @quiet
 def total(column: Column) -> float:
-    """Sum up the known values of a column; 0 when none is known."""
+    """Sums up the known values of a column; 0 when none is known."""
     return float(np.nansum(column))
 
 
 def count_all(column: Column) -> int:
-    """Sum up the known counts of a column to an integer; 0 when none is known."""
+    """Sums up the known counts of a column to an integer; 0 when none is known."""
     whole = total(column)
     return int(whole) if math.isfinite(whole) else 0
 
 
 def sum_all(column: Column) -> float | None:
-    """Sum up a column; ``None`` for an empty column or any unknown value."""
+    """Sums up a column; ``None`` for an empty column or any unknown value."""
     return None if not len(column) or np.isnan(column).any() else total(column)
 
 
 def sum_known(column: Column) -> float | None:
-    """Sum up the known values of a column; ``None`` when none is known."""
+    """Sums up the known values of a column; ``None`` when none is known."""
     return total(column) if len(known(column)) else None
 
 
 def largest(column: Column) -> int | None:
-    """Return the largest known value of a column as an integer, or ``None``."""
+    """Returns the largest known value of a column as an integer, or ``None``."""
     return int(np.nanmax(column)) if len(known(column)) else None
 
 
 def smallest(column: Column) -> int | None:
-    """Return the smallest known value of a column as an integer, or ``None``."""
+    """Returns the smallest known value of a column as an integer, or ``None``."""
     return int(np.nanmin(column)) if len(known(column)) else None
 
 
 def median(column: Column) -> float | None:
-    """Return the median of a column's known values, or ``None`` without any."""
+    """Returns the median of a column's known values; ``None`` if none is known."""
     # numpy would import its masked arrays for this
     values = known(column).tolist()
     return statistics.median(values) if values else None
@@ -165,7 +165,7 @@ def median(column: Column) -> float | None:
 
 @quiet
 def average(column: Column, weights: Column) -> float | None:
-    """Return the weighted mean of a column's known values, or ``None`` without any."""
+    """Returns the weighted mean of a column; ``None`` if all values are unknown."""
     is_known = ~(np.isnan(column) | np.isnan(weights))
     whole = float(weights[is_known].sum())
     return float((column * weights)[is_known].sum()) / whole if whole > 0 else None
@@ -173,7 +173,7 @@ def average(column: Column, weights: Column) -> float | None:
 
 @quiet
 def pooled_std(means: Column, stds: Column, weights: Column) -> float | None:
-    """Return the pooled standard deviation of groups, by their means and weights."""
+    """Returns the pooled standard deviation of groups, by their means and weights."""
     mean = average(np.where(np.isnan(stds), np.nan, means), weights)
     square = None if mean is None else average(stds**2 + (means - mean) ** 2, weights)
     return None if square is None else math.sqrt(square)

@@ -1,4 +1,4 @@
-"""Decodes a console log in any encoding that the programs which wrote it used."""
+"""Decodes a console log, whose programs may have written different encodings."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _MARKS = {
     codecs.BOM_UTF16_LE: 'utf-16-le',
     codecs.BOM_UTF16_BE: 'utf-16-be',
 }
-"""Encoding names by byte-order mark, longest first, as one mark may begin another."""
+"""Encoding names by byte-order mark, with longer marks before their prefixes."""
 
 
 def make_decoder(start: bytes) -> codecs.IncrementalDecoder | _WideDecoder:
-    """Return a decoder for a console log, chosen by the log's first bytes."""
+    """Returns a decoder for a console log, chosen by the log's first bytes."""
     encoding = _find_encoding(start)
     if encoding == 'utf-8':
         return codecs.getincrementaldecoder(encoding)('replace')
@@ -32,7 +32,7 @@ class _WideDecoder:
         self._rest = b''
 
     def decode(self, data: bytes, final: bool = False) -> str:
-        """Decode bytes to whole lines; with ``final`` the last, unended one as well."""
+        """Decodes bytes to whole lines; ``final`` also returns an unended last line."""
         *lines, rest = (self._rest + data).split(self._end)
         if final or len(rest) > _MOST_BYTES:
             lines, rest = [*lines, rest], b''
@@ -50,7 +50,7 @@ class _WideDecoder:
 
 
 def _find_encoding(start: bytes) -> str:
-    """Find a log's encoding by its byte-order mark, or by zeros in its first bytes."""
+    """Finds a log's encoding by its byte-order mark, or by zeros in its first bytes."""
     for mark, encoding in _MARKS.items():
         if start.startswith(mark):
             return encoding

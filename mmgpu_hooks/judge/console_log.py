@@ -1,4 +1,4 @@
-"""Finds what ended a training run in the lines of its console log.
+"""Finds why a training run ended, in the lines of its console log.
 
 Pure: lines in, events out; memory does not grow with the log. A line is cleaned of
 colours, time stamps and rank prefixes first. An event that training survived, because
@@ -49,7 +49,7 @@ The expressions that search the line may take quadratic time.
 _CUT = ' ... '
 
 _MOST_STRANGE = 0.2
-"""Largest share (0 to 1) of undecodable or zero characters in a text file.
+"""Largest share (0 to 1) of undecodable or zero characters in a readable log.
 
 A crash of the host may leave a block of zeros in a log that can be read.
 """
@@ -74,18 +74,18 @@ _LOSS = re.compile(
     r'(nan|[-+]?inf|[-+.\d]+)'
 )
 _RANK_LABEL = re.compile(r'(?<=\S)(?=\[(?:default|rank)\d{1,4}\]:)')
-"""Regex for the rank label of a line that stands behind another rank's line."""
+"""Regex for a rank label in the middle of a line, after another rank's output."""
 
 
 class Event(NamedTuple):
-    """Line of a console log that may tell what ended the training run."""
+    """Line of a console log that may show why the training run ended."""
 
     sign: Sign
     line: int
-    """Line number in the log file, from 1; 0 if the event stands in no line of it."""
+    """Line number in the log file, counted from 1; 0 if the event is in no line."""
     text: str
     order: int
-    """Position of the line among all that were read, to tell which came first."""
+    """Position among all lines read, by which the first event is found."""
     progress: int
     """Number of iterations logged before the event."""
     calm: int
@@ -98,7 +98,7 @@ class Event(NamedTuple):
 
 
 class _Traceback:
-    """State of the traceback that is being read in the lines of one rank."""
+    """State of a traceback while the lines of one rank are read."""
 
     def __init__(self) -> None:
         self.flags: set[str] = set()
@@ -147,7 +147,7 @@ class _Traceback:
 
 
 class ConsoleLog:
-    """Reads console lines and keeps the events that training did not survive.
+    """Reads console lines, and keeps the events that may have ended the training.
 
     At most two events of each sign are kept: the first, and the last.
     """
@@ -177,7 +177,7 @@ class ConsoleLog:
         """Three flags: if a start, a fatal exception, or several ranks were logged."""
 
     def feed(self, line: int, text: str) -> None:
-        """Read one line of a console log, given without its line end."""
+        """Reads one line of a console log, given without its line end."""
         self.lines = line
         text = _ANSI.sub('', text) if '\x1b' in text else text
         if '\0' in text or '\b' in text:
@@ -251,7 +251,7 @@ class ConsoleLog:
             self._calm += order - traceback.seen > _CONTEXT
 
     def _note_start(self) -> None:
-        """Note that a training starts: forget the events of an earlier training."""
+        """Notes that a training starts; discards the events of an earlier training."""
         if self._has_started or self._has_ended or self.progress:
             self._forget()
         elif not self._has_ranks:
@@ -261,7 +261,7 @@ class ConsoleLog:
         self._has_started = True
 
     def _forget(self) -> None:
-        """Forget the events by which an earlier training in the same log ended."""
+        """Discards the events of an earlier training in the same log."""
         self._events.clear()
         self._nans = []
         self._has_ended, self.failed_rank = False, None
@@ -294,7 +294,7 @@ class ConsoleLog:
         return True
 
     def _note_end(self, sign: Sign, traceback: _Traceback) -> None:
-        """Note that an uncaught exception ended the training program.
+        """Notes that an uncaught exception ended the training program.
 
         Launchers raise because a rank did, and ranks may raise one after the other.
         """
@@ -308,7 +308,7 @@ class ConsoleLog:
     def _find_sign(
         self, text: str, read: Reading, traceback: _Traceback, is_open: bool
     ) -> tuple[Sign | None, bool]:
-        """Find the sign of failure in a line, and tell if the line is an exception."""
+        """Finds the sign of a failure in a line, and if the line is an exception."""
         if is_open and read.glued:
             text = text[read.glued :]
             read = read_shape(shape_of(text))
@@ -384,7 +384,7 @@ class ConsoleLog:
 
     @property
     def done(self) -> int:
-        """Number of the line that reports the training as complete; 0 without one.
+        """Number of the line that reports the training as complete; 0 if no line does.
 
         A line after which training went on does not count.
         """
@@ -392,7 +392,7 @@ class ConsoleLog:
         return 0 if went_on else self._done_line
 
     def events(self) -> list[Event]:
-        """Events that training did not survive, in the order they were read."""
+        """Events that training did not survive, in the order of the log."""
         found = [
             event
             for kept in self._events.values()
@@ -437,7 +437,7 @@ def _match_sign(
 
 @cache
 def _own_sign(cause: str, is_sure: bool) -> Sign:
-    """Make the `Sign` of the failure that a warning of the hook's watchdog names."""
+    """Returns the `Sign` of a failure reported by the hook's own watchdog."""
     return Sign(cause=cause, order=Order.WATCHED, is_sure=is_sure)
 
 
@@ -452,7 +452,7 @@ _CALM = {_UNNAMED: 200, _BARE: 5}
 
 
 def shorten(text: str) -> str:
-    """Cut the middle out of a line that is too long; return others unchanged."""
+    """Cuts the middle out of a line that is too long; returns others unchanged."""
     if len(text) <= _HEAD_LETTERS + len(_CUT) + _TAIL_LETTERS:
         return text
     return text[:_HEAD_LETTERS] + _CUT + text[-_TAIL_LETTERS:]
@@ -461,7 +461,7 @@ def shorten(text: str) -> str:
 def read_log(
     file: BinaryIO, size: int = 0, report: Callable[[float], None] | None = None
 ) -> ConsoleLog:
-    """Read a console log to its end and close it; undecodable bytes are replaced.
+    """Reads a console log to its end and closes it; undecodable bytes are replaced.
 
     UTF-16 and UTF-32 are taken too, with a byte-order mark, as PowerShell writes, or
     without. Parts that only ``\\r`` ends share the number of a line.

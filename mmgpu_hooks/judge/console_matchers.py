@@ -1,4 +1,4 @@
-"""Compiles regexes of console lines, and lists words that lines need to match one."""
+"""Compiles regexes of console lines, and finds words that every match contains."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Matcher(NamedTuple):
     sign: Pattern
     expression: re.Pattern[str]
     words: frozenset[str]
-    """Lower-case words, of which each line that the pattern matches contains one."""
+    """Lower-case words, one of which is in each line that the pattern matches."""
 
 
 _ATOM = re.compile(r'\[\^?\]?(?:\\.|[^\]\\])*\]|\\[A-Za-z]|[.^$]|\\?(?P<letter>.)')
@@ -30,7 +30,7 @@ _OPENING = re.compile(r'\((?:\?(?:i?:|P<\w+>))?(?!\?)')
 
 
 def find_words(pattern: str) -> set[str]:
-    """Return lower-case words, of which each line that a pattern matches contains one.
+    """Returns lower-case words, one of which is in each line that a pattern matches.
 
     For each alternative one word that it cannot do without, or the words of a group
     that it cannot do without: the longest. Digits are in none of them.
@@ -51,7 +51,7 @@ def find_words(pattern: str) -> set[str]:
 
 
 def _list_choices(pattern: str) -> Iterator[list[set[str]]]:
-    """Yield, for each alternative of a regex, the sets of words that matches contain.
+    """Yields, for each alternative of a regex, words that its matches contain.
 
     A match contains one word of each set.
     """
@@ -82,7 +82,7 @@ def _list_choices(pattern: str) -> Iterator[list[set[str]]]:
 
 
 def _find_words_of_group(group: str) -> set[str]:
-    """Find words of which each match of a regex group has one; none for lookarounds."""
+    """Returns words, one of which is in each match of a regex group (no lookaround)."""
     opening = _OPENING.match(group)
     if opening is None:
         return set()
@@ -93,7 +93,7 @@ def _find_words_of_group(group: str) -> set[str]:
 
 
 def _end_of_group(pattern: str, place: int) -> int:
-    """Find the index at which the regex group that begins at an index ends."""
+    """Returns the index at which the regex group that starts at an index ends."""
     depth = 0
     while True:
         if pattern[place] in '[\\':
@@ -113,7 +113,7 @@ def _make_matcher(pattern: Pattern) -> Matcher:
 
 
 def blur(pattern: str) -> str:
-    """Rewrite a regex to match lines in which each digit is replaced by 0.
+    """Rewrites a regex to match lines in which each digit is replaced by 0.
 
     Args:
         pattern: A regular expression that uses what `PATTERNS` do.
@@ -134,7 +134,7 @@ def blur(pattern: str) -> str:
 
 
 def any_word(words: set[str]) -> re.Pattern[str]:
-    """Compile literal words into one regex, grouped by their first two letters."""
+    """Compiles literal words into one regex, grouped by their first two letters."""
     starts = defaultdict[str, dict[str, list[str]]](lambda: defaultdict(list))
     for word in sorted(words):
         starts[word[0]][word[1:2]].append(re.escape(word[2:]))
@@ -153,7 +153,7 @@ MATCHERS = tuple(map(_make_matcher, PATTERNS))
 
 @cache
 def blur_matcher(place: int) -> re.Pattern[str]:
-    """Compile a matcher's regex for lines in which each digit is replaced by 0."""
+    """Compiles a matcher's regex for lines in which each digit is replaced by 0."""
     return re.compile(blur(MATCHERS[place].expression.pattern))
 
 

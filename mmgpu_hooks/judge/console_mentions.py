@@ -1,4 +1,4 @@
-"""Tells log lines that report a failure from lines that only mention failures."""
+"""Distinguishes log lines that report a failure from lines that mention one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _WISH = re.compile(
     r'(?i)(?<![\w/.-])(?:may(?! {1,2}\d)|might|can|would|should|must|if|when|whenever'
     r'|unless|could(?! not)|hint|note|tip|news|policy|faq)\b(?![\'/.-])'
 )
-"""Regex for words that make a line a warning of a possible failure, not a report.
+"""Regex for words that mark a line as a warning of a possible failure.
 
 In a path, a host's name or a date they do not count.
 """
@@ -21,13 +21,13 @@ _GENERAL = re.compile(
     r'|last|previous|previously|former|resolved|fixed|solved|messages|errors|codes|jobs'
     r'|users|please|search for|look for|we|our|you)\b(?![/-])'
 )
-"""Regex for words by which a line speaks of failures in general: help, manuals."""
+"""Regex for words that mark a line as general talk of failures, as in manuals."""
 _EXPLAINED = re.compile(
     r'(?i)["\'`)\]*]{0,3}\s{1,9}(?:means?|meaning|indicates?|says|is|are|was|were|errors?'
     r'|messages?|lines?|usually|often|happens|appears|stands for)\b'
     r'|["\'`)\]*.,]{0,4}\s{0,9}(?:[→—?]|=>|->)'
 )
-"""Regex for words by which a line explains an error text instead of reporting it."""
+"""Regex for words that mark a line as an explanation of an error text."""
 _LISTED = re.compile(r'\s*(?:[-*•·‣◦>#+]|\d{1,2}[.)]|\(?[a-z][.)]|[QA]:)\s+\S')
 """Regex for the start of a line of a list, quotation, comment or shell trace."""
 _QUOTED = re.compile(

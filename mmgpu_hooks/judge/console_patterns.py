@@ -34,48 +34,48 @@ _EXIT_CODE = (
 )
 """Regex for words before an exit code in a table or an exception."""
 _NO_MORE = r"""(?:[.)\]"'}!]{0,4}$| \([^()]{0,80}\)\W{0,4}$)"""
-"""Regex for the end of a line after an exit code.
+"""Regex for the end of a line right after an exit code.
 
 A help text goes on and says what the code means.
 """
 
 
 class Order(enum.IntEnum):
-    """Priority of an error line in a log with several: the smallest value wins."""
+    """Priority of an error line in a log with several; the smallest value wins."""
 
     STATED = 0
     """Line in which the kernel or the scheduler states what ended the run."""
     RESOURCE = 10
-    """Exception that names what ran out, or what is wrong."""
+    """Exception that names what ran out, or what is wrong, directly."""
     HINTED = 15
-    """Exception that names less plainly what ran out, or what is wrong."""
+    """Exception that names what ran out, or what is wrong, only indirectly."""
     WORKER = 20
     """Error that occurred in a DataLoader worker."""
     WATCHED = 22
     """Warning that the watchdog of GPUEfficiencyHook logged."""
     WRAPPED = 25
     LOST = 30
-    """Line that tells of the loss of a DataLoader worker."""
+    """Line that reports the loss of a DataLoader worker."""
     KILLED = 40
-    """Line that tells of the SIGKILL of a training process, not just of a worker."""
+    """Line that reports the SIGKILL of a training process, not only of a worker."""
     KILLED_TOO = 45
-    """Line on the SIGKILL of a process, perhaps by a launcher that ended all ranks."""
+    """Line that reports a SIGKILL, perhaps by a launcher that ended all ranks."""
     ENDED = 50
-    """Line on the end of the training by a person or the scheduler."""
+    """Line that reports that a person or the scheduler ended the training."""
     RAISED = 60
     """Exception that no pattern matches."""
     AFTER = 70
-    """Line that only follows from the end of a worker or of the training run."""
+    """Line that is only a consequence of the end of a worker or of the training."""
     PEERS = 80
     """Message of a rank about other ranks."""
     PEER_GONE = 84
     CRASHED = 88
     WRAPPER = 90
-    """Message of a launcher that a program ended badly, and no more."""
+    """Message of a launcher that a program failed, without a cause."""
 
 
 class NoNeighbour(enum.Enum):
-    """Reason why a pattern has no example of a similar, harmless line."""
+    """Reason why a pattern has no example of a harmless similar line."""
 
     RAISED = 'an exception, of which a healthy training prints none alike'
     SILENT = 'its writer is silent about the matter while all is well'
@@ -94,7 +94,7 @@ class Sign(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     needs: str = ''
     """Name of a flag, such as ``shm``, that the traceback above the line must have."""
     survives: int = SURVIVED
-    """Number of iterations after the line that prove that training survived it.
+    """Number of later iterations that prove that training survived the line's error.
 
     More where workers go on for a while.
     """
@@ -105,9 +105,9 @@ class Pattern(Sign, frozen=True, kw_only=True, eq=False):
 
     pattern: str
     example: str
-    """Example of a matching line, below lines that must stand above it, if any."""
+    """Example of a matching line, after the lines that must precede it, if any."""
     healthy: str | NoNeighbour
-    """Similar line that is printed while nothing is wrong, or why there is none."""
+    """Similar line that a healthy program prints, or the reason why there is none."""
     writer: str | None = None
     """Program that prints the line, with its source file; ``None`` if unknown."""
     since: str | None = None

@@ -26,7 +26,7 @@ _MOST_SHAPES = 2**12
 
 
 def _any(patterns: str, form: str = '(?:{})') -> re.Pattern[str]:
-    """Compile several regexes, one per line of a text, into one that matches any."""
+    """Compiles regexes, given one per line of a text, into one that matches any."""
     return re.compile(form.format('|'.join(patterns.strip('\n').splitlines())))
 
 
@@ -74,7 +74,7 @@ _PLAIN_ERROR = re.compile(r'(?:^|[.\]|:])\s{0,40}error(?::|\s*$)')
 _NAMED_FREELY = re.compile(
     r'^(?:[A-Za-z_]\w{0,80}\.){0,9}[A-Z]\w{0,80}[a-z]\w{0,80}(?:: |$)'
 )
-"""Regex for an exception of any name, for places where only exceptions stand."""
+"""Regex for an exception of any name, for lines that can hold only exceptions."""
 _DECORATION = re.compile(r'^[│╰─ ]*(?:E +)?')
 """Regex for the border or mark that rich and pytest print before an exception."""
 _QUIET = re.compile(
@@ -152,7 +152,7 @@ _TRIGGER = any_word(
         'exception ignored in',
     }
 )
-"""Regex for words without any of which a console line is mere progress output.
+"""Regex for words of which any line but plain progress output contains one.
 
 Every sign's pattern, traceback and exception has one of them, in lower case.
 """
@@ -164,17 +164,17 @@ class Parts(NamedTuple):
     bars: tuple[slice, ...]
     """Positions of the progress bars at the start of the line."""
     label: slice
-    """Position of the digits of the rank that wrote the line; empty without one."""
+    """Position of the digits of the rank that wrote the line; empty if not named."""
     rest: slice
     reading: Reading
     """Classification of the console line's rest: without bars and rank label."""
 
 
 class QuickReading(NamedTuple):
-    """Quick classification of a console line: mere progress, or parts to be read."""
+    """Quick classification of a console line: progress output, or parts to be read."""
 
     parts: Parts | None
-    """Positions of the line's parts; ``None`` if the line can only be progress."""
+    """Positions of the line's parts; ``None`` if the line is progress output."""
     has_progress: bool
 
 
@@ -231,7 +231,7 @@ class Reading(NamedTuple):
     """True if the line reads as an exception of any name, such as ``Foo: bar``."""
     is_indented: bool
     glued: int
-    """Position of an exception written behind a line of code; 0 without one."""
+    """Position of an exception written behind a line of code; 0 if there is none."""
     is_warning: bool
     is_worker: bool
     is_own: bool
@@ -241,7 +241,7 @@ class Reading(NamedTuple):
 
 
 def shape_of(text: str) -> str:
-    """Return a text with 0 for each decimal digit and each hex digit of a pointer."""
+    """Returns a text with its decimal digits, and a pointer's hex digits, set to 0."""
     shape = text.translate(_DIGITS)
     if '0x' in shape:
         shape = _POINTER.sub(lambda digits: '0' * len(digits[0]), shape)
@@ -250,7 +250,7 @@ def shape_of(text: str) -> str:
 
 @lru_cache(maxsize=_MOST_SHAPES)
 def read_quickly(shape: str) -> QuickReading:
-    """Classify a line, given with 0 for each digit: mere progress, or parts to read."""
+    """Classifies a line with all digits set to 0: progress output, or parts to read."""
     may_count = _TRIGGER.search(shape.lower()) or _RAISED.search(shape)
     if may_count or ('error' in shape and _PLAIN_ERROR.search(shape)):
         return QuickReading(take_apart(shape), False)
@@ -260,7 +260,7 @@ def read_quickly(shape: str) -> QuickReading:
 
 @lru_cache(maxsize=_MOST_SHAPES)
 def take_apart(shape: str) -> Parts:
-    """Find progress bars, rank label and rest of a line with 0 for each digit."""
+    """Finds progress bars, rank label and rest of a line with all digits set to 0."""
     text, start, bars = shape.rstrip(), 0, list[slice]()
     while '[' in text and '/' in text and (bar := _BAR.match(text)) is not None:
         bars.append(slice(start, start + bar.end()))
@@ -277,7 +277,7 @@ def take_apart(shape: str) -> Parts:
 
 @lru_cache(maxsize=_MOST_SHAPES)
 def read_shape(shape: str) -> Reading:
-    """Classify a console line, given with 0 for each digit and without its label."""
+    """Classifies a console line without rank label, all digits set to 0."""
     lowered = shape.lower()
     decoration = _DECORATION.match(shape)
     assert decoration is not None  # it may be empty
@@ -332,7 +332,7 @@ class FramePath(NamedTuple):
 
 @lru_cache(maxsize=_MOST_SHAPES)
 def read_path(path: str) -> FramePath:
-    """Classify the file of a traceback frame by its path."""
+    """Classifies the file of a traceback frame by its path."""
     path = path.replace('\\', '/')
     flags = frozenset(name for name, file in _FLAGS.items() if re.search(file, path))
     is_standard = bool(_STANDARD.search(path))

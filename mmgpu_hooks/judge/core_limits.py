@@ -1,4 +1,4 @@
-"""Names a limit on CPU cores and the program flag that sets the limit. Pure."""
+"""Names a limit on CPU cores and the program flag that sets the limit; no I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NOTHING = Text('')
 
 
 def describe_quota(host: HostLimits) -> Text:
-    """Name the flag that sets the CPU quota; empty without a quota.
+    """Names the flag that sets the CPU quota; empty without a quota.
 
     ``set by docker run --cpus=2``
     """
@@ -44,12 +44,12 @@ def describe_quota(host: HostLimits) -> Text:
 
 
 def _write_millicores(cores: float) -> str:
-    """Write cores as Kubernetes does: ``2``, or ``1500m`` (millicores)."""
+    """Writes cores as Kubernetes does: ``2``, or ``1500m`` (millicores)."""
     return f'{cores:g}' if cores == int(cores) else f'{1000 * cores:.0f}m'
 
 
 def describe_mask(host: HostLimits) -> Text:
-    """Name the flag that sets the CPU affinity mask; empty if all CPUs are allowed."""
+    """Names the flag that sets the CPU affinity mask; empty if all CPUs are allowed."""
     own, all_cpus = host.unbound_cpus or host.affinity_cpus, host.logical_cpus
     if own is None or (all_cpus is not None and own >= all_cpus):
         return _NOTHING
@@ -71,7 +71,7 @@ def describe_mask(host: HostLimits) -> Text:
 
 
 def describe_core_limit(host: HostLimits) -> Text:
-    """Describe the limit on CPU cores below the host's CPUs; empty without one."""
+    """Describes the limit on CPU cores below the host's CPUs; empty without a limit."""
     quota, mask = describe_quota(host), describe_mask(host)
     own = host.unbound_cpus or host.affinity_cpus
     cores = host.cgroup_cpu_cores

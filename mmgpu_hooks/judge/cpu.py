@@ -1,4 +1,4 @@
-"""Divides CPU time among a training, its loader workers and other programs. Pure.
+"""Divides CPU time among a training, its loader workers and other programs; no I/O.
 
 CPU of saves and validations is taken off plain training.
 """
@@ -107,7 +107,7 @@ class CpuUse:
 
 @quiet
 def find_cpu(rank: CpuEvidence, others: Sequence[CpuEvidence] = ()) -> TrainingCpu:
-    """Compute a training's CPU seconds per iteration without saves and validations.
+    """Computes a training's CPU seconds per iteration without saves and validations.
 
     The process of a save and the workers of a validation would pass for the step and
     for other programs. So calm intervals are taken, which have neither. Where these are
@@ -137,7 +137,7 @@ def _subtract(
     used: CpuUse,
     aside_s: float,
 ) -> TrainingCpu:
-    """Compute CPU seconds per iteration in some intervals, less saves and validations.
+    """Computes CPU seconds per iteration in log intervals, minus saves and validations.
 
     Args:
         rank: The one that is asked about.
@@ -190,7 +190,7 @@ class ExternalCores(NamedTuple):
 def find_external_cores(
     rank: CpuEvidence, others: Sequence[CpuEvidence]
 ) -> ExternalCores:
-    """Compute how many cores other programs used, on a host with several ranks.
+    """Computes how many cores other programs used, on a host with several ranks.
 
     The busy share of the host less what each rank, its loader's workers and those of
     its validations used, over the time in which all of them recorded intervals.
@@ -248,7 +248,7 @@ class _IntervalTimes(NamedTuple):
 
 
 def _used_cores(rank: CpuEvidence, some: Intervals) -> float:
-    """Compute the mean number of cores that one rank used in intervals, or NaN."""
+    """Computes the mean number of cores that one rank used in intervals, or NaN."""
     cpu_s = float(some.column('process_cpu_s').sum())
     cpu_s += count_all(some.column('iterations')) * rank.batch_cpu_s
     validations_s = total(some.column('ledger_s', 'validation'))
@@ -302,14 +302,14 @@ class _EventCpu(NamedTuple):
 
 
 def _read(measured: Sequence[_EventCpu], name: str) -> Column:
-    """Read a field of each save or validation as an array; NaN is unknown."""
+    """Reads a field of each save or validation as an array; NaN is unknown."""
     return np.array([getattr(cpu, name) for cpu in measured], dtype=np.float64)
 
 
 def _use_at_rate(
     events: Sequence[SaveRecord | ValidationRecord], seconds: float
 ) -> CpuUse:
-    """Scale CPU seconds used in timed saves or validations to ``seconds`` of them."""
+    """Scales CPU seconds of timed saves or validations to a total of ``seconds``."""
     if seconds <= 0.0:
         return CpuUse()
     measured = [_EventCpu.of(event) for event in events]
@@ -330,7 +330,7 @@ def _use_at_rate(
 
 
 def _start_cpu_s(some: Intervals) -> float:
-    """Estimate the CPU seconds of all starts of workers within some log intervals.
+    """Estimates the CPU seconds of all starts of workers within some log intervals.
 
     The first waits are booked with the starts, their CPU with the waits.
     """
@@ -365,7 +365,7 @@ class WorkerThreads:
 
     @property
     def is_crowd(self) -> bool:
-        """True if worker threads outnumber the cores and wait for cores."""
+        """True if worker threads outnumber the cores and have to wait for a core."""
         waits = self.delay_s / (self.cpu_s + self.delay_s)
         return (
             self.threads > thresholds.OWN_THREADS

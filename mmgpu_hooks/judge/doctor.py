@@ -55,7 +55,7 @@ _MOST_NAMES = 2
 
 
 def judge_machine(machine: Machine) -> list[Checked]:
-    """Check a machine, its environment and a config: one line per check, in order."""
+    """Checks a machine, its environment and a config: one line per check, in order."""
     config = machine.config
     rows = [
         _judge_cores(machine),
@@ -76,7 +76,7 @@ def judge_machine(machine: Machine) -> list[Checked]:
 
 
 def count_problems(rows: Iterable[Checked]) -> int:
-    """Count the checks that report a problem."""
+    """Counts the checks that report a problem."""
     return sum(row.level == 'problem' for row in rows)
 
 
@@ -121,7 +121,7 @@ def _judge_cores(machine: Machine) -> Checked:
 
 
 def _name_binders(host: HostLimits, usable: float) -> Text:
-    """Name the limit that sets the number of usable cores; empty without one."""
+    """Returns the names of limits that determine the usable cores; empty if none."""
     if host.logical_cpus is not None and usable >= host.logical_cpus:
         return Text('')
     affinity = host.unbound_cpus or host.affinity_cpus
@@ -335,7 +335,7 @@ def _judge_work_dir(folder: Folder | None) -> Checked:
 
 
 def _judge_annotations(machine: Machine) -> Iterator[Checked]:
-    """Check the cache folder of parsed annotations, if there is one."""
+    """Checks the cache folder of parsed annotations, if there is one."""
     use = machine.annotations
     if not use.is_there:
         return
@@ -352,7 +352,7 @@ def _judge_annotations(machine: Machine) -> Iterator[Checked]:
 
 
 def _phrase_cache_cure(use: CacheUse) -> Text:
-    """Name what makes the folder of parsed annotations usable.
+    """Returns how to make the folder of parsed annotations usable.
 
     Never ``chown -R``: samples in it are pickles, and another user's would be trusted.
     """
@@ -416,7 +416,7 @@ def _judge_cards(machine: Machine) -> Iterator[Checked]:
 
 
 def _judge_place(cards: Sequence[HostCard], own: Sequence[int] | None) -> list[Checked]:
-    """Check if GPUs are near the usable CPUs (NUMA); no line where it is unknown."""
+    """Checks if GPUs are near the usable CPUs (NUMA); no line if that is unknown."""
     places: dict[tuple[int | None, tuple[int, ...]], list[HostCard]] = {}
     for card in cards:
         if card.near_cpus is not None:
@@ -553,7 +553,7 @@ def _judge_openmmlab(machine: Machine) -> Iterator[Checked]:
 
 
 def _judge_bounds(installed: Installed, text: Text) -> Iterator[Checked]:
-    """Check that installed versions are within the bounds that MMDetection asserts."""
+    """Checks that installed versions are within the bounds that MMDetection asserts."""
     refused: list[tuple[Bounds, str]] = []
     for bounds in installed.bounds:
         for name in FAMILIES[bounds.package]:
@@ -590,7 +590,7 @@ def _judge_bounds(installed: Installed, text: Text) -> Iterator[Checked]:
 
 
 def is_within(version: str, bounds: Bounds) -> bool:
-    """Return True if a version is within bounds, compared as MMEngine does."""
+    """True if a version is within bounds, compared as MMEngine does."""
     from packaging.version import InvalidVersion, Version
 
     try:

@@ -1,4 +1,4 @@
-"""Forecasts when a training ends, from the time that its parts took so far. Pure.
+"""Forecasts when a training ends, from the time that its parts took so far; no I/O.
 
 Iterations go on as they do since their time last changed, or along a line where they
 grow steadily; validations take what the newest took, saves and starts of epochs their
@@ -36,7 +36,7 @@ _OUTSIDE = 'validation', 'checkpoint_save', 'startup', 'teardown', 'resume'
 _NEWEST = 3
 """Number of newest validations whose mean duration predicts the next one's."""
 _LEAST_CHANGE = 0.05
-"""Least relative change in the time of an iteration that counts as a change."""
+"""Smallest relative change of an iteration's time that counts as a change."""
 _LEAST_TREND, _SURE, _EVEN = 0.03, 6.0, 0.4
 """Least growth, significance and evenness of a linear trend of iteration time.
 
@@ -44,7 +44,7 @@ Least relative growth, its least multiple of the standard error, and the least s
 of either half over that of the whole.
 """
 _COVERAGE = 1.9
-"""Half width of the forecast interval in standard errors: covers a bit over 90 %."""
+"""Half width of the forecast interval in standard errors (covers over 90 %)."""
 _DRIFT = 0.02
 """Relative standard error assumed for the iteration time of a steady training."""
 _FIRST, _LATER = 0.1, 0.03
@@ -74,7 +74,7 @@ class _Rate(NamedTuple):
     """Relative standard error of the total time of the iterations ahead."""
 
     def sum_s(self, iterations: float) -> float:
-        """Forecast the seconds that the next ``iterations`` iterations take in all."""
+        """Forecasts the total seconds of the next ``iterations`` iterations."""
         return iterations * (self.now_s + self.slope_s * iterations / 2)
 
 
@@ -101,7 +101,7 @@ class EndForecaster:
         self._validated, self._saved, self._saves_s = 0, 0, 0.0
 
     def add_interval(self, record: IntervalRecord) -> None:
-        """Add an ended log interval's record to the evidence of the forecast."""
+        """Adds an ended log interval's record to the evidence of the forecast."""
         ledger_s = record.ledger_s
         outside_s = sum(ledger_s.get(part, 0.0) for part in _OUTSIDE)
         start_s = ledger_s.get('startup', 0.0) + ledger_s.get('teardown', 0.0)
@@ -134,12 +134,12 @@ class EndForecaster:
             self._each *= 2
 
     def add_validation(self, record: ValidationRecord) -> None:
-        """Add an ended validation's record to the evidence of the forecast."""
+        """Adds an ended validation's record to the evidence of the forecast."""
         self._validations.append(record)
         self._validated += 1
 
     def add_save(self, record: SaveRecord) -> None:
-        """Add a checkpoint save, unless of the best model, to the forecast's evidence.
+        """Adds a checkpoint save to the forecast's evidence, unless of the best model.
 
         Saves of the best model belong to validations.
         """
@@ -148,7 +148,7 @@ class EndForecaster:
             self._saves_s += record.wall_s
 
     def forecast(self, done: int | None = None) -> TrainingEnd | None:
-        """Forecast the hours until the training ends.
+        """Forecasts the hours until the training ends.
 
         Args:
             done: Iterations of the whole training by now; by default those of the
@@ -181,7 +181,7 @@ class EndForecaster:
         )
 
     def find_limit(self, left_s: float, done: int | None = None) -> JobLimit | None:
-        """Find how many epochs or iterations a job's time limit leaves undone.
+        """Finds how many epochs or iterations a job's time limit leaves undone.
 
         Args:
             left_s: Seconds until it.
@@ -223,12 +223,12 @@ class EndForecaster:
         )
 
     def _reach_s(self, schedule: Schedule, rate: _Rate, iteration: int) -> float:
-        """Forecast the seconds from now to an iteration, less validations and saves."""
+        """Forecasts the seconds to an iteration, without validations and saves."""
         starts = schedule.count_starts(self._done) - schedule.count_starts(iteration)
         return rate.sum_s(iteration - self._done) + starts * self._start_s
 
     def _count_ahead(self, count: Callable[[int], int | None], seen: int) -> int | None:
-        """Count the validations, or the saves, that the training has still to do."""
+        """Counts the validations, or the saves, left in the training."""
         ahead, planned = count(self._done), count(self._start)
         if ahead is None or planned is None:
             # a loop of its own: as often as until now
@@ -240,13 +240,13 @@ class EndForecaster:
 
     @property
     def _validation_s(self) -> float | None:
-        """Estimate the seconds of the next validation; ``None`` until one was seen."""
+        """Estimates the seconds of the next validation; ``None`` before any."""
         walls_s = [record.wall_s for record in self._validations]
         return statistics.fmean(walls_s) if walls_s else None
 
     @property
     def _metric_s(self) -> float | None:
-        """Estimate the seconds of the next validation's metrics; ``None``: unknown."""
+        """Estimates the seconds of the next validation's metrics, or ``None``."""
         known = [record.parts_s for record in self._validations if record.parts_s]
         metrics_s = [parts_s.get('metric', 0.0) for parts_s in known]
         return statistics.fmean(metrics_s) if metrics_s else None
@@ -257,7 +257,7 @@ class EndForecaster:
 
     @property
     def _start_s(self) -> float:
-        """Estimate the seconds to start an epoch: its workers and first batch."""
+        """Estimates the seconds to start an epoch: its workers and first batch."""
         if self._starts:
             return self._starts_s / self._starts
         # until one was seen: as the first, where workers start anew
@@ -265,7 +265,7 @@ class EndForecaster:
         return self._first_start_s if is_anew else 0.0
 
     def _find_rate(self) -> _Rate | None:
-        """Forecast the seconds per iteration; ``None`` after too few iterations."""
+        """Forecasts the seconds per iteration; ``None`` after too few iterations."""
         bins = self._bins
         if sum(each.iterations for each in bins) < MIN_ITERATIONS:
             return None
@@ -284,7 +284,7 @@ class EndForecaster:
     def _error_s(
         self, rate: _Rate, training_s: float, validation_s: float | None
     ) -> float:
-        """Compute the half width of the forecast's 90 % interval, in seconds."""
+        """Computes the half width of the forecast's 90 % interval, in seconds."""
         seen = len(self._validations)
         of_validation = _LATER if seen > 1 else _FIRST
         errors_s = rate.error * training_s, of_validation * (validation_s or 0.0)
@@ -292,7 +292,7 @@ class EndForecaster:
 
 
 def _find_trend(bins: list[_Bin]) -> _Rate | None:
-    """Fit a steady growth of the iteration time; ``None`` where none is significant."""
+    """Fits a steady growth of the iteration time; ``None`` if none is significant."""
     if len(bins) < 8:
         return None
     counts = np.array([each.iterations for each in bins], float)
@@ -319,7 +319,7 @@ def _find_trend(bins: list[_Bin]) -> _Rate | None:
 
 
 def _times(count: int | None, each_s: float | None) -> float | None:
-    """Multiply seconds by a count; 0 for a count of 0, even of unknown seconds."""
+    """Multiplies seconds by a count; a count of 0 gives 0 even for unknown seconds."""
     if count == 0:
         return 0.0
     return None if count is None or each_s is None else count * each_s
@@ -330,7 +330,7 @@ def _in_hours(seconds: float | None) -> float | None:
 
 
 def read_forecaster(run: RecordedRun) -> EndForecaster:
-    """Make an `EndForecaster` from a recorded training run."""
+    """Makes an `EndForecaster` from a recorded training run."""
     forecaster = EndForecaster(run.meta)
     for interval in run.intervals:
         forecaster.add_interval(interval)

@@ -88,11 +88,11 @@ class LoaderFigures:
     fetch_cpu_s: float | None = None
     """Mean CPU seconds of a worker per batch, without sending the batch."""
     affinity_cpus: int | None = None
-    """Number of CPUs that the most confined DataLoader worker may run on."""
+    """Number of CPUs that the DataLoader worker with the fewest may run on."""
     opencv_threads: int | None = None
     """Number of OpenCV's threads in a DataLoader worker."""
     pss_bytes: int | None = None
-    """Bytes of memory of all DataLoader workers, shared pages counted in part (PSS)."""
+    """Bytes of memory of all DataLoader workers (PSS: shared pages count in part)."""
 
     @property
     def sent_cpu_s(self) -> float | None:
@@ -113,16 +113,16 @@ class GpuFigures:
     samples: int
     """Number of samples of the GPU utilisation."""
     util_pct: float | None = None
-    """Time-weighted mean of the GPU utilisation by NVML, per cent."""
+    """Time-weighted mean of the GPU utilisation by NVML, in per cent."""
     zero_pct: float | None = None
-    """Share of the sampled time at 0 % GPU utilisation, per cent."""
+    """Share of the sampled time at 0 % GPU utilisation, in per cent."""
     mem_used_bytes: int | None = None
     temperature_c: int | None = None
     sm_clock_mhz: float | None = None
     sm_active_pct: float | None = None
     throttled_pct: float | None = None
     throttle_reasons: Sequence[str] | None = None
-    """Reasons for throttling the GPU, the most usual first; ``None`` without one."""
+    """Reasons for throttling the GPU, most usual first; ``None`` if none is known."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class RunFigures:
     saves: int
     """Number of checkpoint saves of the whole run."""
     alloc_retries: int
-    """Number of GPU allocations that failed at first, as far as they were counted."""
+    """Number of GPU allocations that failed at the first attempt, if counted."""
     build_s: float
     """Seconds from building the Runner to the start of its train loop."""
     ledger_s: Mapping[str, float]
@@ -152,16 +152,16 @@ class RunFigures:
     What is left of ``ledger_s['hooks']`` is MMEngine's own calling.
     """
     reasons: Mapping[str, str]
-    """Recorded reasons why a source of measurements gave no values, by source."""
+    """Recorded reasons why a source of measurements has no values, by source."""
 
     per_iteration: IterationParts | None = None
-    """Mean seconds of a steady iteration by part; ``None`` without any to average.
+    """Mean seconds of a steady iteration by part; ``None`` without steady iterations.
 
     Iterations that begin an epoch are left out.
     """
     data_wait_p95_s: float | None = None
     data_wait_cpu_share: float | None = None
-    """Ratio of the training process's CPU time in data waits to the time of the waits.
+    """CPU time of the training process in data waits, as a share of their duration.
 
     More than 1 where the process has several threads.
     """
@@ -198,7 +198,7 @@ class RunFigures:
     why_no_external: str | None = None
     """Reason why the number of cores that other programs used is unknown."""
     throttled_s: float | None = None
-    """Seconds for which the CPU quota held tasks back, as far as they are known."""
+    """Seconds for which the CPU quota held tasks back; unknown intervals left out."""
     throttle_counted_s: float = 0.0
     """Seconds of training during which throttling by the CPU quota was recorded."""
 
@@ -215,7 +215,7 @@ class RunFigures:
     """CPU seconds of the workers' non-main threads, summed over steady iterations."""
 
     gpu_idle_pct: float | None = None
-    """Share of the time of steady iterations that the GPU was idle, per cent."""
+    """Share of the time of steady iterations that the GPU was idle, in per cent."""
     gpu_last_iteration: int | None = None
     """Last iteration with GPU utilisation, if measuring ended before the run."""
     gpu: GpuFigures | None = None
@@ -257,7 +257,7 @@ class RunFigures:
 
     @property
     def throttled_pct(self) -> float | None:
-        """Share of the recorded time that a CPU quota held tasks back, per cent."""
+        """Share of the recorded time that a CPU quota held tasks back, in per cent."""
         if self.throttled_s is None or not self.throttle_counted_s:
             return None
         return 100 * self.throttled_s / self.throttle_counted_s
@@ -276,16 +276,16 @@ class RunFigures:
         return next(filter(None, reasons), phrase('no sample was taken'))
 
     def run_share(self, seconds: float) -> float:
-        """Return ``seconds`` as a share (0 to 1) of the whole run's time."""
+        """Returns ``seconds`` as a share (0 to 1) of the whole run's time."""
         return seconds / self.duration_s if self.duration_s > 0 else 0.0
 
     def part_share(self, part: str) -> float:
-        """Return the share (0 to 1) of the run's time in one part, such as saves."""
+        """Returns the share (0 to 1) of the run's time in one part, such as saves."""
         return self.run_share(self.ledger_s.get(part, 0.0))
 
 
 def summarize_run(recorded: RecordedRun) -> RunFigures:
-    """Compute times, memory, CPU and GPU statistics of one rank's recorded run."""
+    """Computes times, memory, CPU and GPU statistics of one rank's recorded run."""
     figures = _summarize_alone(recorded)
     others = map(_list_cpu_evidence, recorded.other_ranks)
     cpu = find_cpu(_list_cpu_evidence(recorded), list(others))
@@ -302,7 +302,7 @@ def summarize_run(recorded: RecordedRun) -> RunFigures:
 
 @quiet
 def _list_cpu_evidence(recorded: RecordedRun) -> CpuEvidence:
-    """Collect the records from which a rank's CPU seconds and cores are computed.
+    """Collects the records from which a rank's CPU seconds and cores are computed.
 
     Made of few columns: there may be many ranks.
     """
@@ -319,7 +319,7 @@ def _list_cpu_evidence(recorded: RecordedRun) -> CpuEvidence:
 
 @quiet
 def _summarize_alone(recorded: RecordedRun) -> RunFigures:
-    """Compute all statistics of a run but those that need evidence of other ranks."""
+    """Computes all statistics of a run that need no evidence of other ranks."""
     every, steady = recorded.every.column, recorded.steady.column
     ledger_s, end = _sum_ledger(recorded), recorded.end
     off = {record.source: record.reason for record in recorded.evidence.sources_off}
@@ -371,7 +371,7 @@ def _summarize_alone(recorded: RecordedRun) -> RunFigures:
 
 
 def find_fullest_bytes(recorded: RecordedRun) -> int | None:
-    """Find the largest GPU memory peak, in bytes, over all ranks of a run."""
+    """Finds the largest GPU memory peak, in bytes, over all ranks of a run."""
     ranks = (recorded, *recorded.other_ranks)
     peaks = [largest(rank.column('gpu_mem_peak_bytes')) for rank in ranks]
     return max((peak for peak in peaks if peak is not None), default=None)
@@ -395,7 +395,7 @@ def _sum_ledger(recorded: RecordedRun) -> Mapping[str, float]:
 
 
 def _split_loops(loops: Intervals) -> Mapping[str, float]:
-    """Split intervals' time, if not recorded by part, into waits, steps and starts.
+    """Divides intervals' time, if not recorded by part, into waits, steps and starts.
 
     A start is what first waits exceed the others by.
     """
@@ -444,7 +444,7 @@ def _select_with_workers(recorded: RecordedRun) -> Intervals:
 
 
 def _mean_wait_s(steady: Intervals) -> float | None:
-    """Compute mean seconds of data wait of iterations that did not begin an epoch."""
+    """Computes mean seconds of data wait of iterations that did not begin an epoch."""
     count = count_all(steady.column('iterations')) - total(steady.column('first_waits'))
     if count <= 0:
         return None
@@ -453,7 +453,7 @@ def _mean_wait_s(steady: Intervals) -> float | None:
 
 
 def _per_batch(windows: Intervals, field: str) -> float | None:
-    """Divide the sum of a measured value of the workers by the number of batches.
+    """Divides the workers' sum of a measured value by the number of batches.
 
     An epoch's may all be made in its first interval. Workers that were reached count
     their batches themselves; of the others, those that were taken are known.
@@ -472,7 +472,7 @@ def _find_last_sampled(recorded: RecordedRun) -> int | None:
 
 
 def summarize_gpu(intervals: Intervals, every: Intervals) -> GpuFigures | None:
-    """Compute the statistics of the GPU; ``None`` where no sample was taken.
+    """Computes the statistics of the GPU; ``None`` if no sample was taken.
 
     Args:
         intervals: The utilisation is taken over these.
@@ -503,7 +503,7 @@ def summarize_gpu(intervals: Intervals, every: Intervals) -> GpuFigures | None:
 
 
 def select_worker_intervals(recorded: RecordedRun) -> Intervals:
-    """Select the log intervals over which means of DataLoader workers are taken."""
+    """Selects the log intervals over which means of DataLoader workers are taken."""
     steady = recorded.steady.having('workers')
     # workers may have made all batches ahead, in the first interval
     is_timed = len(steady.having('workers.batch_time')) > 0

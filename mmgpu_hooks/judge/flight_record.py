@@ -1,4 +1,4 @@
-"""Adds NCCL's flight recorder data to a diagnosis of waiting ranks. Pure."""
+"""Adds NCCL's flight recorder data to a diagnosis of waiting ranks; no I/O."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OF_RANKS = (
 
 
 def add_flight_record(why: Why, record: FlightRecord) -> Why:
-    """Add to a diagnosis the unfinished collective and the rank that never began it.
+    """Adds to a diagnosis the unfinished collective and the rank that never began it.
 
     Args:
         why: What is known.
@@ -46,7 +46,7 @@ def add_flight_record(why: Why, record: FlightRecord) -> Why:
 
 
 def describe(record: FlightRecord) -> list[Text]:
-    """Say which ranks are not in NCCL's unfinished collective, and where others are."""
+    """Says which ranks are not in NCCL's unfinished collective, or call another."""
     where = phrase('{name} {number} of {group}', record)
     said = []
     if record.behind:

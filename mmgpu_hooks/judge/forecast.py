@@ -1,4 +1,4 @@
-"""Answer of ``mmgpu predict``: iteration times, and memory by batch size. Pure."""
+"""Answer of ``mmgpu predict``: iteration times, and memory by batch size; no I/O."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class MemoryForecast:
     """GPU memory in bytes against batch size: a fitted line, and predicted peaks."""
 
     fixed_bytes: int
-    """Bytes of GPU memory that a training takes whatever its batch size."""
+    """Bytes of GPU memory that a training needs at any batch size."""
     image_bytes: int
     """Bytes by which the GPU memory peak grows per image of a batch."""
     relative_error: float
@@ -54,7 +54,7 @@ class MemoryForecast:
 def forecast_memory(
     fit: MemoryFit, batch_sizes: Sequence[int], card: CardRoom | None
 ) -> MemoryForecast:
-    """Forecast GPU memory at some batch sizes, and the largest batch size that fits.
+    """Forecasts GPU memory at some batch sizes, and the largest batch size that fits.
 
     Args:
         fit: To measured peaks.
@@ -80,7 +80,7 @@ class Forecast:
     """Answer of ``mmgpu predict``: iteration times, and GPU memory by batch size."""
 
     run: str
-    """Path of the evidence that the predictions rest on."""
+    """Path of the evidence file that the predictions are based on."""
     status: str
     workload: Workload
     predictions: Sequence[Prediction]

@@ -1,4 +1,4 @@
-"""Judges a training without the hook by ``time`` and ``data_time`` of its log. Pure.
+"""Judges a training without the hook by ``time`` and ``data_time`` of its log; no I/O.
 
 The confidence is always low: ``data_time`` holds more than waiting for data, and no
 figure of the host, the card or the loader stands beside it.
@@ -36,7 +36,7 @@ class _Means(NamedTuple):
     data_s: float
     data_share: float
     median_share: float
-    """Median over the log lines of the share (0 to 1) of ``data_time`` in ``time``."""
+    """Median over the log lines of ``data_time`` as a share (0 to 1) of ``time``."""
     most_share: float
     start_share: float
     """Share (0 to 1) of all time in epoch-start waits beyond the usual wait."""
@@ -45,7 +45,7 @@ class _Means(NamedTuple):
 def judge_framework_log(
     log: FrameworkLog, older_evidence: str | None = None
 ) -> FirstAnswer:
-    """Say how much of an iteration ``data_time`` is, and how to learn more.
+    """Returns the verdict on a log: share of ``data_time``, and how to learn more.
 
     Args:
         log: With one train line at least.
@@ -130,7 +130,7 @@ def _judge(log: FrameworkLog, means: _Means | None, workers: int | None) -> Verd
 def _judge_uneven(
     means: _Means, why: Text, workers: int | None, headspace_pct: float
 ) -> Verdict:
-    """Make the verdict for a log in which few lines have most of ``data_time``."""
+    """Returns the verdict on a log in which few lines hold most of ``data_time``."""
     uneven = phrase(
         'Few lines have most of it: half of them have at most {median_share}, one has '
         '{most_share}.',
@@ -158,7 +158,7 @@ def _make_verdict(name: str, why: Text, headspace_pct: float | None = None) -> V
 
 
 def _average(lines: Sequence[LoggedLine]) -> _Means | None:
-    """Average the times of log lines but the first; ``None``: too few iterations."""
+    """Averages the times of all log lines except the first; ``None`` if too few."""
     known = [line for line in lines if line.data_s is not None]
     weights = [*_count_each(known[1:], known[0])] if known else []
     iterations = sum(weights)
@@ -192,7 +192,7 @@ def _begins_epoch(line: LoggedLine, before: LoggedLine) -> bool:
 
 
 def _count_each(lines: Sequence[LoggedLine], first: LoggedLine) -> Iterator[int]:
-    """Yield the number of iterations from each log line to the next.
+    """Yields the number of iterations from each log line to the next.
 
     MMCV's numbers begin anew with each epoch. Where numbers go back otherwise, a
     training was resumed: the line then stands for as many as the one before it.
@@ -207,7 +207,7 @@ def _count_each(lines: Sequence[LoggedLine], first: LoggedLine) -> Iterator[int]
 
 
 def _advise(log: FrameworkLog, verdict: Verdict) -> Iterator[Text]:
-    """Yield advice for a training in which GPUEfficiencyHook cannot be switched on."""
+    """Yields advice for a training in which GPUEfficiencyHook cannot be switched on."""
     if log.writer != MMCV:
         return
     if verdict.name.startswith('data_bound'):
@@ -222,7 +222,7 @@ def _advise(log: FrameworkLog, verdict: Verdict) -> Iterator[Text]:
 
 
 def parse_loader(config: str) -> dict[str, int]:
-    """Read the train loader's workers and batch size from the text of a config.
+    """Reads the train loader's workers and batch size from the text of a config.
 
     Args:
         config: As MMEngine and MMCV dump it: assignments of literals.
@@ -257,7 +257,7 @@ def parse_loader(config: str) -> dict[str, int]:
 
 
 def _list_values(node: ast.AST) -> Mapping[str, Any]:
-    """Map the keys of a ``dict(...)`` or ``{...}`` expression to their value nodes."""
+    """Maps the keys of a ``dict(...)`` or ``{...}`` expression to their value nodes."""
     if isinstance(node, ast.Call):
         return {word.arg: word.value for word in node.keywords if word.arg}
     if isinstance(node, ast.Dict):

@@ -19,7 +19,7 @@ Those farther out are the DataLoader's own.
 
 @dataclass(frozen=True)
 class HangingFrame:
-    """Call that never ends, with its cause and what helps."""
+    """Call that never ends, with its cause and its remedy."""
 
     pattern: str
     """Regex for a call, as ``file:line in function``."""
@@ -28,7 +28,7 @@ class HangingFrame:
     reason: str
     """Clause that says why a hanging call never ends."""
     do: str
-    """Sentence that says what helps against a hanging call."""
+    """Sentence that names the remedy against a hanging call."""
     example: str
     """Example of a hanging call that the pattern matches."""
     is_pinning: bool = False
@@ -125,13 +125,13 @@ HANGING_FRAMES = (
 )
 
 _WAITS = re.compile(r'multiprocessing/(?:queues|connection|synchronize)|selectors')
-"""Regex for calls in which a thread or worker only waits for work."""
+"""Regex for calls in which a thread or worker is idle and waits for work."""
 
 
 def find_hanging_frame(
     calls: Sequence[str], is_pinning: bool = False, call: str | None = None
 ) -> HangingFrame | None:
-    """Find the known hanging call among a thread's innermost calls, or ``None``.
+    """Finds the known hanging call among a thread's innermost calls, or ``None``.
 
     Args:
         calls: The innermost first.

@@ -27,11 +27,11 @@ MEMORY_MARGIN = 0.2
 
 _GIB, _MIB = 2**30, 2**20
 _SHOWN_SHARE = 0.005
-"""Smallest share (0 to 1) of host memory at which the process that has it is named."""
+"""Smallest share (0 to 1) of host memory at which a process is named as holder."""
 _LEAST_READINGS, _LEAST_GAIN, _LEAST_FIT = 5, 0.05, 0.8
 """Number of readings, relative gain and R squared that memory growth needs."""
 _COPIES = 1.2
-"""Largest ratio of workers' memory growth to object size that is due to copying.
+"""Largest ratio of workers' memory growth to object size explained by copying.
 
 A multiple of the size of the objects.
 """
@@ -41,7 +41,7 @@ _MOST_LEAKED = 0.95
 Workers hold something from the start.
 """
 _DROP = 0.2
-"""Smallest relative fall of the workers' memory that shows the end of workers."""
+"""Smallest relative fall of the workers' memory that indicates ended workers."""
 
 
 _NOTHING = Text('')
@@ -80,7 +80,7 @@ class MemoryShares:
     holders: tuple[Holder, ...]
     """Holders of the host's memory, largest first, other programs last."""
     holding: Holding | None
-    """Number of workers with which memory would have sufficed, if there is one.
+    """Number of workers that would have fitted into memory; ``None`` if unknown.
 
     ``None`` where no other number would have helped, or none was needed.
     """
@@ -154,12 +154,12 @@ class _Unit(NamedTuple):
     bytes: int
 
     def phrase(self, size: float) -> str:
-        """Write a size in bytes as a number of GiB or MiB, without the unit's name."""
+        """Writes a size in bytes as a number of GiB or MiB, without the unit's name."""
         scaled = size / self.bytes
         return f'{scaled:.0f}' if scaled >= 9.95 or not scaled else f'{scaled:.1f}'
 
     def phrase_with_name(self, size: float) -> str:
-        """Write a size in bytes with the name of its unit: ``62 GiB``."""
+        """Writes a size in bytes with the name of its unit: ``62 GiB``."""
         return f'{self.phrase(size)} {self.name}'
 
 
@@ -168,18 +168,18 @@ def _choose_unit(whole: float) -> _Unit:
 
 
 def was_low(run: Run) -> bool:
-    """Return True if the host's memory was nearly full during a run."""
+    """True if the host's memory was nearly full during a run."""
     return any(record.is_low for record in run.evidence.memory)
 
 
 def describe_memory(run: Run) -> Text | None:
-    """Describe the holders of a run's memory in a sentence; ``None`` if never read."""
+    """Describes the holders of a run's memory in a sentence; ``None`` if never read."""
     shares = find_shares(run)
     return None if shares is None else shares.sentence
 
 
 def find_shares(run: Run) -> MemoryShares | None:
-    """Find the bytes of host memory that each kind of process held at the peak of use.
+    """Finds the bytes of host memory that each kind of process held at the peak of use.
 
     Args:
         run: One rank's, with its other ranks where they were read.
@@ -211,7 +211,7 @@ def find_shares(run: Run) -> MemoryShares | None:
 
 
 def describe_start_memory(ranks: Sequence[MemoryRecord]) -> Text:
-    """Describe in a sentence what held memory before the ranks' train loops began."""
+    """Describes in a sentence what held memory before the ranks' train loops began."""
     first, unit = ranks[0], _choose_unit(ranks[0].total_bytes)
     held = sum(rank.process_bytes or 0 for rank in ranks)
     note, name = phrase('building data set and model'), phrase('training process')
@@ -231,7 +231,7 @@ def describe_start_memory(ranks: Sequence[MemoryRecord]) -> Text:
 
 
 def find_worst(records: Sequence[MemoryRecord]) -> MemoryRecord | None:
-    """Find the record of the fullest memory; records marked low-memory come first."""
+    """Finds the record of the fullest memory; records marked low-memory come first."""
     low = [record for record in records if record.is_low]
     # once a process was killed, its memory is free, or of no known program
     return max(
@@ -242,7 +242,7 @@ def find_worst(records: Sequence[MemoryRecord]) -> MemoryRecord | None:
 
 
 def _list_ranks(run: Run, worst: MemoryRecord) -> list[MemoryRecord]:
-    """List the memory records of a host's ranks, those nearest in time to ``worst``."""
+    """Lists the memory records of a host's ranks nearest in time to ``worst``."""
     at_s = run.meta.started_unix_s + worst.elapsed_s
 
     def when(other: RecordedRun, record: MemoryRecord) -> float:
@@ -285,7 +285,7 @@ def _list_holders(
 def _list_process_holders(
     run: Run, worst: MemoryRecord, ranks: Sequence[MemoryRecord]
 ) -> Iterator[Holder]:
-    """Yield the memory of training processes, metric results and shared memory."""
+    """Yields the memory of training processes, metric results and shared memory."""
     unit = _choose_unit(worst.total_bytes)
     results = sum(rank.result_bytes or 0 for rank in ranks)
     processes = sum(rank.process_bytes or 0 for rank in ranks)
@@ -331,7 +331,7 @@ class _Growth(NamedTuple):
 
 
 def _find_worker_growth(run: Run) -> _Growth | None:
-    """Find steady growth, in bytes, of train workers' memory since their last start."""
+    """Finds steady growth in bytes of train workers' memory since their last start."""
     return _find_growth(run, 'worker_own_bytes', 'worker_bytes')
 
 
@@ -340,7 +340,7 @@ def _find_process_growth(run: Run) -> _Growth | None:
 
 
 def _find_growth(run: Run, field: str, recorded: str) -> _Growth | None:
-    """Fit the growth of memory in bytes since its last fall, by least squares.
+    """Fits the growth of memory in bytes since its last fall, by least squares.
 
     Intervals are read more often than who holds memory.
     """
@@ -382,7 +382,7 @@ def _fit(times_s: Column, sizes: Column) -> _Growth | None:
 
 
 class _Outlook(NamedTuple):
-    """Number of workers for which memory would have sufficed, or what grows anyway."""
+    """Number of workers that would have fitted into memory, or what grows anyway."""
 
     holding: Holding | None = None
     growing: _Growing | None = None
@@ -392,9 +392,9 @@ class _WorkerCost(NamedTuple):
     """Bytes of memory of all ranks' train loader workers on a host, and what leaks."""
 
     each_bytes: float
-    """Bytes of memory that one worker holds, without what loaded samples leaked."""
+    """Bytes of memory that one worker holds, excluding leaks by loaded samples."""
     leaked_bytes: float
-    """Bytes that loaded samples leaked so far; more workers would not leak more."""
+    """Bytes that loaded samples leaked so far, independent of the number of workers."""
     bytes_per_s: float
     """Bytes per second by which ``leaked_bytes`` grows."""
 
@@ -402,7 +402,7 @@ class _WorkerCost(NamedTuple):
 def _find_outlook(
     run: Run, worst: MemoryRecord, ranks: Sequence[MemoryRecord]
 ) -> _Outlook:
-    """Find the number of workers for which memory would have sufficed.
+    """Finds the number of workers for which memory would have sufficed.
 
     It counts until training ends, or until an epoch does that ends the workers.
     """
@@ -435,7 +435,7 @@ def _find_outlook(
 
 
 def _find_worker_cost(run: Run, ranks: Sequence[MemoryRecord]) -> _WorkerCost:
-    """Find the bytes that each worker holds, and the bytes that samples leaked.
+    """Finds the bytes that each worker holds, and the bytes that samples leaked.
 
     What leaks with each sample is the same with fewer workers, which load as many. What
     they copy of the data set as they read, each of them does.
@@ -476,7 +476,7 @@ def _find_left_s(run: Run) -> _Left:
 
 
 def find_slurm_memory(run: Run) -> int | None:
-    """Compute the GiB of memory to ask SLURM for: the highest use plus a fifth.
+    """Computes the GiB of memory to ask SLURM for: the highest use plus a fifth.
 
     Never less than a kill was seen at. Only a run that validated has seen its most.
 
@@ -498,7 +498,7 @@ def find_slurm_memory(run: Run) -> int | None:
 
 
 def _sum_own(ranks: Sequence[MemoryRecord]) -> int:
-    """Sum up the memory bytes of a training's ranks, or of their control group."""
+    """Sums up the memory bytes of a training's ranks, or of their control group."""
     first = ranks[0]
     own = sum(
         (rank.process_bytes or 0)

@@ -1,4 +1,4 @@
-"""Finds the host's CPU work per iteration that an optimisation would spare.
+"""Finds the host's CPU work per iteration that an optimisation would save.
 
 Measured by ``mmgpu profile`` where it profiled the same training, or by the hook; else
 "up to", by counts. Pure.
@@ -39,25 +39,25 @@ LISTED = ('ExponentialMovingAverage', 'MomentumAnnealingEMA', 'ExpMomentumEMA')
 
 @dataclass(frozen=True)
 class HostCost:
-    """Host CPU seconds of one kind per iteration, and how many can be spared."""
+    """Host CPU seconds of one kind per iteration, and the part that can be saved."""
 
     name: str
     """Name of the optimisation, as ``optimize`` takes it."""
     found: Text
-    """Sentence, without its full stop, on the host CPU work that was counted."""
+    """Sentence, without full stop, on the host CPU work that was counted."""
     saved_s: float
-    """Host CPU seconds of the training thread that are spared per iteration.
+    """Host CPU seconds of the training thread that are saved per iteration.
 
     An upper bound where they were not measured.
     """
     now_s: float | None = None
-    """Measured host CPU seconds per iteration; ``None`` where only counts are known."""
+    """Measured host CPU seconds per iteration; ``None`` if only counts are known."""
     error_s: float = 0.0
     """Standard error of ``saved_s``, in seconds."""
     sent_s: float = 0.0
     """CPU seconds per batch that the optimisation saves in a worker."""
     is_covered: bool = False
-    """True if the GPU computes meanwhile, so that less host work may gain nothing."""
+    """True if the GPU computes meanwhile, so that less host work may not help."""
 
     @property
     def is_measured(self) -> bool:
@@ -71,7 +71,7 @@ class HostCost:
 
 
 def find_profile_of(recorded: RecordedRun) -> Profile | None:
-    """Find the profile of the same training on the same kind of device.
+    """Finds the profile of the same training on the same kind of device.
 
     It has counted the same parameter groups, averages and the like.
     """
@@ -84,7 +84,7 @@ def find_profile_of(recorded: RecordedRun) -> Profile | None:
 
 
 def find_host_costs(recorded: RecordedRun) -> dict[str, HostCost]:
-    """Find the host CPU seconds that each optimisation not yet on would spare."""
+    """Finds the host CPU seconds that each inactive optimisation would save."""
     profile = find_profile_of(recorded)
     parts = {} if profile is None else profile.host_parts
     costs = (
@@ -199,7 +199,7 @@ def _weigh_small_tensors(
 
 
 def find_histories(recorded: RecordedRun) -> HistoryCost | None:
-    """Find the newest record of the length and copying time of scalar histories."""
+    """Finds the newest record of the length and copying time of scalar histories."""
     known = recorded.every.having('histories')
     measured: list[HistoryCost] = known.values('histories')
     return measured[-1] if measured else None

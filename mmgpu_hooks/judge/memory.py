@@ -1,4 +1,4 @@
-"""Judges memory: free room, steady growth, and the needs of a run's model. Pure."""
+"""Judges memory: free room, steady growth, and the bytes that a run's model needs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ that was seen.
 """
 
 CONTEXT_BYTES = 600 * 2**20
-"""Bytes assumed for a CUDA context where they were not measured."""
+"""Bytes assumed for a CUDA context if they were not measured."""
 
 SENT_TENSORS = 256
 """Number of tensors that a worker sends before its heap stops growing.
@@ -37,23 +37,23 @@ the holes that they left. The second 128 still add a little.
 
 
 def count_ahead(num_workers: int | None, prefetch_factor: int | None) -> int:
-    """Count the batches that workers load ahead; 2 per worker if no factor is given."""
+    """Counts the batches that workers load ahead; 2 per worker if no factor is set."""
     return (num_workers or 0) * (prefetch_factor or DEFAULT_PREFETCH)
 
 
 def is_shm_small(total_bytes: int, least_free_bytes: int, ahead_bytes: float) -> bool:
-    """Return True if batches in flight fill, or nearly fill, shared memory."""
+    """True if batches in flight fill, or nearly fill, shared memory."""
     safe = thresholds.FULL_SHARE * total_bytes
     return total_bytes - least_free_bytes >= safe or ahead_bytes >= safe
 
 
 def are_files_few(most: float, limit: int) -> bool:
-    """Return True if the open files come near the limit on open files."""
+    """True if the open files come near the limit on open files."""
     return most >= thresholds.FULL_SHARE * limit
 
 
 class CardRoom(NamedTuple):
-    """Bytes of GPU memory in all, and held by the CUDA context and other processes."""
+    """Bytes of GPU memory: total, and held by the CUDA context and other processes."""
 
     total_bytes: int
     beside_bytes: int
@@ -61,17 +61,17 @@ class CardRoom(NamedTuple):
 
     @property
     def room_bytes(self) -> int:
-        """Bytes of GPU memory beyond which a training runs out of memory."""
+        """Bytes of GPU memory above which a training runs out of memory."""
         return max(self.total_bytes - self.beside_bytes, 0)
 
     @property
     def safe_bytes(self) -> int:
-        """Bytes of GPU memory beyond which no batch size is recommended."""
+        """Bytes of GPU memory above which no batch size is recommended."""
         return int(SAFE_CARD_SHARE * self.room_bytes)
 
 
 def find_card_room(run: Run) -> CardRoom | None:
-    """Find the bytes of GPU memory a run may use; ``None`` when its size is unknown."""
+    """Finds the bytes of GPU memory a run may use; ``None`` if its size is unknown."""
     figures = run.figures
     total = run.meta.gpu.memory_total_bytes if run.meta.gpu else None
     if not total:
@@ -85,14 +85,14 @@ def find_card_room(run: Run) -> CardRoom | None:
 
 
 class HostRoom(NamedTuple):
-    """Free bytes of host memory, and their bound: the host or its control group."""
+    """Free bytes of host memory, and the limit: the host or its control group."""
 
     free_bytes: int
     bound: Text
 
 
 def find_host_room(run: Run) -> HostRoom | None:
-    """Find the free bytes of the host, or its control group, at the last reading."""
+    """Finds the free bytes of the host, or its control group, at the last reading."""
     read = {
         phrase('on the host'): known(run.column('host.ram_available_bytes')),
         phrase('below the limit of its control group'): known(
@@ -111,7 +111,7 @@ def find_growth_of(
     least_share: float = LEAST_GROWTH_SHARE,
     warm_up: float = 0.0,
 ) -> Estimate | None:
-    """Find one memory field's steady growth, in bytes per 1000 iterations."""
+    """Finds the steady growth of one memory field, in bytes per 1000 iterations."""
     read = some.having(field)
     return find_growth(
         read.column('iteration'),
@@ -123,12 +123,12 @@ def find_growth_of(
 
 
 def are_workers_kept(run: Run) -> bool:
-    """Return True if workers outlive an epoch, or epochs never end."""
+    """True if workers outlive an epoch, or epochs never end."""
     return bool(run.meta.loader.persistent_workers) or run.meta.loop == 'iter'
 
 
 def find_worker_growth(run: Run) -> Estimate | None:
-    """Find steady growth of the workers' memory, in bytes per 1000 iterations.
+    """Finds steady growth of the workers' memory, in bytes per 1000 iterations.
 
     What they take until each has sent `SENT_TENSORS` is no growth.
     """
@@ -162,7 +162,7 @@ class HostGrowth(NamedTuple):
 
 
 def find_host_growth(run: Run) -> HostGrowth | None:
-    """Find the growth of a run's host memory; ``None`` if nothing is known to grow."""
+    """Finds the growth of a run's host memory; ``None`` if nothing is known to grow."""
     process = find_growth_of(run.every, 'process_own_bytes')
     workers = find_worker_growth(run)
     lasts = bool(process or (workers and are_workers_kept(run)))
@@ -181,7 +181,7 @@ def find_host_growth(run: Run) -> HostGrowth | None:
 
 
 def count_left(run: Run) -> int | None:
-    """Count iterations from the last recorded one to the planned last, or ``None``."""
+    """Returns the iterations from the last recorded to the last planned or ``None``."""
     head, done = run.meta, run.intervals[-1].iteration if run.intervals else 0
     whole = head.max_iters
     if whole is None and head.max_epochs and head.loader.batches_per_epoch:

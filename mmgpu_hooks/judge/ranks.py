@@ -34,7 +34,7 @@ IN_STEP_SHARE = 0.05
 """Largest relative difference in iteration time between ranks that train in step."""
 
 START_TOLERANCE_S = 300.0
-"""Largest seconds between start times of ranks for them to count as one run's.
+"""Largest difference, in seconds, of start times of ranks that count as one run.
 
 Datasets take time, and hosts' clocks differ.
 """
@@ -70,7 +70,7 @@ _APART = phrase(
 def compare_ranks(
     first: Run, others: Sequence[Run], notes: Sequence[str] = ()
 ) -> RanksSummary | None:
-    """Find the rank that the others wait for, over the intervals that all recorded.
+    """Finds the rank that the others wait for, over the intervals that all recorded.
 
     Args:
         first: The rank whose run it is, usually rank 0.
@@ -140,7 +140,7 @@ def compare_ranks(
 
 
 def join_ranks(ranks: RanksSummary | None, runs: Sequence[Run]) -> list[Run]:
-    """Give each compared rank's run the evidence of the other ranks.
+    """Gives each compared rank's run the evidence of the other ranks.
 
     Args:
         ranks: What `compare_ranks` made of them.
@@ -164,11 +164,11 @@ class JudgedRank(NamedTuple):
     ranks: RanksSummary | None
     """Summary that says which rank is judged; ``None`` for a run of a single rank."""
     first: Run
-    """Recorded run of rank 0, linked to the other ranks' runs where these were read."""
+    """Recorded run of rank 0, linked to the other ranks' runs if those were read."""
 
 
 def read_ranks(first: Run, others: Sequence[Path]) -> JudgedRank:
-    """Read the other ranks of a run, and choose the one that is judged.
+    """Reads the other ranks of a run, and chooses the rank that is judged.
 
     Args:
         first: Rank 0.
@@ -183,7 +183,7 @@ def read_ranks(first: Run, others: Sequence[Path]) -> JudgedRank:
 
 
 def choose_judged(ranks: RanksSummary | None, runs: Sequence[Run]) -> JudgedRank:
-    """Choose the rank that is judged for the whole run.
+    """Chooses the rank that is judged for the whole run.
 
     Args:
         ranks: What `compare_ranks` made of them.
@@ -216,7 +216,7 @@ def choose_judged(ranks: RanksSummary | None, runs: Sequence[Run]) -> JudgedRank
 
 
 def with_saves_of(judged: Run, first: Run) -> Run:
-    """Add rank 0's checkpoint saves, which are made for all ranks, to a rank's run.
+    """Adds rank 0's checkpoint saves, which are made for all ranks, to a rank's run.
 
     MMEngine saves on rank 0 alone. The others have no save of their own: they wait for
     it, in their next step, and what is booked there is moved.
@@ -247,7 +247,7 @@ def with_saves_of(judged: Run, first: Run) -> Run:
 
 
 def _difference(run: RunRecord, other: RunRecord) -> Text | None:
-    """Say why two records are not of the same run; ``None`` when they are."""
+    """Returns why two records are not of the same run; ``None`` if they are."""
     for name in ('world_size', 'start_iteration', 'max_iters'):
         mine, its = getattr(run, name), getattr(other, name)
         if mine != its:
@@ -261,7 +261,7 @@ def _difference(run: RunRecord, other: RunRecord) -> Text | None:
 
 
 def _compare(shared: Mapping[int, Intervals], summary: RanksSummary) -> RanksSummary:
-    """Fill in a summary of ranks from the intervals that all ranks recorded."""
+    """Fills in a summary of ranks from the intervals that all ranks recorded."""
     rows = [_row(number, intervals) for number, intervals in shared.items()]
     # of any rank: all recorded the same intervals
     first = next(iter(shared.values()), Intervals(()))
@@ -351,7 +351,7 @@ def _row(number: int, shared: Intervals) -> RankRow:
 
 
 def _seconds(intervals: Intervals, part: str) -> Column:
-    """Return the seconds of each log interval in one part, such as the data wait."""
+    """Returns the seconds of each log interval in one part, such as the data wait."""
     seconds = filled(intervals.column('ledger_s', part))
     if part == 'hooks':
         seconds = seconds - filled(intervals.column('hooks_s', _WAITING_HOOK))
@@ -359,7 +359,7 @@ def _seconds(intervals: Intervals, part: str) -> Column:
 
 
 def _noise_s(shared: Mapping[int, Intervals], slowest: int) -> float:
-    """Compute the noise, in seconds per iteration, that a slowest rank must exceed.
+    """Computes the noise, in seconds per iteration, that a slowest rank must exceed.
 
     Three standard errors of its mean lead in waits and hooks over the common intervals,
     and at least a hundredth of an iteration. Saves and starts are few and large: they

@@ -49,7 +49,7 @@ class RecordedRun:
 
     @cached_property
     def meta(self) -> RunRecord:
-        """Run record: settings, limits of the host, identity.
+        """First record of the run's evidence: settings, limits of the host, identity.
 
         The settings are those that the loader has now, where it was tuned.
         """
@@ -72,15 +72,15 @@ class RecordedRun:
 
     @property
     def cores_had(self) -> float | None:
-        """Number of usable cores that the run had when it was recorded."""
+        """Number of cores that the run could use when it was recorded."""
         return self.evidence.cores_had or self.meta.host.cores_had
 
     def column(self, field: str, key: str | None = None) -> Column:
-        """Return a field of all log intervals as an array; NaN is unknown."""
+        """Returns a field of all log intervals as an array; NaN is unknown."""
         return self.every.column(field, key)
 
     def since(self, number: int, until: int | None = None) -> RecordedRun:
-        """Copy the run without its first log intervals and without its end record.
+        """Copies the run without its first log intervals and without its end record.
 
         Args:
             number: Intervals to leave out.
@@ -96,7 +96,7 @@ class RecordedRun:
 
 
 def read_settings(run: RunRecord) -> TunedSettings:
-    """Read the tunable settings of the train loader from a run record."""
+    """Reads the tunable settings of the train loader from a run record."""
     loader = run.loader
     return TunedSettings(
         num_workers=loader.num_workers or 0,
@@ -120,7 +120,7 @@ def _with_settings(run: RunRecord, settings: TunedSettings) -> RunRecord:
 
 
 def _select_latest(every: Intervals, switch: TunedRecord | None) -> Intervals:
-    """Select the intervals in which the last loader settings made all batches."""
+    """Selects the intervals in which the last loader settings made all batches."""
     if switch is None:
         return every
     # the old workers' last batches come after it

@@ -81,7 +81,7 @@ class Run(RecordedRun):
 
     @classmethod
     def read(cls, path: Path) -> Run:
-        """Read one rank's evidence file.
+        """Reads one rank's evidence file.
 
         Raises:
             EvidenceError: As `read_evidence`.
@@ -91,7 +91,7 @@ class Run(RecordedRun):
     def replaced(
         self, *, figures: RunFigures | None = None, workload: Workload | None = None
     ) -> Run:
-        """Copy the run with other statistics, or other loading and step times."""
+        """Copies the run with other statistics, or other loading and step times."""
         return Run(
             self.evidence,
             self.other_ranks,
@@ -100,7 +100,7 @@ class Run(RecordedRun):
         )
 
     def since(self, number: int, until: int | None = None) -> Run:
-        """Copy the run without its first intervals, its statistics computed anew."""
+        """Copies the run without its first intervals, its statistics computed anew."""
         part = super().since(number, until)
         return Run(part.evidence, part.other_ranks)
 
@@ -111,7 +111,7 @@ class Run(RecordedRun):
 
     @cached_property
     def transforms(self) -> list[TransformCost]:
-        """Mean seconds of each transform of the pipeline, the most expensive first."""
+        """Mean seconds of each pipeline transform, the most expensive first."""
         loader, seconds = self.figures.loader, Counter[str]()
         if loader is None or not loader.timed_samples:
             return []
@@ -134,12 +134,12 @@ class Run(RecordedRun):
 
     @cached_property
     def workload(self) -> Workload | None:
-        """Loading and step times that predictions start from; ``None``: unknown."""
+        """Loading and step times that predictions are based on, or ``None``."""
         return self._fitted.workload
 
     @property
     def why_no_workload(self) -> Text:
-        """Reason why a run has no times to predict from; empty where it has them."""
+        """Reason why the run allows no predictions; empty if it allows them."""
         return self._fitted.why_unknown
 
     @cached_property
@@ -172,11 +172,11 @@ class Run(RecordedRun):
 
     @cached_property
     def host_costs(self) -> dict[str, HostCost]:
-        """Host CPU seconds that each optimisation not yet on would spare, by name."""
+        """Host CPU seconds that each inactive optimisation would save, by name."""
         return find_host_costs(self)
 
     def is_worth_sparing(self, cost: HostCost) -> bool:
-        """True if iterations wait for host work that an optimisation takes away.
+        """True if iterations wait for host work that an optimisation can save.
 
         Where the loop waits for data, or the card is busy all the time, nothing that
         the training thread does sets the speed.
@@ -200,7 +200,7 @@ class Run(RecordedRun):
 
     @property
     def bound_share(self) -> float | None:
-        """Share (0 to 1) of an iteration's time in data wait, where that is a problem.
+        """Share (0 to 1) of an iteration's time in data wait, if that is a problem.
 
         ``None`` where it is none, or too few iterations were recorded.
         """
@@ -216,7 +216,7 @@ class Run(RecordedRun):
 
     @property
     def wait_cause(self) -> str | None:
-        """Cause of a data-bound run's waits; ``None`` where data is no problem.
+        """Cause of a data-bound run's waits; ``None`` if the run is not data-bound.
 
         ``starved``: the loader cannot keep up. ``stalls``: starving workers make the
         loop wait at least once in W iterations, so a mean above the 95th percentile of
@@ -315,7 +315,7 @@ class Run(RecordedRun):
 
     @property
     def waiting_share(self) -> float:
-        """Share (0 to 1) of loading time that waits for storage; 0 if below one half.
+        """Share (0 to 1) of loading time spent waiting for storage; 0 if below 0.5.
 
         Workers that wait so much may outnumber the cores.
         """
@@ -331,7 +331,7 @@ class Run(RecordedRun):
 
     @property
     def unbinding(self) -> Text | None:
-        """Sentence on how to lift a process's CPU binding; ``None`` where unknown."""
+        """Sentence on how to lift a process's CPU binding; ``None`` if unknown."""
         host = self.meta.host
         if host.unbound_cpus is None or host.bound_by is None:
             return None
@@ -352,7 +352,7 @@ class Run(RecordedRun):
 
     @property
     def free_cores(self) -> float:
-        """Number of usable cores, minus those that other programs claim."""
+        """Number of usable cores minus those that other programs use."""
         workload = self.workload
         assert workload is not None
         free = workload.free_cores
@@ -376,7 +376,7 @@ class Run(RecordedRun):
 
     @property
     def is_cpu_the_wall(self) -> bool:
-        """True if the CPU, not the train step, limits even an ideal loader."""
+        """True if the CPU limits even an ideal loader more than the step does."""
         floor_s, workload = self.cpu_floor_s, self.workload
         if floor_s is None or workload is None or not self.figures.iter_s:
             return False
@@ -387,7 +387,7 @@ class Run(RecordedRun):
 
     @property
     def external_share_cores(self) -> float:
-        """Number of cores that other programs used, this rank's share; 0: unknown."""
+        """Number of cores that other programs took from this rank; 0 if unknown."""
         # nothing is taken off the host for what nobody saw
         return (self.figures.external_cpu_cores or 0.0) / self.meta.host.ranks
 
@@ -400,6 +400,6 @@ class Run(RecordedRun):
         )
 
     def saves_held_by(self, cause: str | None) -> list[SaveJudgement]:
-        """List the slow saves of one cause; ``None`` means unproven causes."""
+        """Lists the slow saves with one cause; ``None`` lists those without a cause."""
         judged = self.judged_saves
         return [save for save in judged if save.is_slow and save.cause == cause]

@@ -1,4 +1,4 @@
-"""Compares two training runs: differences, with confidence intervals. Pure.
+"""Compares two training runs: differences, with confidence intervals; no I/O.
 
 The intervals of a run are taken for an autoregressive series, since neighbours resemble
 each other. One estimate of its coefficient would make intervals of short runs too
@@ -28,7 +28,7 @@ from mmgpu_hooks.schema.text import phrase
 
 ITER, RATE = 'iter_s', 'images_per_s'
 FIGURES = (ITER, RATE, *(f'{part}_s' for part in PARTS))
-"""Names of the measured values that are compared, in their order."""
+"""Names of the measured values that two runs are compared by, in table order."""
 
 _NOTABLE_CORES = 0.5
 """Smallest difference in other programs' cores that a comparison notes."""
@@ -48,7 +48,7 @@ _CHANGING = 'host.ram_available_bytes', 'host.shm_free_bytes'
 
 
 def compare_runs(before: Run, after: Run) -> RunComparison:
-    """Compare the speed of one rank's run with that of another run.
+    """Compares the speed of one rank's run with that of another run.
 
     The first interval of each is warm-up and left out. The figures of intervals
     are averaged; their spread gives the confidence intervals, which allow for
@@ -127,7 +127,7 @@ def compare_runs(before: Run, after: Run) -> RunComparison:
 
 
 def _judge_change(change: Estimate | None) -> str | None:
-    """Return slower or faster if the change's confidence interval excludes 0."""
+    """Returns slower or faster if the change's confidence interval excludes 0."""
     if change is None:
         return None
     if change.low > 0:
@@ -136,7 +136,7 @@ def _judge_change(change: Estimate | None) -> str | None:
 
 
 def find_settings(before: Run, after: Run) -> dict[str, SettingTexts]:
-    """Find the settings, limits of the host and versions in which two runs differ."""
+    """Finds the settings, limits of the host and versions in which two runs differ."""
     old, new = _read_settings(before.meta), _read_settings(after.meta)
     return {
         name: SettingTexts(old.get(name), new.get(name))
@@ -146,7 +146,7 @@ def find_settings(before: Run, after: Run) -> dict[str, SettingTexts]:
 
 
 def _read_settings(meta: RunRecord) -> dict[str, str]:
-    """Read the known settings, limits of the host and versions of a run, as text."""
+    """Reads the known settings, limits of the host and versions of a run, as text."""
     groups = {
         '': {name: read_field(meta, name) for name in _SETTINGS},
         'loader.': asdict(meta.loader),
@@ -164,7 +164,7 @@ def _read_settings(meta: RunRecord) -> dict[str, str]:
 def summarize_figures(
     intervals: Intervals, least: int = stats.LEAST_VALUES
 ) -> dict[str, stats.SeriesMean | None]:
-    """Compute the mean of each compared value over a run, with its standard error.
+    """Computes the mean of each compared value over a run, with its standard error.
 
     Args:
         intervals: Those that count, warm-up left out.
@@ -186,7 +186,7 @@ def summarize_figures(
 
 @np.errstate(divide='ignore', invalid='ignore', over='ignore')
 def _read_figures(intervals: Intervals, counts: Column) -> dict[str, Column]:
-    """Read the compared values of each log interval; NaN and infinity are unknown."""
+    """Reads the compared values of each log interval; NaN and infinity are unknown."""
     # as in a Run: the first wait of an epoch is no steady one
     others = counts - filled(intervals.column('first_waits'))
     first_s = filled(intervals.column('first_wait_s'))

@@ -1,4 +1,4 @@
-"""Fits step time and GPU memory against batch size to several runs. Pure.
+"""Fits step time and GPU memory against batch size to several runs; no I/O.
 
 Everything else is that of the newest run alone, which is the one that is judged.
 """
@@ -30,7 +30,7 @@ NATURE: dict[str, str] = {
     phrase('number of CPUs of the host'): 'meta.host.logical_cpus',
     phrase('number of parameters of the model'): 'meta.parameters',
 }
-"""Record fields that identify the same training, by their names in sentences."""
+"""Record fields that must be equal in runs of one training, by display name."""
 
 _CONDITIONS: dict[str, str] = {
     phrase('number of usable cores'): 'meta.host.cores_had',
@@ -38,10 +38,10 @@ _CONDITIONS: dict[str, str] = {
     phrase('number of steps whose gradients are added up'): 'meta.accumulative_counts',
     phrase('number of images in the data set'): 'meta.loader.dataset_length',
 }
-"""Further record fields on which times depend, by their names in sentences."""
+"""Record fields that affect the times of a training, by display name."""
 
 _LARGER = 1.5
-"""Smallest ratio of bytes per image at which images differ in size."""
+"""Ratio of bytes per image from which images count as different in size."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class RunPool:
 
 
 def pool_runs(runs: Sequence[Run]) -> RunPool:
-    """Fit step time and memory to the newest run and the runs comparable to it.
+    """Fits step time and memory to the newest run and the runs comparable to it.
 
     Args:
         runs: At least one.
@@ -97,7 +97,7 @@ def pool_runs(runs: Sequence[Run]) -> RunPool:
 
 
 def _why_left_out(newest: Run, run: Run) -> Text | None:
-    """Say why two runs do not train the same on the same host; ``None`` if they do.
+    """Returns why two runs are not of one training and host; ``None`` if they are.
 
     They may differ in the settings of the train loader, batch size included.
     """
@@ -122,7 +122,7 @@ def _why_left_out(newest: Run, run: Run) -> Text | None:
 
 
 def _measure_image(run: Run) -> float | None:
-    """Compute the bytes of one image's tensors, from the usual batch."""
+    """Computes the bytes of one image's tensors, from the usual batch."""
     size, batch_bytes = run.meta.loader.batch_size, median(run.column('batch_bytes'))
     return batch_bytes / size if size and batch_bytes else None
 
@@ -136,7 +136,7 @@ class Unequal(NamedTuple):
 
 
 def find_unequal(old: Run, new: Run, fields: Mapping[str, str]) -> Iterator[Unequal]:
-    """Find the record fields whose values are known in both runs and differ.
+    """Finds the record fields whose values are known in both runs and differ.
 
     Args:
         old: The first run.
@@ -150,7 +150,7 @@ def find_unequal(old: Run, new: Run, fields: Mapping[str, str]) -> Iterator[Uneq
 
 
 def _fit_memory(runs: Sequence[Run]) -> CardMemory:
-    """Fit GPU memory to the largest peak of each run: any rank can run out of it."""
+    """Fits GPU memory to the largest peak of each run over all its ranks."""
     points = []
     for run in runs:
         batch_size, peak_bytes = run.meta.loader.batch_size, find_fullest_bytes(run)

@@ -43,13 +43,13 @@ What a quiet host of two cores shows.
 """
 
 USUAL_BLOCKING = 0.5
-"""Largest ratio of blocked time to CPU time at which a save counts as not delayed.
+"""Ratio of blocked time to CPU time up to which a save counts as not delayed.
 
 Page faults, a write through the page cache, copies from a card.
 """
 
 LIKE_SIZE = 1.25
-"""Largest ratio of the sizes of two saves whose times per byte are compared."""
+"""Ratio of two saves' sizes up to which their times per byte are compared."""
 
 LEAST_REFERENCES = 3
 """Smallest number of uncontended saves whose median duration is trusted.
@@ -64,20 +64,20 @@ The scheduler moves tasks late, and short saves are read coarsely.
 """
 
 EXPLAINED = 0.7
-"""Least ratio of a program's CPU time to a save's core wait that proves it the cause.
+"""Ratio of a program's CPU time to a save's core wait that proves it the cause.
 
 A task was on that core all the while, but for what a hypervisor takes and the clock's
 grain of 10 ms.
 """
 
 BY_ELIMINATION = 0.25
-"""Ratio of a program's CPU time to a save's core wait below which it is no cause."""
+"""Ratio of a program's CPU time to a save's core wait that rules it out as cause."""
 
 MAJOR_FAULT_S = 1e-4
-"""Least seconds of reading one memory page from storage or swap."""
+"""Minimum seconds to read one memory page from storage or swap."""
 
 NAMED_SHARE = 0.2
-"""Smallest share (0 to 1) of a save's delay at which a second cause is named."""
+"""Share (0 to 1) of a save's delay from which a second cause is named."""
 
 
 class _ThreadTimes(NamedTuple):
@@ -134,7 +134,7 @@ def judge_saves(
     host: HostLimits,
     loader: LoaderSettings,
 ) -> tuple[SaveJudgement, ...]:
-    """Judge all saves of a run; the time is linear in their number.
+    """Judges all checkpoint saves of a run, in time linear in their number.
 
     Args:
         saves: In order.
@@ -166,7 +166,7 @@ def judge_save(
     host: HostLimits,
     loader: LoaderSettings,
 ) -> SaveJudgement:
-    """Judge one checkpoint save: if it was slow, why, and what that cost.
+    """Judges one checkpoint save: if it was slow, why, and what that cost.
 
     A cause is named only where it is proven: the wait for a core by the CPU that
     workers or other programs used meanwhile on the usable cores, storage by the time
@@ -245,7 +245,7 @@ def judge_save(
 
 
 def _read_times(save: SaveRecord) -> _ThreadTimes | None:
-    """Read a save's thread times; ``None`` after an error, or without schedstat."""
+    """Reads a save's thread times; ``None`` after an error, or without schedstat."""
     cpu_s, run_delay_s, blocked_s = save.cpu_s, save.run_delay_s, save.blocked_s
     if save.error is not None or cpu_s is None:
         return None
@@ -257,7 +257,7 @@ def _read_times(save: SaveRecord) -> _ThreadTimes | None:
 def _phrase_delay(
     judged: SaveJudgement, gross_s: float, save: SaveRecord, host: HostLimits
 ) -> Text:
-    """Say what delayed a slow checkpoint save, what that cost, and what helps."""
+    """Says what delayed a slow checkpoint save, what that cost, and what helps."""
     held_s = judged.held_s
     said = [
         _phrase_cause(name, held_s[name], save, host)
@@ -280,7 +280,7 @@ def _phrase_delay(
 
 
 def is_reference(save: SaveRecord) -> bool:
-    """Return True if a save hardly waited, so that later saves are compared with it."""
+    """True if a save hardly waited, so that later saves are compared with it."""
     times = _read_times(save)
     if times is None:
         return False
@@ -291,7 +291,7 @@ def is_reference(save: SaveRecord) -> bool:
 def won_back_s(
     after_save: AfterSaveRecord | None, loader: LoaderSettings
 ) -> float | None:
-    """Compute seconds of data wait saved by batches that were loaded during a save."""
+    """Computes seconds of data wait saved by batches that were loaded during a save."""
     if loader.num_workers == 0:
         # the training process loads every batch itself: none is made ahead
         return 0.0
@@ -307,12 +307,12 @@ def won_back_s(
 
 
 def net_delay_s(gross_s: float, won_s: float | None) -> float | None:
-    """Compute the seconds a save delayed training, less those won back afterwards."""
+    """Computes a save's lost seconds: its delay minus data waits saved after it."""
     return None if won_s is None else min(max(gross_s - won_s, 0.0), gross_s)
 
 
 def _others_here_s(save: SaveRecord, host: HostLimits) -> float | None:
-    """Compute a lower bound of other programs' CPU seconds on the cores of this job.
+    """Computes a lower bound of other programs' CPU seconds on the cores of this job.
 
     A container's two cores of 64 are not in the way of what runs on the others.
 
@@ -326,7 +326,7 @@ def _others_here_s(save: SaveRecord, host: HostLimits) -> float | None:
 
 
 class _UsualLength(NamedTuple):
-    """Expected seconds of a save that does not wait, and how they were estimated."""
+    """Expected seconds of a save without waits, and how they were estimated."""
 
     wall_s: float
     alike: int = 0
@@ -336,7 +336,7 @@ class _UsualLength(NamedTuple):
 def _usual_length(
     save: SaveRecord, times: _ThreadTimes, earlier: Iterable[SaveRecord]
 ) -> _UsualLength:
-    """Estimate the seconds that a save takes without its waits.
+    """Estimates the seconds of a save without waits.
 
     The median of the run's uncontended saves of like size, scaled to this one's bytes;
     where they are too few, its own parts that did not wait.
@@ -360,7 +360,7 @@ def _usual_length(
 def _divide_delay(
     save: SaveRecord, times: _ThreadTimes, delay_s: float, host: HostLimits
 ) -> dict[str, float]:
-    """Divide a save's delay into the seconds of each proven cause."""
+    """Divides a save's delay into the seconds of each proven cause."""
     contention_s = min(delay_s, times.run_delay_s)
     left_s, write = delay_s - contention_s, save.phases.get('write')
     held_s = {'memory': _memory_s(save, left_s)}
@@ -381,7 +381,7 @@ def _divide_delay(
 def _share_of_workers(
     save: SaveRecord, times: _ThreadTimes, host: HostLimits
 ) -> float | None:
-    """Compute the share (0 to 1) of a save's core wait that loader workers caused.
+    """Computes the share (0 to 1) of a save's core wait that loader workers caused.
 
     Returns:
         ``None`` where the CPU that both used does not prove it.
@@ -409,7 +409,7 @@ def _share_of_workers(
 
 
 def _memory_s(save: SaveRecord, left_s: float) -> float:
-    """Compute the part of a save's delay, in seconds, that was waiting for memory.
+    """Computes the seconds of a save's delay that were spent waiting for memory.
 
     Pages of ours came from storage or swap, and the kernel says how long tasks waited.
     """
@@ -425,7 +425,7 @@ def _memory_s(save: SaveRecord, left_s: float) -> float:
 def _find_cause(
     held_s: dict[str, float], contention_s: float, usual_s: float
 ) -> str | None:
-    """Find the main cause of a save's delay; ``None`` where each cause is too small.
+    """Finds the main cause of a save's delay; ``None`` if each cause is too small.
 
     A delay by the CPU counts early, because it is measured best.
     """
@@ -440,14 +440,14 @@ def _find_cause(
 
 
 def is_delay(delay_s: float, usual_s: float, least: thresholds.DelayThreshold) -> bool:
-    """Return True if a delay reaches a threshold, in seconds and as a ratio."""
+    """True if a delay reaches a threshold, in seconds and as a ratio."""
     return delay_s >= max(least.least_s, least.ratio * usual_s)
 
 
 def _phrase_cause(
     cause: str, held_s: float, save: SaveRecord, host: HostLimits
 ) -> Text:
-    """Phrase how long a cause delayed a save, with the proof in brackets."""
+    """Phrases how long a cause delayed a save, with the proof in brackets."""
     cores = host.usable_cores or 0
     if cause == 'workers':
         return phrase(

@@ -31,11 +31,11 @@ class Schedule:
     epoch: int | None
     """Number of iterations per epoch; ``None`` in iteration-based training."""
     plan: TrainingPlan | None
-    """Plan of validations and saves; ``None`` where it is unknown."""
+    """Plan of validations and saves; ``None`` if it is unknown."""
 
     @classmethod
     def of(cls, run: RunRecord) -> Schedule | None:
-        """Read the schedule of a run; ``None`` where its length is unknown."""
+        """Reads the schedule of a run; ``None`` if its length is unknown."""
         if run.loop == 'epoch' and run.max_epochs and run.loader.batches_per_epoch:
             epoch = run.loader.batches_per_epoch
             return cls(run.max_epochs * epoch, epoch, run.plan)
@@ -49,21 +49,21 @@ class Schedule:
         return self.epoch or 1
 
     def count_validations(self, done: int) -> int | None:
-        """Count the validations planned after an iteration; ``None`` is unknown."""
+        """Counts the validations planned after an iteration; ``None`` is unknown."""
         return None if self.plan is None else sum(map(len, self._validations(done)))
 
     def count_saves(self, done: int) -> int | None:
-        """Count the saves planned after an iteration; best-model saves do not count."""
+        """Counts the saves planned after an iteration, except those of a best model."""
         return None if self.plan is None else sum(map(len, self._saves(done)))
 
     def count_starts(self, done: int) -> int:
-        """Count the epochs of the training that begin after an iteration."""
+        """Counts the epochs of the training that begin after an iteration."""
         if self.epoch is None:
             return 0
         return max(self.iterations // self.epoch - -(-done // self.epoch), 0)
 
     def list_events(self, done: int) -> list[PlannedEvent] | None:
-        """List validations and saves planned after an iteration, in order, saves first.
+        """Lists validations and saves planned after an iteration in order, saves first.
 
         Returns:
             ``None`` where there are too many, or the schedule is unknown.
@@ -76,7 +76,7 @@ class Schedule:
         return sorted(found, key=lambda event: (event.iteration, not event.is_save))
 
     def _validations(self, done: int) -> list[range]:
-        """List the iterations after which the training validates, as ranges."""
+        """Lists the iterations after which the training validates, as ranges."""
         plan, unit = self.plan, self.unit
         if plan is None:
             return []
@@ -97,7 +97,7 @@ class Schedule:
         ]
 
     def _saves(self, done: int) -> list[range]:
-        """List the iterations after which a checkpoint is saved, as ranges."""
+        """Lists the iterations after which a checkpoint is saved, as ranges."""
         plan, found, last = self.plan, list[range](), self.iterations
         if plan is None:
             return []

@@ -1,4 +1,4 @@
-"""Finds a task that srun bound to fewer CPUs than SLURM gave, and what mends it."""
+"""Finds a task that srun bound to fewer CPUs than SLURM gave, and the remedy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mmgpu_hooks.schema.text import Text, phrase
 
 @dataclass(frozen=True)
 class NarrowStart:
-    """A task that SLURM gave more CPUs than srun lets it use."""
+    """Task that SLURM gave more CPUs than srun lets it use."""
 
     bound_cpus: int
     """Number of CPUs to which srun bound the SLURM task."""
@@ -43,7 +43,7 @@ class NarrowStart:
 
     @property
     def cure(self) -> Text:
-        """Sentence with the command that gives the task its CPUs.
+        """Sentence with the command that gives the task all its CPUs.
 
         A batch script itself is never narrowed.
         """
@@ -56,7 +56,7 @@ class NarrowStart:
 
 
 def find_narrow_start(host: HostLimits) -> NarrowStart | None:
-    """Find how srun narrowed the CPUs of a run; ``None`` where it did not."""
+    """Finds how srun narrowed the CPUs of a run; ``None`` if it did not."""
     given, bound = host.slurm_given_cpus, host.slurm_bound_cpus
     if given is None or bound is None or host.mended_cores is None:
         return None

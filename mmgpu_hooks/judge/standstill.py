@@ -31,7 +31,7 @@ _OTHERS_NEEDED = re.compile(r'torch/(?:autograd|cuda|nn/parallel)/|message_hub')
 _IDLE = re.compile(r'multiprocessing/(?:queues|connection)|selectors')
 _MOST_CALLS = 4
 _SLOW_TIMES, _SLOW_S = 3.0, 1.0
-"""Limits up to which a sample is slow, not stuck: ratio to the usual time, seconds.
+"""Limits up to which a sample is slow, not stuck: ratio to usual time, seconds.
 
 It takes at most this factor of the mean of the samples before it in its batch, which
 took at least so many seconds each.
@@ -90,7 +90,7 @@ class Rank(NamedTuple):
 
     @property
     def is_starting(self) -> bool:
-        """True if the rank has not reached its train loop."""
+        """True if the rank has not reached its train loop yet."""
         return self.evidence.run.loop is None
 
     @property
@@ -130,7 +130,7 @@ class Rank(NamedTuple):
 
     @property
     def stuck(self) -> StuckRecord | None:
-        """Standstill that the rank is in; ``None`` where it trains on.
+        """Standstill that the rank is in; ``None`` if it trains.
 
         A wait for other ranks that was no alarm counts where there is no alarm.
         """
@@ -146,7 +146,7 @@ class Rank(NamedTuple):
 
 
 def find_first_gone(ranks: Sequence[Rank]) -> Rank | None:
-    """Find the rank whose process ended first, of those without an end record.
+    """Finds the rank whose process ended first, of those without an end record.
 
     Ranks keep step: one whose evidence ends earlier than that of the others did not
     end with them.
@@ -162,7 +162,7 @@ def find_first_gone(ranks: Sequence[Rank]) -> Rank | None:
 
 
 def describe_gone(ranks: Sequence[Rank]) -> list[Text]:
-    """Describe the processes that left no end record, a sentence each."""
+    """Describes the processes that left no end record, a sentence each."""
     return [
         phrase('process {pid} is gone and left no end record', rank.evidence.run)
         if rank.number is None
@@ -176,7 +176,7 @@ def describe_gone(ranks: Sequence[Rank]) -> list[Text]:
 
 
 def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
-    """Judge a standstill: what training waits for, and which rank the others wait for.
+    """Judges a standstill: what training waits for, and which rank the others wait for.
 
     Args:
         ranks: Those whose evidence is at hand.
@@ -232,7 +232,7 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
 def _list_sentences(
     stuck: StuckRecord, met: _Meeting | None, waited_for: int | None, cause: str
 ) -> list[Text]:
-    """List the sentences on a standstill: where it is, and what its cause is called.
+    """Lists sentences on a standstill: its place in the code, and its named cause.
 
     Args:
         stuck: The standstill that is judged.
@@ -271,7 +271,7 @@ def _phrase_standstill(stuck: StuckRecord, cause: str) -> Text:
 
 
 def _list_cures(stuck: StuckRecord, cause: str) -> tuple[Text, ...]:
-    """List what helps against a standstill, advice for the hanging call first."""
+    """Lists what helps against a standstill, advice for the hanging call first."""
     row = find_row(stuck)
     is_of_row = row is not None and row.cause == cause
     return (*([worded(row.do)] if row and is_of_row else []), *CAUSES[cause].do)
@@ -288,14 +288,14 @@ def _is_nccl(rank: Rank) -> bool:
 
 
 def _is_work_on_one_rank(stuck: StuckRecord, cause: str) -> bool:
-    """Return True if a rank does work that the other ranks have no part in."""
+    """True if one rank does additional work while the other ranks wait."""
     loop = 'data_wait', 'resume', 'step', 'startup', START_PART, _MUTE
     is_of_all = stuck.validation_part in ('data_wait', 'forward', 'process')
     return cause == 'unknown' and stuck.part not in loop and not is_of_all
 
 
 class _Meeting(NamedTuple):
-    """Reason why ranks that wait for one another never meet, and the rank at fault."""
+    """Reason why waiting ranks never continue, and the rank at fault."""
 
     cause: str
     certainty: str
@@ -308,7 +308,7 @@ _Found = Sequence[tuple[Rank, StuckRecord]]
 
 
 def _name_starter(own: _Found) -> _Meeting | None:
-    """Name the rank that has not begun to train, if all waiting ranks are starting."""
+    """Names the rank that has not begun to train, if all waiting ranks are starting."""
     if not own or any(stuck.part != START_PART for _, stuck in own):
         return None
     return _late(rank for rank, _ in own)
@@ -333,7 +333,7 @@ def _name_meeting(ranks: Sequence[Rank], found: _Found) -> _Meeting | None:
 
 
 def _find_missing(ranks: Sequence[Rank], found: _Found) -> _Meeting | None:
-    """Find the rank that did not come to the first collective, which never ended."""
+    """Finds the rank that never came to the first collective."""
     run = ranks[0].evidence.run
     if any(stuck.has_met is not False for _, stuck in found):
         return None
@@ -371,12 +371,12 @@ class Uneven(NamedTuple):
 
     sentence: Text
     rank: int | None
-    """Rank that trains fewest batches; ``None`` where several do."""
+    """Rank that trains fewest batches; ``None`` if several do."""
     proof: Sequence[Text]
 
 
 def find_uneven(ranks: Sequence[Rank]) -> Uneven | None:
-    """Find the rank that ended its epoch, or its training, before the others.
+    """Finds the rank that ended its epoch, or its training, before the others.
 
     Args:
         ranks: Those whose evidence is at hand.
@@ -431,7 +431,7 @@ def find_uneven(ranks: Sequence[Rank]) -> Uneven | None:
 
 
 def describe_batches(batches: Mapping[int, int]) -> list[Text]:
-    """Describe the batches per epoch of ranks, ranks with the same number together."""
+    """Describes the batches per epoch of ranks, ranks with the same number together."""
     groups: dict[int, list[int]] = {}
     for number, count in sorted(batches.items()):
         groups.setdefault(count, []).append(number)
@@ -448,7 +448,7 @@ def describe_batches(batches: Mapping[int, int]) -> list[Text]:
 
 
 def is_late_by_others(words: Sequence[EvidenceLine | None]) -> bool:
-    """Return True if another rank ended or raised an alarm, or all stand still.
+    """True if another rank has ended or raised an alarm, or if all ranks stand still.
 
     Args:
         words: The last interval, standstill or end of each.
@@ -482,14 +482,14 @@ def _phrase_place(number: int | None, stuck: StuckRecord) -> Text:
 
 
 def phrase_part(stuck: StuckRecord) -> Text:
-    """Phrase in which part of training a rank stands still."""
+    """Phrases in which part of training a rank stands still."""
     if stuck.validation_part is not None:
         return phrase_validation_part(stuck.validation_part, stuck.metric)
     return _DOING.get(stuck.part) or phrase('in {part}', part=stuck.part)
 
 
 def phrase_validation_part(part: str, metric: str | None) -> Text:
-    """Phrase in which part of a validation a rank stands still.
+    """Phrases in which part of a validation a rank stands still.
 
     Args:
         part: As in ``parts_s`` of a validation.
@@ -506,7 +506,7 @@ def phrase_validation_part(part: str, metric: str | None) -> Text:
 
 
 def waits_for_data(stuck: StuckRecord) -> bool:
-    """Return True if the loop waits for a batch, of training or of validation."""
+    """True if the loop waits for a batch, of training or of validation."""
     is_wait = stuck.part in ('data_wait', 'resume')
     return is_wait or stuck.validation_part == 'data_wait'
 
@@ -516,7 +516,7 @@ def _waits_for_ranks(rank: Rank, stuck: StuckRecord) -> bool:
 
 
 def is_in_collective(stuck: StuckRecord, world_size: int) -> bool:
-    """Return True if a rank waits in a collective, or for other ranks' gradients."""
+    """True if a rank waits in a collective, or for other ranks' gradients."""
     if any(_COLLECTIVE.search(call) for call in stuck.stack):
         return True
     innermost = '\n'.join(stuck.stack[:3])
@@ -536,7 +536,7 @@ class SlowBatch(NamedTuple):
     """Batch that a worker loads slowly, sample by sample."""
 
     number: int
-    """Position in its batch, from 1, of the sample that is being loaded."""
+    """Position in the batch, counted from 1, of the sample that is being loaded."""
     samples: int
     each_s: float
     """Mean seconds of loading the samples of a batch before the current one."""
@@ -567,7 +567,7 @@ class SlowBatch(NamedTuple):
 
 
 def find_slow_batch(stuck: StuckRecord) -> SlowBatch | None:
-    """Find the batch that the loop waits for, if loading it is slow and not stuck.
+    """Finds the batch that the loop waits for, if loading it is slow and not stuck.
 
     Returns:
         ``None`` where the sample that is being loaded takes longer than those before
@@ -586,7 +586,7 @@ def find_slow_batch(stuck: StuckRecord) -> SlowBatch | None:
 
 
 def name_cause(rank: Rank, stuck: StuckRecord) -> NamedCause:
-    """Name the cause of a standstill, and how sure that is."""
+    """Names the cause of a standstill, and how sure that is."""
     unknown, is_idle = NamedCause('unknown', 'unknown'), stuck.state == 'S'
     if not waits_for_data(stuck):
         if _waits_for_ranks(rank, stuck):
@@ -619,7 +619,7 @@ def name_cause(rank: Rank, stuck: StuckRecord) -> NamedCause:
 
 
 def _count_workers(rank: Rank, stuck: StuckRecord) -> int:
-    """Count the workers of the loader that was waited for, as far as they are known."""
+    """Counts the workers of the loader that was waited for, as far as known."""
     evidence = rank.evidence
     if stuck.validation_part is None:
         return evidence.run.loader.num_workers or 0
@@ -628,7 +628,7 @@ def _count_workers(rank: Rank, stuck: StuckRecord) -> int:
 
 
 def find_row(stuck: StuckRecord) -> HangingFrame | None:
-    """Find the known hanging call in which a worker or the pinning thread stands."""
+    """Finds the known hanging call that a worker or the pinning thread is in."""
     if not waits_for_data(stuck):
         return None
     of_worker = None
@@ -639,13 +639,13 @@ def find_row(stuck: StuckRecord) -> HangingFrame | None:
 
 
 def is_lost(stuck: StuckRecord) -> bool:
-    """Return True if the awaited batch was lost: its worker is idle."""
+    """True if the awaited batch was lost: its worker is idle."""
     is_known = stuck.worker is not None and stuck.sample is None
     return is_known and bool(_IDLE.search(''.join(stuck.stack[:3])))
 
 
 def describe_stuck(stuck: StuckRecord) -> list[str]:
-    """Describe a standstill in sentences, with its calls, for log and `mmgpu why`."""
+    """Describes a standstill in sentences, with its calls, for log and `mmgpu why`."""
     found: list[str] = []
     if stuck.idle_s is not None:
         found.append(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class DelayThreshold(NamedTuple):
-    """Threshold of a delay in seconds and as a ratio: the larger one counts."""
+    """Threshold of a delay, in seconds and as a ratio; the larger one applies."""
 
     least_s: float
     """Least delay, in seconds, that reaches the threshold."""
@@ -57,7 +57,7 @@ Each new start has them.
 """
 
 START_LEAST_S = 10.0
-"""Seconds below which a start, or part of one, is not reported, whatever its share.
+"""Seconds below which a start or its parts are not reported, whatever their share.
 
 A user who starts a training waits as long without a thought.
 """
@@ -111,7 +111,7 @@ The training thread is ready and has no core.
 """
 
 THROTTLED_NOTICE_PCT = 5.0
-"""Smallest share of the time held back by a CPU quota that is reported, per cent.
+"""Smallest share of the time held back by a CPU quota that is reported, in per cent.
 
 A burst now and then is usual.
 """
@@ -156,7 +156,7 @@ After SageMaker's debugger.
 """
 
 GPU_ZERO_NOTICE_PCT = 10.0
-"""Smallest share of time at 0 % GPU utilisation that is reported, per cent.
+"""Smallest share of time at 0 % GPU utilisation that is reported, in per cent.
 
 Users see it as swinging.
 """
@@ -273,7 +273,7 @@ The batches in flight of an ordinary detector fill it.
 """
 
 WANTED_OPEN_FILES = 65_536
-"""Soft limit on open files that is recommended.
+"""Soft limit on open files that advice recommends.
 
 Enough for any loader, and what administrators allow as a rule.
 """

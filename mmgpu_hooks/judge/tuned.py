@@ -98,7 +98,7 @@ class _Stage(NamedTuple):
 
 
 def judge_change(evidence: RunEvidence) -> ChangeVerdict | None:
-    """Judge the last change of the train loader's settings in a run.
+    """Judges the last change of the train loader's settings in a run.
 
     Returns:
         ``None`` where it is too early to say anything.
@@ -130,7 +130,7 @@ def judge_change(evidence: RunEvidence) -> ChangeVerdict | None:
 
 
 def select_stage(evidence: RunEvidence, number: int) -> RunEvidence:
-    """Select the evidence between two changes of the train loader's settings.
+    """Selects the evidence between two changes of the train loader's settings.
 
     Args:
         evidence: Of the whole run.
@@ -166,7 +166,7 @@ def _read_stage(evidence: RunEvidence) -> _Stage:
 
 
 def _estimate_gain(before: _Stage, after: _Stage, before_s: float) -> Estimate | None:
-    """Estimate the share (0 to 1) of iteration time that a loader change saves."""
+    """Estimates the share (0 to 1) of iteration time that a loader change saves."""
     saved = _estimate_saved(before, after, 'iter_s')
     if before.run.meta.device != 'cpu':
         step = _estimate_saved(before, after, 'step_s')
@@ -193,7 +193,7 @@ def _estimate_saved(before: _Stage, after: _Stage, name: str) -> Estimate | None
 
 
 def _estimate_short(old: Sequence[float], new: Sequence[float]) -> Estimate | None:
-    """Estimate the seconds saved per iteration from a short series, by Student's t.
+    """Estimates the seconds saved per iteration from a short series, by Student's t.
 
     A loader is changed after few intervals; those after it show how they scatter.
     """
@@ -217,7 +217,7 @@ def _listed(column: Column) -> Sequence[float]:
 
 
 def _is_other_host(before: Run, after: Run) -> bool:
-    """Return True if other programs use more or fewer cores after a loader change."""
+    """True if other programs use more or fewer cores after a loader change."""
     old, new = (run.figures.external_cpu_cores for run in (before, after))
     cpus = before.meta.host.logical_cpus
     if old is None or new is None or not cpus:

@@ -1,4 +1,4 @@
-"""Defines a `Run` whose intervals are validations, to judge validation's loader. Pure.
+"""Defines a `Run` whose intervals are validations, to judge validation's loader.
 
 A validation is to its loader what an interval is to the train loader: workers make
 batches, and batch follows batch.
@@ -74,7 +74,7 @@ class ValidationLoops(Run):
         )
 
     def since(self, number: int, until: int | None = None) -> ValidationLoops:
-        """Copy the validation loops without the first ``number`` validations.
+        """Copies the validation loops without the first ``number`` validations.
 
         Args:
             number: Validations to leave out.
@@ -90,7 +90,7 @@ class ValidationLoops(Run):
 
 
 def _describe_loops(training: Run, newest: ValidationRecord) -> RunRecord:
-    """Make a `RunRecord` of the validation loops: their loader, one epoch each."""
+    """Makes a `RunRecord` of the validation loops: their loader, one epoch each."""
     return structs.replace(
         training.meta,
         loader=newest.loader,
@@ -108,7 +108,7 @@ def _describe_loops(training: Run, newest: ValidationRecord) -> RunRecord:
 
 
 def find_loops(run: Run) -> ValidationLoops | None:
-    """Make `ValidationLoops` of the newest validations with the same loader settings.
+    """Makes `ValidationLoops` of the newest validations with the same loader settings.
 
     Args:
         run: One rank's, with its validations.
@@ -121,7 +121,7 @@ def find_loops(run: Run) -> ValidationLoops | None:
 
 
 def _find_external_cores(records: Sequence[ValidationRecord]) -> float | None:
-    """Compute the mean number of cores other programs used during validations."""
+    """Computes the mean number of cores other programs used during validations."""
     used_s = wall_s = 0.0
     for record in records:
         if record.other_cpu_s is not None:
@@ -131,13 +131,13 @@ def _find_external_cores(records: Sequence[ValidationRecord]) -> float | None:
 
 
 def find_alike(run: Run) -> list[ValidationRecord]:
-    """List valid validation records with the same loader settings as the newest one."""
+    """Lists valid validation records with the newest one's loader settings."""
     seen = [record for record in run.validations if _is_possible(record)]
     return [record for record in seen if record.loader == seen[-1].loader]
 
 
 def _is_possible(record: ValidationRecord) -> bool:
-    """Return True if a validation record is complete and its times are plausible."""
+    """True if a validation record is complete and its times are plausible."""
     wait, step = record.data_wait, record.step
     if not is_timed(record) or not wait or not step or not record.iter:
         return False
@@ -148,7 +148,7 @@ def _is_possible(record: ValidationRecord) -> bool:
 
 
 def count_validations(run: Run) -> int:
-    """Count the validations from a training's start to its end: planned, or by rate."""
+    """Counts the validations of a whole training: as planned, or by the rate so far."""
     record, seen = run.meta, len(run.validations)
     schedule = Schedule.of(record)
     planned = None if schedule is None else schedule.count_validations(0)

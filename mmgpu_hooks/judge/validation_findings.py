@@ -1,4 +1,4 @@
-"""Computes the time that validations take in a run, and that cures would save. Pure."""
+"""Computes the time that validations take in a run, and that cures would save."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mmgpu_hooks.schema.values import FAST_METRIC
 _HOUR_S = 3600.0
 
 COCO_METRIC = 'CocoMetric'
-"""Name of the metric that FastCocoMetric can take the place of."""
+"""Name of the metric class that FastCocoMetric can replace."""
 
 SET_FAST_METRIC = f'mmgpu set CONFIG val_evaluator.type={FAST_METRIC}'
 """Command that writes FastCocoMetric into a config."""
@@ -32,7 +32,7 @@ _WANTED_SHARE = 0.1
 
 @dataclass(frozen=True)
 class WholeValidation:
-    """Seconds of the recorded validations, with the count in the complete training."""
+    """Seconds of the recorded validations, and their number in the whole training."""
 
     costs: ValidationCosts
     count: int
@@ -41,7 +41,7 @@ class WholeValidation:
     """Share (0 to 1) of the recorded run's time that was validation."""
 
     def whole_hours(self, seconds: float) -> float:
-        """Scale seconds of all recorded validations to hours of all planned ones."""
+        """Scales seconds of recorded validations to hours of all planned ones."""
         return seconds / self.costs.count * self.count / _HOUR_S
 
     def run_share(self, part: str) -> float:
@@ -50,13 +50,13 @@ class WholeValidation:
 
     @property
     def fast_metric_s(self) -> float | None:
-        """Estimated seconds that FastCocoMetric takes off each validation."""
+        """Estimated seconds that FastCocoMetric saves in each validation."""
         seconds = self.costs.metrics_s.get(COCO_METRIC)
         return seconds and FAST_METRIC_GAIN * seconds / self.costs.count
 
 
 def find_whole(run: Run) -> WholeValidation | None:
-    """Find the seconds that a run's validations take; ``None`` if parts are unknown."""
+    """Finds the seconds that a run's validations take; ``None`` if one is unknown."""
     costs = find_costs(run)
     if costs is None:
         return None
@@ -82,7 +82,7 @@ class RarerValidation:
 
 
 def find_rarer(run: Run, whole: WholeValidation) -> RarerValidation | None:
-    """Find the validation interval at which validations take a tenth of the time.
+    """Finds the validation interval at which validations take a tenth of the time.
 
     Returns:
         ``None`` where the plan is unknown, the interval changes while it trains, or is

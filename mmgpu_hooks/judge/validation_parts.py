@@ -1,4 +1,4 @@
-"""Time of a run's validations, by part and by metric. Pure."""
+"""Time of a run's validations, by part and by metric; no I/O."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class ValidationCosts:
     """Number of batches in all validations together."""
 
     def share(self, part: str) -> float:
-        """Return the share (0 to 1) of the validations' time that one part took."""
+        """Returns the share (0 to 1) of the validations' time that one part took."""
         return self.parts_s.get(part, 0.0) / self.wall_s
 
 
 def is_timed(record: ValidationRecord) -> bool:
-    """Return True if a validation's duration is plausible.
+    """True if a validation's duration is plausible.
 
     The file may have been edited by hand.
     """
@@ -56,7 +56,7 @@ def is_timed(record: ValidationRecord) -> bool:
 
 
 def sum_costs(records: Sequence[ValidationRecord]) -> ValidationCosts | None:
-    """Sum up the seconds of validations by part and by metric.
+    """Sums up the seconds of validations by part and by metric.
 
     Returns:
         ``None`` where none was taken apart.
@@ -81,7 +81,7 @@ def sum_costs(records: Sequence[ValidationRecord]) -> ValidationCosts | None:
 
 
 def find_costs(run: RecordedRun) -> ValidationCosts | None:
-    """Sum up seconds of a run's validations by part; ``None`` where not known."""
+    """Sums up seconds of a run's validations by part; ``None`` if not known."""
     return sum_costs(run.validations)
 
 
@@ -121,7 +121,7 @@ def list_worth(
 
 
 def find_unfinished(evidence: RunEvidence) -> ValidationProgressRecord | None:
-    """Find the last progress record of a validation that never ended.
+    """Finds the last progress record of a validation that never ended.
 
     Returns:
         ``None`` where training went on after it, or it ended.
@@ -138,7 +138,7 @@ def find_unfinished(evidence: RunEvidence) -> ValidationProgressRecord | None:
 
 
 def phrase_unfinished(record: ValidationProgressRecord) -> Text:
-    """Phrase where an unfinished validation stood, as a clause.
+    """Returns a clause on the part in which an unfinished validation was.
 
     ``validation after iteration 7330: in compute_metrics of CocoMetric in validation
     for 24 s (352 s in all: forward 328 s, metric 24 s (CocoMetric); batch 5000 of

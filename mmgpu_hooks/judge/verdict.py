@@ -25,7 +25,7 @@ _ORDER = ('problem', 'notice', 'ok', 'unknown')
 
 
 def diagnose_run(run: Run) -> Diagnosis:
-    """Judge one rank's run: the verdict and the findings, worst first."""
+    """Judges one rank's run: the verdict and the findings, worst first."""
     figures = run.figures
     judged = (rule.apply(run) for rule in RULES.values())
     findings = {finding.code: finding for finding in judged if finding is not None}
@@ -41,7 +41,7 @@ def diagnose_run(run: Run) -> Diagnosis:
 
 
 def _choose_verdict(run: Run, findings: Mapping[str, Finding]) -> Verdict:
-    """Choose the verdict: the problem with the largest share of the run's time wins."""
+    """Chooses the verdict: the problem with the largest share of the run's time."""
     figures, share = run.figures, run.figures.data_wait_share
     if share is None or not figures.is_enough:
         why = phrase(
@@ -92,7 +92,7 @@ def _phrase_verdict(name: str, why: Text) -> Text:
 
 
 def count_missing(run: Run) -> int:
-    """Count the iterations that a run still needs before it is judged."""
+    """Counts the iterations that a run still needs before it is judged."""
     figures = run.figures
     more = thresholds.MIN_ITERATIONS - figures.steady_iterations
     if figures.steady_iterations == figures.iterations:
@@ -102,7 +102,7 @@ def count_missing(run: Run) -> int:
 
 
 def judge_confidence(run: Run) -> str:
-    """Judge how sure a verdict is, by the iterations and the load of the host."""
+    """Judges how sure a verdict is, by the iterations and the load of the host."""
     if run.is_busy_host:
         return 'low'
     return (
@@ -113,7 +113,7 @@ def judge_confidence(run: Run) -> str:
 
 
 class _Wait(NamedTuple):
-    """Verdict on a data-bound run, with the reason for its waits."""
+    """Verdict on a data-bound run, with the cause of its waits."""
 
     verdict: str
     why: Text
@@ -121,7 +121,7 @@ class _Wait(NamedTuple):
 
 
 def _explain_wait(run: Run, problems: Mapping[str, Finding]) -> _Wait:
-    """Say why a data-bound run waits for data."""
+    """Returns the verdict on a data-bound run, with the cause of its waits."""
     cause = next((code for code in _CAUSES if code in problems), None)
     workers, cores = run.meta.loader.num_workers, run.meta.host.usable_cores
     # without workers the loading blocks the loop, whatever it waits for
@@ -156,7 +156,7 @@ def _explain_wait(run: Run, problems: Mapping[str, Finding]) -> _Wait:
 
 
 def _save_cause(run: Run) -> Text | None:
-    """Phrase the main proven cause of a run's slow saves; ``None`` without one."""
+    """Phrases the main proven cause of a run's slow saves; ``None`` if unproven."""
     held_s = Counter[str]()
     for save in run.judged_saves:
         held_s.update(save.held_s)

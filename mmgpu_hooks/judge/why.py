@@ -1,4 +1,4 @@
-"""Judges why a run ended or stands still, from its logs and evidence. Pure.
+"""Judges why a run ended or stands still, from its logs and evidence; no I/O.
 
 Lines of logs become events (see `console_log`), one of them leads, and figures of
 memory confirm or refute it.
@@ -29,17 +29,17 @@ from mmgpu_hooks.schema.recorded import EndRecord
 from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 _SCARCE = 0.03
-"""Share (0 to 1) of free host memory below which processes are about to be killed."""
+"""Share (0 to 1) of free host memory below which the kernel may soon kill processes."""
 _AMPLE = 0.15
 """Share (0 to 1) of free host memory above which memory was not the cause of a kill."""
 _MOST_PROOF = 4
 _GIVEN_UP = {Order.ENDED, Order.KILLED, Order.KILLED_TOO, Order.AFTER}
-"""Priorities of log lines on a run that was ended on purpose, perhaps for hanging."""
+"""Priorities of log lines on a run that was ended deliberately."""
 _OWN_REASONS = {order for order in Order if order < Order.CRASHED}
 _OWN_REASONS -= {Order.AFTER, Order.ENDED}
-"""Priorities of log lines that say why a run failed before somebody ended it."""
+"""Priorities of log lines with the run's own failure, before it was ended."""
 _UNNAMED = {Order.RAISED, Order.CRASHED, Order.WRAPPER}
-"""Priorities of log lines that say that a run ended, but not for what reason."""
+"""Priorities of log lines that report an end of the run without a reason."""
 _PATH = re.compile(
     r'[\'"]([^\'"]*[/\\][^\'"]+|[^\'"/]+\.\w{2,5})[\'"]'
     r'|(?<!at )(\b[^\s\'"]*[/\\][^\s\'"]+\.(?!py\b)\w{2,5})\b'
@@ -53,7 +53,7 @@ _FIRST_COLLECTIVE = re.compile(r'\bWorkNCCL\(SeqNum=1,')
 _UNCLEAR = 'oom_host', 'worker_killed', 'unknown'
 """Causes that memory measurements of a run would confirm or refute."""
 _HEAD = 10
-"""Number of ordinary lines after an error that show that the run went on after it."""
+"""Number of ordinary lines that show that the run continued after an error."""
 _OUTSIDE = Order.STATED, Order.ENDED
 """Priorities of lines that kernel, scheduler or terminal print about a run."""
 _CONSEQUENCES = {
@@ -66,9 +66,9 @@ _CONSEQUENCES = {
     Order.CRASHED,
     Order.WRAPPER,
 }
-"""Priorities of lines that workers and ranks print because the program was ended."""
+"""Priorities of lines that workers and ranks print because the program ended."""
 _OF_OTHERS = Order.PEERS, Order.PEER_GONE, Order.CRASHED, Order.WRAPPER
-"""Priorities of console lines in which a rank or launcher tells of another process."""
+"""Priorities of console lines that report the end of another process."""
 _OF_MEMORY = 'oom_host', 'oom_cgroup'
 _NEVER_BY_NAN = *_OF_MEMORY, 'oom_gpu', 'shm_full', 'disk_full'
 """Causes of a failure that a NaN in the losses does not lead to."""
@@ -85,20 +85,20 @@ _BROKEN = re.compile(
     r'(?:\w+\.)*(?:Connection\w*Error|BrokenPipeError|EOFError|KeyboardInterrupt'
     r'|SystemExit|SignalException)\b'
 )
-"""Regex for exceptions that a program raises because it, or a peer, was ended."""
+"""Regex for exceptions that are raised because the program, or a peer, was ended."""
 _OF_A_CARD = re.compile(r'CUDA|NCCL|cuDNN|cuBLAS|NVML|GPU|HIP', re.I)
 _NCCL_ERROR = re.compile(r'(?:\w+\.)*(?:DistBackendError|nccl\w+Error)\b')
 _NAMED_RANK = re.compile(r'\bprocess rank (\d+) with PID')
 """Regex for the name of a rank as mpirun prints it."""
 _TIMED_OUT = 'worker_stuck', 'rank_waits', 'rank_never_came'
-"""Causes of a time-out, which another program's full disk quota does not explain."""
+"""Causes of a time-out that a full disk quota of other programs cannot explain."""
 
 _OF_A_STANDSTILL = None, 'unknown', 'interrupted', 'rank_waits', 'rank_lost'
-"""Causes that logs name for a start that hung, or was ended because it hung."""
+"""Causes that logs name for a start that hung or was ended while hanging."""
 _OF_OTHER_RANKS = 'rank_waits', 'rank_never_came', 'rank_lost'
-"""Causes that a rank logs about other ranks; the other ranks' own records decide."""
+"""Causes that a rank logs about other ranks, whose own records decide."""
 _OF_NO_END = ('uneven_inputs',)
-"""Causes that hold even though one rank completed its training."""
+"""Causes that apply even if one rank completed its training."""
 _JOINED = (
     'uneven_inputs',
     'work_on_one_rank',
@@ -124,14 +124,14 @@ class NamedLog(NamedTuple):
 
 
 class _Lead(NamedTuple):
-    """Event of a log that led to its other events."""
+    """Event in a log that caused the log's other events."""
 
     read: NamedLog
     event: Event
 
 
 def judge_end(logs: Sequence[NamedLog], ranks: Sequence[Rank] = ()) -> Why:
-    """Say why a training run ended badly or stands still.
+    """Judges why a training run ended badly or hangs.
 
     Args:
         logs: What was read of console, MMEngine's log and kernel; the console's first.
@@ -198,7 +198,7 @@ def _judge_end(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
 
 
 def _weigh_ranks(why: Why, event: Event, ranks: Sequence[Rank]) -> Why:
-    """Weigh a cause by measurements of the rank a line names, or that ended first."""
+    """Weighs a cause by measurements of the rank a line names, or that ended first."""
     named = _find_named(ranks, event.text)
     said, why = why, _weigh(why, event, named or ranks[0])
     is_told = why.cause != 'rank_lost' or event.sign.order == Order.RAISED
@@ -216,7 +216,7 @@ def _weigh_ranks(why: Why, event: Event, ranks: Sequence[Rank]) -> Why:
 def _judge_peers(
     standstill: Why | None, ranks: Sequence[Rank], line: Proof
 ) -> Why | None:
-    """Judge a run by its ranks' own records where a line only tells of other ranks."""
+    """Judges a run by its ranks' own records if a line only reports other ranks."""
     if standstill and standstill.cause in _JOINED:
         return replace(standstill, state='ended')
     uneven = find_uneven(ranks)
@@ -236,7 +236,7 @@ def _judge_peers(
 
 
 def _name_parameters(why: Why, ended: Sequence[tuple[Rank, EndRecord]]) -> Why:
-    """Add to a diagnosis which parameters had no gradient, and on which rank."""
+    """Adds to a diagnosis which parameters had no gradient, and on which rank."""
     proof = list(why.proof)
     for rank, end in ended:
         if end.without_gradient:
@@ -253,7 +253,7 @@ def _name_parameters(why: Why, ended: Sequence[tuple[Rank, EndRecord]]) -> Why:
 
 
 def judge_attempt(logs: Sequence[NamedLog], ranks: Sequence[Rank] = ()) -> Why:
-    """Say why a training left no evidence, by MMEngine's log and the console.
+    """Judges why a training left no evidence, by MMEngine's log and the console.
 
     It ended before its first iteration, or has not come to it yet.
 
@@ -296,7 +296,7 @@ def judge_attempt(logs: Sequence[NamedLog], ranks: Sequence[Rank] = ()) -> Why:
 
 
 def _find_named(ranks: Sequence[Rank], text: str) -> Rank | None:
-    """Find the rank that a log line names by its process, or its number on the host."""
+    """Finds the rank that a log line names by process, or by number on the host."""
     pids, local = map(int, _ANY_PID.findall(text)), _LOCAL_RANK.search(text)
     by_pid = {rank.evidence.run.pid: rank for rank in ranks if rank.number is not None}
     for pid in pids:
@@ -337,7 +337,7 @@ def _judge_completed(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
 
 
 def _find_lost_card(ranks: Sequence[Rank], by_kernel: bool = True) -> list[str]:
-    """List the texts of driver and kernel log which say that a GPU was lost."""
+    """Lists the lines of driver and kernel log that report the loss of a GPU."""
     said = list[str]()
     for rank in ranks:
         off = rank.evidence.sources_off
@@ -347,7 +347,7 @@ def _find_lost_card(ranks: Sequence[Rank], by_kernel: bool = True) -> list[str]:
 
 
 def _retell(end: EndRecord, rank: Rank) -> ConsoleLog:
-    """Rewrite the end record of a run as the lines that the console showed."""
+    """Converts a run's end record into the lines that the console showed."""
     lines = end.traceback or (end.error or '',)
     if end.status == 'interrupted' and end.error != 'KeyboardInterrupt':
         lines = (*lines, 'Received SIGTERM')
@@ -359,7 +359,7 @@ def _retell(end: EndRecord, rank: Rank) -> ConsoleLog:
 
 
 def _lead(events: Sequence[Event], has_records: bool) -> Event | None:
-    """Find the event of a log that caused the log's other events."""
+    """Finds the event of a log that caused the log's other events."""
     if has_records:  # they say it better than the log's own warning
         events = [event for event in events if event.sign.order != Order.WATCHED]
     if any(event.sign.cause == 'rank_never_came' for event in events):
@@ -418,7 +418,7 @@ def _lead(events: Sequence[Event], has_records: bool) -> Event | None:
 
 
 def _went_on(event: Event, later: Event) -> bool:
-    """Return True if a later failure shows that an event did not end the run.
+    """True if a later failure shows that an event did not end the run.
 
     Banners of a site and a shell's complaints stand at the head of a log. A process
     that was ended from outside raises nothing of its own afterwards, and a program
@@ -449,7 +449,7 @@ def _went_on(event: Event, later: Event) -> bool:
 
 
 def _outlived(event: Event, later: Event, failed: float) -> bool:
-    """Return True if a later failure does not follow from a NaN in the losses."""
+    """True if a later failure is not a consequence of a NaN in the losses."""
     if event.sign.cause != 'nan_loss' or event.sign.is_raised:
         return False
     is_full = later.is_traced and later.sign.cause in _NEVER_BY_NAN
@@ -460,7 +460,7 @@ def _outlived(event: Event, later: Event, failed: float) -> bool:
 
 
 def _follows(event: Event, later: Event) -> bool:
-    """Return True if a later failure may follow from an event outside the program."""
+    """True if a later failure may follow from an event outside the program."""
     sign = later.sign
     if sign.victim or sign.order in _CONSEQUENCES or _BROKEN.match(later.text):
         return True
@@ -521,7 +521,7 @@ def _name(lead: _Lead, state: str, is_waited_for: bool) -> Why:
 
 
 def _find_failed(event: Event, log: ConsoleLog) -> int | None:
-    """Find the rank that failed; the rank that logged the failure may be another."""
+    """Finds the rank that failed, which another rank may have logged."""
     named = _NAMED_RANK.search(event.text)
     if named is not None:
         return int(named[1])
@@ -531,7 +531,7 @@ def _find_failed(event: Event, log: ConsoleLog) -> int | None:
 
 
 def _judge_silence(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
-    """Judge a run of which no log line gives a reason for its end."""
+    """Judges a run whose logs give no reason for its end."""
     if not ranks:
         log = logs[0].log if logs else ConsoleLog()
         if log.done:
@@ -581,7 +581,7 @@ def _judge_silence(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
 
 
 def _judge_gone(ranks: Sequence[Rank]) -> Why:
-    """Judge a run whose processes are gone without any other sign of the cause."""
+    """Judges a run whose processes ended without any other sign of the cause."""
     first, gone = find_first_gone(ranks), describe_gone(ranks)
     proof = tuple(Proof('host', None, text) for text in gone[:_MOST_PROOF])
     why = Why('ended', 'unknown', 'unknown', Text(''), proof)
@@ -601,7 +601,7 @@ def _judge_gone(ranks: Sequence[Rank]) -> Why:
 
 
 def _weigh(why: Why, event: Event, rank: Rank) -> Why:
-    """Weigh a cause that a log line names against measurements of the run."""
+    """Checks the cause that a log line names against measurements of the run."""
     if event.sign.victim:
         return _weigh_kill(why, event.sign.victim, rank, event.text)
     end, images = rank.evidence.end, rank.evidence.run.loader.batch_size
@@ -621,7 +621,7 @@ def _with(why: Why, certainty: str, text: str, cause: str | None = None) -> Why:
 
 
 def _weigh_kill(why: Why, victim: str, rank: Rank, text: str) -> Why:
-    """Judge a SIGKILL: memory ran out, unless measurements of memory refute it.
+    """Judges a SIGKILL: memory ran out, unless memory measurements show otherwise.
 
     Args:
         why: What is known.
@@ -683,7 +683,7 @@ def _weigh_kill(why: Why, victim: str, rank: Rank, text: str) -> Why:
 
 
 def _complete(why: Why, sample: str | None = None) -> Why:
-    """Complete a diagnosis with what helps, and the sample where a line names it."""
+    """Adds cures to a diagnosis, and the sample if a line names it."""
     do = CAUSES[why.cause or 'unknown'].do
     proof = why.proof if why.cause == 'sample_raised' else ()
     found = (name.search(line.text) for name in (_PATH, _INDEX) for line in proof)

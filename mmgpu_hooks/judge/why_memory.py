@@ -21,7 +21,7 @@ from mmgpu_hooks.schema.text import Text, phrase
 
 _OF_MEMORY = 'oom_host', 'oom_cgroup', 'shm_full'
 _MAY_BE_MEMORY = 'unknown', 'worker_killed', 'rank_lost', 'interrupted'
-"""Causes of a failure that low host memory may stand behind."""
+"""Causes of failures that may really be caused by low host memory."""
 _PROFILE = phrase(
     'What grows shows with memray run --follow-fork tools/train.py CONFIG (pip '
     'install memray).'
@@ -29,7 +29,7 @@ _PROFILE = phrase(
 
 
 def add_holders(why: Why, ranks: Sequence[RunEvidence]) -> Why:
-    """Add to a diagnosis what held host memory, where that may have ended the run.
+    """Adds to a diagnosis what held host memory, if that may have ended the run.
 
     Args:
         why: What is known.
@@ -66,7 +66,7 @@ def _advise(shares: MemoryShares) -> list[Text]:
 
 
 def add_start(why: Why, ranks: Sequence[Sequence[MemoryRecord]]) -> Why:
-    """Add to a diagnosis what held host memory when a training failed at its start.
+    """Adds to a diagnosis what held host memory when a training failed at its start.
 
     Args:
         why: What is known by its logs.

@@ -12,7 +12,7 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 
 def describe_part(record: StartPartRecord) -> Text:
-    """Describe one part of a training's start, from the record of its beginning.
+    """Describes one part of a training's start, from the record of its beginning.
 
     For example: ``CocoDataset began to load data/train.json, 448 MiB, 2.1 s after the
     hook was built (training data)``.
@@ -31,7 +31,7 @@ def describe_part(record: StartPartRecord) -> Text:
 
 
 def add_start_parts(why: Why, ranks: Sequence[RunEvidence]) -> Why:
-    """Add to a diagnosis which part of its start a failed training began last.
+    """Adds to a diagnosis which part of its start a failed training began last.
 
     Args:
         why: What is known by its logs, and by the ranks.

@@ -1,4 +1,4 @@
-"""Adds to a diagnosis where the run's validation stood."""
+"""Adds to a diagnosis in which part a run's validation hung or ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mmgpu_hooks.schema.text import phrase
 
 
 def add_validation(why: Why, ranks: Sequence[RunEvidence]) -> Why:
-    """Add to a diagnosis where each rank's unfinished validation stood.
+    """Adds to a diagnosis in which part each rank's unfinished validation hung.
 
     Args:
         why: What is known.

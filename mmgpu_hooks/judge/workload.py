@@ -1,4 +1,4 @@
-"""Derives the costs that predictions start from, out of a run's measurements.
+"""Derives the costs on which predictions are based from a run's measurements.
 
 Costs have a mean, a spread and a standard error each. A run whose pipeline or step
 changed midway is cut, and its last long part taken.
@@ -37,7 +37,7 @@ _MOST_CORES = 65536
 """Largest plausible number of cores of one host."""
 
 _WORKER_START_S = 0.02
-"""Seconds that a worker adds to the start of an epoch, where not measured.
+"""Seconds that a worker adds to the start of an epoch, if not measured.
 
 A fork of a process that has PyTorch loaded, on an ordinary server.
 """
@@ -52,7 +52,7 @@ _Z95 = 1.645
 """The 95th percentile of a normal distribution, in standard deviations."""
 
 _LEAST_COUNT = 8
-"""Smallest number of an interval's batches or steps for its percentiles to be used."""
+"""Smallest number of batches or steps in an interval for percentiles to be used."""
 
 _USUAL_VARIATION = 0.3
 """Relative spread assumed for a batch's loading time that was not measured."""
@@ -104,7 +104,7 @@ _USED = {
 
 
 def fit_workload(recorded: RecordedRun, figures: RunFigures) -> Workload:
-    """Fit the loading and step times that predictions start from to one rank's run.
+    """Fits the loading and step times on which predictions are based to one rank's run.
 
     A run whose pipeline changed midway is cut and its last long part taken.
 
@@ -148,7 +148,7 @@ class _Needed(NamedTuple):
 
 @dataclass(frozen=True)
 class _Part:
-    """Whole run, or its last long part, that loading and step times are fitted to."""
+    """Run, or its last long part, to which loading and step times are fitted."""
 
     recorded: RecordedRun
     figures: RunFigures
@@ -158,7 +158,7 @@ class _Part:
 
     @property
     def meta(self) -> RunRecord:
-        """Run record: settings, limits of the host, identity."""
+        """First record of the run's evidence: settings, host limits, identity."""
         return self.recorded.meta
 
     @cached_property
@@ -191,7 +191,7 @@ class _Part:
 
 
 def _cut_part(recorded: RecordedRun, figures: RunFigures) -> _Part:
-    """Return the run's part since its costs last changed, if long enough, else all.
+    """Returns the part of a run since its costs last changed, or the run if too short.
 
     It is the whole run when nothing changed, or the part after the change is too short.
     """
@@ -215,7 +215,7 @@ def _cut_part(recorded: RecordedRun, figures: RunFigures) -> _Part:
 
 
 def _find_cut(values: Column) -> int:
-    """Find the index of the log interval where costs changed last; 0 without one."""
+    """Finds the index of the log interval where costs changed last; 0 if never."""
     known = np.flatnonzero(~np.isnan(values))
     known = known[known > 0]  # the first holds lazy initialisation
     change = find_last_change(values[known].tolist())
@@ -223,7 +223,7 @@ def _find_cut(values: Column) -> int:
 
 
 def _find_missing(part: _Part) -> Text | None:
-    """Say why a run's records do not suffice for predictions; ``None`` if they do."""
+    """Says why a run's records do not suffice for predictions; ``None`` if they do."""
     if part.figures.steady_iterations < thresholds.MIN_ITERATIONS:
         return phrase(
             'Not enough evidence: {steady_iterations:d} steady iterations, '
@@ -323,7 +323,7 @@ def _make_workload(part: _Part) -> Workload:
 
 
 def _find_too_much(part: _Part, burnt_s: float) -> Text | None:
-    """Say why a rank's CPU use is impossible, or too much beside ranks like it.
+    """Returns why a rank's CPU use is impossible, or too large compared with its peers.
 
     Args:
         part: Of one rank's run.
@@ -353,7 +353,7 @@ def _find_too_much(part: _Part, burnt_s: float) -> Text | None:
 
 
 def _transfer(part: _Part, loading: Cost, cpu: Cost) -> Transfer:
-    """Estimate the seconds of collating and sending a batch from what the run shows."""
+    """Estimates seconds of collating and sending a batch from what the run shows."""
     workers = part.meta.loader.num_workers
     wait_s, wait_cpu_s, sent_cpu_s = part.needed.data_wait_s, None, None
     if workers and part.figures.data_wait_cpu_share is not None:
@@ -377,7 +377,7 @@ def _transfer(part: _Part, loading: Cost, cpu: Cost) -> Transfer:
 
 
 def _spin_s(part: _Part, step_cpu_s: float) -> float:
-    """Estimate the CPU seconds that the training process burns waiting for the GPU.
+    """Estimates the CPU seconds that the training process spins waiting for the GPU.
 
     It is all of it but the time in which the GPU had nothing to do outside the waits
     for data: then the process was giving it work.
@@ -393,7 +393,7 @@ def _spin_s(part: _Part, step_cpu_s: float) -> float:
 
 
 def _worker_start_s(part: _Part, workload: Workload) -> float:
-    """Estimate the seconds that one worker adds to the start of an epoch."""
+    """Estimates the seconds that one worker adds to the start of an epoch."""
     if not workload.num_workers or not part.figures.epoch_starts:
         return _WORKER_START_S
     starts = 1 if workload.persistent_workers else part.figures.epoch_starts
@@ -451,7 +451,7 @@ _RARE_TIMES = 1.5
 
 
 def _with_rare(loading: Cost, intervals: Intervals) -> Cost:
-    """Add rare slow batches, which percentiles do not see, to the loading time.
+    """Adds rare slow batches, which percentiles do not see, to the loading time.
 
     Median and 95th percentile give a log-normal. What mean and mean square are above
     those of it is rare: method of moments, for a share and one time.
@@ -482,7 +482,7 @@ class _LogNormal(NamedTuple):
 
 
 def _log_normal(intervals: Intervals, field: str) -> _LogNormal | None:
-    """Fit a log-normal to a time per batch; ``None`` where too little is known."""
+    """Fits a log-normal to a time per batch; ``None`` if too little is known."""
     counts = intervals.column(f'{field}.count')
     p50_s = median(intervals.column(f'{field}.p50_s')[counts >= _LEAST_COUNT])
     sigma = _sigma(intervals, field)
@@ -494,7 +494,7 @@ def _log_normal(intervals: Intervals, field: str) -> _LogNormal | None:
 
 
 def _run_delay_s(part: _Part) -> float | None:
-    """Compute seconds per batch of workers' waits for a core, first interval left out.
+    """Computes seconds per batch that workers waited for a core, without the warm-up.
 
     The start, when all workers make their first batches side by side, is left out if
     the intervals allow it.
@@ -507,7 +507,7 @@ def _run_delay_s(part: _Part) -> float | None:
 
 
 def _batch_cpu_cost(part: _Part, loading: Cost) -> Cost | None:
-    """Compute the CPU seconds of loading a batch, with spread and error."""
+    """Computes the CPU seconds of loading a batch, with spread and error."""
     if part.meta.loader.num_workers:
         cpu_s = part.figures.loader.batch_cpu_s if part.figures.loader else None
         cpu_s = part.figures.worker_cpu_s if cpu_s is None else cpu_s
@@ -533,7 +533,7 @@ def _batch_cpu_cost(part: _Part, loading: Cost) -> Cost | None:
 
 
 def _of_intervals(part: _Part, mean_s: float, field: str) -> Cost:
-    """Make a `Cost` of a mean whose spread and error come from the log intervals."""
+    """Makes a `Cost` of a mean whose spread and error come from the log intervals."""
     intervals, count = part.recorded.latest.after(1), part.figures.steady_iterations
     # too few to show how they vary: their means below still do
     variation = _variation(intervals, field) or 0.0
@@ -547,13 +547,13 @@ def _of_intervals(part: _Part, mean_s: float, field: str) -> Cost:
 
 
 def _variation(intervals: Intervals, field: str) -> float | None:
-    """Return a time's standard deviation over its mean, from its percentiles."""
+    """Returns a time's standard deviation over its mean, from its percentiles."""
     sigma = _sigma(intervals, field)
     return None if sigma is None else math.sqrt(math.expm1(sigma**2))
 
 
 def _sigma(intervals: Intervals, field: str) -> float | None:
-    """Return the standard deviation of a time's logarithm, from its percentiles.
+    """Returns the standard deviation of a time's logarithm, from its percentiles.
 
     It is at most 1.5; ``None`` where too little is known.
     """

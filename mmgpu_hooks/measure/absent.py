@@ -14,7 +14,7 @@ class AbsentError(SaidError):
 
 
 class SourceError(SaidError):
-    """Raised when a source of measured values is there, but fails while it is used.
+    """Raised when a source of measured values exists but fails during use.
 
     The caller switches the source off with one warning. Its text is one sentence for
     the user: what failed and what is known of it.

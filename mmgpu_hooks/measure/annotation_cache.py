@@ -52,7 +52,7 @@ FOLDER_VARIABLE = 'MMGPU_CACHE'
 """Environment variable that names the folder of the annotation cache."""
 
 MOST_BYTES = 20 * 10**9
-"""Size limit of the whole annotation cache, in bytes; least recently used files go."""
+"""Size limit in bytes of the annotation cache; least recently used files go first."""
 SPARE_TIMES = 2
 """Free space needed to write a cache file, as a multiple of the file's size."""
 
@@ -62,11 +62,11 @@ _HEAD = struct.Struct('<20sQI')
 """Layout of a cache file's first bytes: magic; length and CRC-32 of the header."""
 _PAGE = 4096
 _MOST_DIGITS = 64
-"""Spare bytes in a cache file's header for the digits of its sections' offsets."""
+"""Spare bytes in a cache file's header for the digits of section offsets."""
 _CHUNK = 2**20
 """Number of bytes of a cache file read at a time to compute its CRC-32."""
 _SILENT_S = 600.0
-"""Age in seconds, since its last write, at which an unfinished file is abandoned.
+"""Age in seconds since its last write at which an unfinished file is abandoned.
 
 Who writes still finds its part gone, and keeps nothing."""
 _OPEN = getattr(os, 'O_NOFOLLOW', 0) | getattr(os, 'O_CLOEXEC', 0)
@@ -103,7 +103,7 @@ class FileStamp(NamedTuple):
 
 
 def read_stamp(path: str) -> FileStamp:
-    """Read the size, times and inode of a file, links followed.
+    """Reads the size, times and inode of a file, links followed.
 
     Raises:
         OSError: If nothing is there.
@@ -147,7 +147,7 @@ class ParsedAnnotations:
 
 
 def locate_folder(environ: Mapping[str, str]) -> Path:
-    """Return the path of this user's annotation cache; the folder may not exist yet.
+    """Returns the path of this user's annotation cache; the folder may not exist yet.
 
     Raises:
         CacheError: If nothing says where the user's files are.
@@ -196,11 +196,11 @@ class CacheFolder:
         self._is_network = mount is not None and mount.is_network
 
     def close(self) -> None:
-        """Close the annotation cache's folder; arrays already mapped stay mapped."""
+        """Closes the annotation cache's folder; arrays already mapped stay mapped."""
         os.close(self._fd)
 
     def read(self, key: str) -> ParsedAnnotations | None:
-        """Map the annotations cached under a key, unless a file they came from changed.
+        """Maps the annotations cached under a key, unless their source files changed.
 
         Args:
             key: All that it depends on beside those files.
@@ -258,7 +258,7 @@ class CacheFolder:
         data: npt.NDArray[np.uint8],
         addresses: npt.NDArray[np.int64],
     ) -> bool:
-        """Write parsed annotations to the cache folder; if that fails, no file remains.
+        """Writes parsed annotations to the cache folder; if that fails, leaves no file.
 
         Args:
             key: As :meth:`read` is given.
@@ -303,7 +303,7 @@ class CacheFolder:
         return self._write(name, parts)
 
     def _write(self, name: str, parts: Sequence[memoryview]) -> bool:
-        """Write a cache file by rename; False if its unfinished file is gone by then.
+        """Writes a cache file by rename; returns False if the unfinished file is gone.
 
         That one writes the same, or has written it.
         """
@@ -330,7 +330,7 @@ class CacheFolder:
             os.close(descriptor)
 
     def _make_room(self, size: int, name: str) -> bool:
-        """Delete cache files beyond the size limit, and leftovers of killed writers.
+        """Deletes cache files beyond the size limit, and leftovers of killed writers.
 
         Returns:
             False where another process is writing a file of this name.
@@ -370,7 +370,7 @@ class CacheFolder:
 
 
 def _lock(descriptor: int) -> bool | None:
-    """Lock an open file until it is closed; True if that succeeded.
+    """Locks an open file until it is closed; True if that succeeded.
 
     Returns:
         False if another process holds the lock; ``None`` where its file system has
@@ -424,7 +424,7 @@ def _list_files(folder: int | str) -> Iterator[_KeptFile]:
 
 
 def read_use(environ: Mapping[str, str]) -> CacheUse:
-    """Count the files and bytes of the annotation cache, without opening any file."""
+    """Counts the files and bytes of the annotation cache, without opening any file."""
     try:
         path = locate_folder(environ)
     except CacheError as error:
@@ -451,7 +451,7 @@ def read_use(environ: Mapping[str, str]) -> CacheUse:
 
 
 def _find_target(link: Path) -> str | None:
-    """Find the folder that a link leads to; ``None`` if it cannot be the cache's."""
+    """Finds the folder that a link leads to; ``None`` if it cannot be the cache's."""
     target = os.path.realpath(link)
     try:
         _check_folder(os.stat(target), Path(target))
@@ -477,7 +477,7 @@ def _explain(path: Path, error: OSError) -> CacheError:
 
 
 def _check_folder(info: os.stat_result, path: Path) -> None:
-    """Check that a folder is this user's alone, and that files can be written there.
+    """Checks that a folder is this user's alone, and that files can be written there.
 
     Raises:
         CacheError: If not.
@@ -487,7 +487,7 @@ def _check_folder(info: os.stat_result, path: Path) -> None:
 
 
 def _check_own(info: os.stat_result, path: Path, *, is_folder: bool = True) -> None:
-    """Check that a file or folder belongs to this user and nobody else may change it.
+    """Checks that a file or folder belongs to this user and nobody else may change it.
 
     Raises:
         CacheError: If not.
@@ -514,7 +514,7 @@ def _check_own(info: os.stat_result, path: Path, *, is_folder: bool = True) -> N
 
 
 def _check_writable(info: os.stat_result, path: Path) -> None:
-    """Check that this user can read, search and write a folder of its own.
+    """Checks that this user can read, search and write a folder of its own.
 
     Raises:
         CacheError: If not.
@@ -526,7 +526,7 @@ def _check_writable(info: os.stat_result, path: Path) -> None:
 
 
 def _are_current(files: Sequence[tuple[str, int, int, int, int]]) -> bool:
-    """True if the files from which annotations were parsed are unchanged since then."""
+    """True if the files from which annotations were parsed have not changed since."""
     try:
         return all(read_stamp(path) == (path, *state) for path, *state in files)
     except (OSError, ValueError):
@@ -538,7 +538,7 @@ class _TornError(SaidError):
 
 
 def _read_header(descriptor: int, size: int) -> _Header | None:
-    """Read a cache file's header; ``None`` if the file has another format version.
+    """Reads a cache file's header; ``None`` if the file has another format version.
 
     Raises:
         _TornError: If the file is not whole.
@@ -560,7 +560,7 @@ def _read_header(descriptor: int, size: int) -> _Header | None:
 
 
 def _sum_up(descriptor: int, buffer: bytes | None, section: _Section) -> int:
-    """Compute the CRC-32 of a cache file's section, from the file or a buffer of it."""
+    """Computes the CRC-32 of a cache file's section, from the file or a buffer."""
     end = section.begin + section.size
     if buffer is not None:
         return zlib.crc32(memoryview(buffer)[section.begin : end])
@@ -581,7 +581,7 @@ def _lay_out(
     data: npt.NDArray[np.uint8],
     addresses: npt.NDArray[np.int64],
 ) -> list[memoryview]:
-    """Return the parts of an annotation cache file: header, sections and padding."""
+    """Returns the parts of an annotation cache file: header, sections and padding."""
     plain = np.ascontiguousarray(addresses, np.int64)
     samples = np.ascontiguousarray(data)
     sizes = len(state), plain.nbytes, samples.nbytes
@@ -628,7 +628,7 @@ def _read_whole(descriptor: int, size: int) -> bytes:
 
 
 class _OpenFile:
-    """A file descriptor that is closed with the last object that uses it."""
+    """File descriptor that is closed together with the last object that uses it."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -662,7 +662,7 @@ def _is_spawning() -> bool:
 
 
 def _map_again(handle: Any, begin: int, size: int, kind: str) -> MappedArray:
-    """Unpickle a :class:`MappedArray`: map its file again in another process."""
+    """Unpickles a :class:`MappedArray`: maps its file again in another process."""
     return _map_array(_OpenFile(handle.detach()), begin, size, kind)
 
 

@@ -43,7 +43,7 @@ class GroupFolder(NamedTuple):
 
 
 def find_cpu_groups(proc: Path, sys: Path) -> list[CpuGroup]:
-    """List this process's control groups, ancestors included, with a CPU quota."""
+    """Lists this process's control groups, ancestors included, with a CPU quota."""
     return [
         CpuGroup(cores, folder)
         for version, folder in read_cgroup_folders('cpu', proc, sys)
@@ -52,7 +52,7 @@ def find_cpu_groups(proc: Path, sys: Path) -> list[CpuGroup]:
 
 
 def find_memory_groups(proc: Path, sys: Path) -> list[MemoryGroup]:
-    """List this process's control groups, ancestors included, with a memory limit.
+    """Lists this process's control groups, ancestors included, with a memory limit.
 
     Any of them may be full first.
     """
@@ -64,7 +64,7 @@ def find_memory_groups(proc: Path, sys: Path) -> list[MemoryGroup]:
 
 
 def read_cgroup_folders(controller: str, proc: Path, sys: Path) -> list[GroupFolder]:
-    """Find the folders of this process's control group and of all its ancestors.
+    """Finds the folders of this process's control group and of all its ancestors.
 
     ``/proc/self/cgroup`` names controllers and path; version 2 has no controllers::
 
@@ -100,7 +100,7 @@ def read_cgroup_folders(controller: str, proc: Path, sys: Path) -> list[GroupFol
 
 
 def _own_folder(top: Path, path: str) -> Path:
-    """Find the folder of a control group, even if a container hides part of the path.
+    """Finds the folder of a control group, even if a container hides part of the path.
 
     It may show the end only, or nothing.
 
@@ -145,7 +145,7 @@ def _read(path: Path) -> str:
 
 
 def read_throttled_s(folder: Path) -> float:
-    """Seconds so far in which a control group's CPU quota held tasks, over all CPUs.
+    """Seconds so far, over all CPUs, in which a CPU quota held the group's tasks.
 
     ``cpu.stat`` counts them since the group was made::
 

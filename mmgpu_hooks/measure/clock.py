@@ -7,10 +7,10 @@ from datetime import datetime
 from typing import Callable
 
 Clock = Callable[[], float]
-"""Type of a function that returns a time in seconds; only differences have meaning."""
+"""Type of functions that return a time in seconds; only differences matter."""
 
 monotonic_s: Clock = time.perf_counter
-"""Time in seconds by a monotonic clock: never set back, and it runs on in ``sleep``."""
+"""Time in seconds by a monotonic clock, which is never set back."""
 
 thread_cpu_s: Clock = time.thread_time
 """CPU seconds that the calling thread has used so far."""

@@ -20,7 +20,7 @@ from mmgpu_hooks.schema.text import phrase
 
 
 def read_pci_bus_id(index: int) -> str | None:
-    """Ask the driver for the PCI address of a CUDA device.
+    """Asks the driver for the PCI address of a CUDA device.
 
     Needs a process that uses CUDA already; makes no context and no device
     work. CUDA's own index is what is asked for, so ``CUDA_VISIBLE_DEVICES`` is
@@ -43,15 +43,15 @@ def read_pci_bus_id(index: int) -> str | None:
 
 
 class CudaDevice(TypedDict):
-    """UUID and PCI address of a CUDA device; ``None`` where nothing gives it."""
+    """UUID and PCI address of a CUDA device; ``None`` if nothing gives it."""
 
     uuid: str | None
-    """UUID of the GPU without NVML's prefix ``GPU-``; torch has it from 2.4 on."""
+    """UUID of the GPU without NVML's prefix ``GPU-``; torch has it since 2.4."""
     pci_bus_id: str | None
 
 
 def cuda_device() -> CudaDevice:
-    """Read the UUID and PCI address of the GPU that this rank uses.
+    """Reads the UUID and PCI address of the GPU that this rank uses.
 
     Raises:
         AbsentError: If this process does not use CUDA (yet).
@@ -78,7 +78,7 @@ def read_cudnn_benchmark() -> bool:
 
 
 def find_lacking(backend: str | None, settings: str) -> dict[str, str]:
-    """Find which statistics a CUDA allocator does not count, and why, by name.
+    """Finds which statistics a CUDA allocator does not count, and why, by name.
 
     Args:
         backend: As ``torch.cuda.get_allocator_backend()`` says; ``None`` where it
@@ -119,11 +119,11 @@ class CudaMemoryFigures(TypedDict):
     peak_bytes: int | None
     """Peak bytes of live CUDA tensors; ``None`` if a validation's peak hides it."""
     reserved_bytes: int | None
-    """Peak of the bytes that the CUDA allocator reserved, since torch last reset it."""
+    """Peak bytes that the CUDA allocator reserved since torch last reset the peak."""
     allocated_bytes: int | None
     """Bytes of live CUDA tensors when the allocator was last read."""
     inactive_bytes: int | None
-    """Unused bytes in CUDA allocator blocks of which tensors use another part.
+    """Unused bytes in CUDA allocator blocks that are partly used by tensors.
 
     As of the end of the window.
     """
@@ -174,7 +174,7 @@ class CudaMemory:
         self._stats: Mapping[str, Any] = {}
 
     def begin(self) -> None:
-        """Begin to count CUDA memory for training; peaks from before do not count.
+        """Begins to count CUDA memory for training, ignoring earlier peaks.
 
         Raises:
             SourceError: If the allocator does not keep these statistics.
@@ -183,7 +183,7 @@ class CudaMemory:
         self.drain()
 
     def observe(self) -> None:
-        """Take the CUDA allocator's current peaks into account, without a device sync.
+        """Takes the CUDA allocator's current peaks into account, without a device sync.
 
         Inside a validation only the reserved bytes count.
 
@@ -200,7 +200,7 @@ class CudaMemory:
             self._peak = max(self._peak or 0, peak)
 
     def _read_peak(self) -> int | None:
-        """Read the CUDA allocator's statistics; return its peak of allocated bytes."""
+        """Reads the CUDA allocator's statistics; returns its peak allocated bytes."""
         self._stats = self._read_stats()
         peak = self._find('peak_bytes')
         reserved = self._find('reserved_bytes')
@@ -211,7 +211,7 @@ class CudaMemory:
         return peak
 
     def _find(self, figure: str) -> int | None:
-        """Look up one CUDA memory statistic by name; ``None`` if it is missing."""
+        """Looks up one CUDA memory statistic by name; ``None`` if it is missing."""
         found: Any = self._stats
         for key in _STATISTICS[figure]:
             found = found.get(key) if isinstance(found, Mapping) else None
@@ -222,7 +222,7 @@ class CudaMemory:
         return int(found)
 
     def begin_validation(self) -> None:
-        """Store training's CUDA memory peak before a validation can raise it.
+        """Stores training's CUDA memory peak before a validation can raise it.
 
         Raises:
             SourceError: If the allocator does not keep these statistics.
@@ -233,7 +233,7 @@ class CudaMemory:
             self._in_validation = True
 
     def end_validation(self) -> None:
-        """Attribute new CUDA memory peaks to training again, after a validation.
+        """Attributes new CUDA memory peaks to training again, after a validation.
 
         Raises:
             SourceError: If the allocator does not keep these statistics.
@@ -248,7 +248,7 @@ class CudaMemory:
                 self._left = peak
 
     def drain(self) -> CudaMemoryFigures:
-        """Return the CUDA memory statistics since the last call, and restart them."""
+        """Returns the CUDA memory statistics since the last call, and restarts them."""
         before, retries = self._retries, None
         count = self._retries = self._find('retries')
         # somebody may have reset it
@@ -268,7 +268,7 @@ class CudaMemory:
         return found
 
     def _unless_lacking(self, figure: str, value: int | None) -> int | None:
-        """Return a statistic's value; ``None`` for one that the CUDA allocator lacks.
+        """Returns a statistic's value; ``None`` for one that the CUDA allocator lacks.
 
         Some allocators leave what they lack at zero.
         """
@@ -276,7 +276,7 @@ class CudaMemory:
 
 
 def open_cuda_memory() -> CudaMemory:
-    """Return a begun `CudaMemory` for this process's current CUDA device.
+    """Returns a begun `CudaMemory` for this process's current CUDA device.
 
     Returns:
         The source, begun.
@@ -298,7 +298,7 @@ def open_cuda_memory() -> CudaMemory:
 
 
 def _read_backend(torch: Any) -> str | None:
-    """Name of the CUDA allocator; ``None`` where torch can be asked and gives none."""
+    """Returns the CUDA allocator's name; ``None`` if torch does not give it."""
     read = getattr(torch.cuda, 'get_allocator_backend', None)
     if read is None:  # before torch 2.0 there was one
         return 'native'
@@ -309,7 +309,7 @@ def _read_backend(torch: Any) -> str | None:
 
 
 def _choose_statistics(torch: Any, index: int) -> Callable[[], Mapping[str, Any]]:
-    """Choose the function that reads the CUDA allocator's statistics as nested dicts.
+    """Chooses the function that reads the CUDA allocator's statistics as nested dicts.
 
     The flat form takes several times as long, but what stands in for ``torch.cuda``
     may have that alone.
@@ -321,7 +321,7 @@ def _choose_statistics(torch: Any, index: int) -> Callable[[], Mapping[str, Any]
 
 
 def nest_statistics(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn ``torch.cuda.memory_stats()`` into nested dicts, its keys split at dots.
+    """Turns ``torch.cuda.memory_stats()`` into nested dicts, its keys split at dots.
 
     Examples:
         >>> nest_statistics({'reserved_bytes.all.peak': 7})
@@ -338,7 +338,7 @@ def nest_statistics(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _torch_with_cuda() -> Any:
-    """Return the torch module; raises if this process has not initialised CUDA.
+    """Returns the torch module; raises if this process has not initialised CUDA.
 
     Raises:
         AbsentError: If this process uses no CUDA.
@@ -371,10 +371,10 @@ class _Step:
 
 
 class IdleShare(NamedTuple):
-    """Percent of time between starts of train steps in which the GPU had no work."""
+    """Per cent of time between train steps' starts in which the GPU had no work."""
 
     pct: float | None
-    """Idle GPU time in percent of iteration time; ``None`` if nothing was timed."""
+    """Idle GPU time in per cent of iteration time; ``None`` if nothing was timed."""
     iterations: int
     """Number of iterations over which CUDA events measured the idle share."""
 
@@ -422,7 +422,7 @@ class CudaEvents:
         """Pair of CUDA events (begin, end) of the train step that began last."""
 
     def begin_step(self) -> None:
-        """Record a CUDA event for the start of a train step, right before its work.
+        """Records a CUDA event for the start of a train step, right before its work.
 
         It raises what CUDA does, after any error of its own.
         """
@@ -437,14 +437,14 @@ class CudaEvents:
         self._step = step
 
     def end_step(self) -> None:
-        """Record a CUDA event for the end of a train step; a later call replaces it."""
+        """Records a CUDA event for a train step's end; a later call replaces it."""
         step = self._step
         if step is not None and not self._is_capturing():
             step.end.record(step.stream)
             step.is_ended = True
 
     def interrupt(self) -> None:
-        """Exclude the time from the last train step to the next from the idle share.
+        """Excludes the time from the last train step to the next from the idle share.
 
         A validation or a save ran.
         """
@@ -453,7 +453,7 @@ class CudaEvents:
         self._step = None
 
     def drain(self) -> IdleShare:
-        """Return the GPU's idle share since the last call, and start a new count.
+        """Returns the GPU's idle share since the last call, and starts a new count.
 
         What the GPU has not passed yet belongs to the next drain.
         """
@@ -463,7 +463,7 @@ class CudaEvents:
         return IdleShare(100.0 * idle / total if total > 0.0 else None, len(spans))
 
     def _read_passed(self) -> Iterator[_StepSpan]:
-        """Yield idle and total time of each train step that the GPU has finished."""
+        """Yields idle and total time of each train step that the GPU has finished."""
         while len(self._steps) > 1:
             before, after = self._steps[0], self._steps[1]
             if before is not None:
@@ -482,7 +482,7 @@ class CudaEvents:
 
 
 def open_cuda_events() -> CudaEvents:
-    """Return `CudaEvents` for the current stream of this process's CUDA device.
+    """Returns `CudaEvents` for the current stream of this process's CUDA device.
 
     Raises:
         AbsentError: If this process uses no CUDA.

@@ -33,7 +33,7 @@ class Initialisation:
     kind: str
     """Class name of the data set."""
     file: str | None
-    """Annotation file, as the data set names it, or else the folder of its images."""
+    """Path of the annotation file as the data set names it, or of its image folder."""
     file_bytes: int | None
     """Size in bytes of the annotation file; ``None`` if there is none on this host."""
     wall_s: float = 0.0
@@ -94,7 +94,7 @@ class OpenedFiles:
         self._patches = Patches()
 
     def open(self) -> None:
-        """Begin to note the files that this thread opens for reading."""
+        """Begins to note the files that this thread opens for reading."""
         for module in (builtins, io):
             self._patches.set(module, 'open', self._watch_open(module.open))
         if not self._with_state:
@@ -107,7 +107,7 @@ class OpenedFiles:
             self._patches.set(owner, name, self._watch_call(getattr(owner, name), note))
 
     def close(self) -> None:
-        """Stop noting opened files; a second call does nothing."""
+        """Stops noting opened files; a second call does nothing."""
         self._patches.close()
 
     def _watch_open(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -164,7 +164,7 @@ class _Pending:
     """Data set that was built but is not initialised yet."""
 
     dataset: Any
-    """Data set that is kept alive, so that no other object gets the same ``id()``."""
+    """Reference to the data set, so that its ``id()`` is not reused."""
     patches: Patches
 
 
@@ -203,7 +203,7 @@ class DatasetWatch:
         """Data sets that are not initialised yet, by ``id()``."""
 
     def open(self, kind: Any) -> None:
-        """Watch data sets that are built from now on.
+        """Watches data sets that are built from now on.
 
         Args:
             kind: MMEngine's `BaseDataset`, which all are of.
@@ -222,7 +222,7 @@ class DatasetWatch:
         self._patches.set(kind, '__init__', __init__)
 
     def initialise_by(self, provide: Provide | None) -> None:
-        """Set the function that initialises data sets in place of ``full_init``.
+        """Sets the function that initialises data sets in place of ``full_init``.
 
         Args:
             provide: The way; ``None`` is their own method again.
@@ -230,17 +230,17 @@ class DatasetWatch:
         self._provide = provide
 
     def leave_lazy(self) -> None:
-        """Stop watching data sets that workers will initialise when they start."""
+        """Stops watching data sets that workers will initialise when they start."""
         for pending in list(self._pending.values()):
             self._release(pending.dataset)
 
     def close(self) -> None:
-        """Restore the methods of watched data sets; a second call does nothing."""
+        """Restores the methods of watched data sets; a second call does nothing."""
         self._patches.close()
         self.leave_lazy()
 
     def _expect(self, dataset: Any) -> None:
-        """Replace a new data set's ``full_init`` by one that is timed."""
+        """Replaces a new data set's ``full_init`` by one that is timed."""
         patches = Patches()
         patches.set(dataset, 'full_init', functools.partial(self._begin, dataset))
         self._pending[id(dataset)] = _Pending(dataset, patches)
@@ -251,7 +251,7 @@ class DatasetWatch:
             pending.patches.close()
 
     def _begin(self, dataset: Any) -> None:
-        """Initialise a data set in place of its ``full_init``, and time that."""
+        """Initialises a data set in place of its ``full_init``, and times that call."""
         self._release(dataset)
         if getattr(dataset, '_fully_initialized', False):
             type(dataset).full_init(dataset)
@@ -299,7 +299,7 @@ class DatasetWatch:
 def _time(
     dataset: Any, name: str, found: Initialisation, field: str
 ) -> Callable[..., Any]:
-    """Wrap a data set's method to add its calls' seconds to an `Initialisation`."""
+    """Wraps a data set's method so that its seconds add to an `Initialisation`."""
     method = functools.partial(getattr(type(dataset), name), dataset)
 
     def timed(*args: Any, **kwargs: Any) -> Any:
@@ -326,7 +326,7 @@ def _describe(dataset: Any) -> Initialisation:
 
 
 def _list_sources(dataset: Any) -> Iterator[str]:
-    """List a data set's annotation file, then its image folders, as paths it gives."""
+    """Lists a data set's annotation file, then its image folders, as it names them."""
     prefixes = getattr(dataset, 'data_prefix', None)
     folders = list(prefixes.values()) if isinstance(prefixes, dict) else []
     root = getattr(dataset, 'data_root', None)

@@ -38,7 +38,7 @@ _DIFFERENT = (
 
 
 def list_dump_prefixes(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """List path prefixes of NCCL flight recorder dumps; the rank follows each.
+    """Lists path prefixes of NCCL flight recorder dumps; the rank follows each.
 
     Args:
         environ: Of the process that trains.
@@ -60,7 +60,7 @@ def list_dump_prefixes(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def read_flight_record(runs: Sequence[RunRecord]) -> FlightRecord | None:
-    """Compare the ranks' NCCL flight recorder dumps: find the collective that hangs.
+    """Compares the ranks' NCCL flight recorder dumps: finds the hanging collective.
 
     Args:
         runs: Run records of its ranks.
@@ -102,7 +102,7 @@ def read_flight_record(runs: Sequence[RunRecord]) -> FlightRecord | None:
 
 
 def _find_dumps(runs: Sequence[RunRecord]) -> dict[int, Path]:
-    """Find each rank's flight recorder dump, also of ranks that left no evidence."""
+    """Finds each rank's flight recorder dump, also of ranks that left no evidence."""
     found: dict[int, Path] = {}
     prefixes = dict.fromkeys(prefix for run in runs for prefix in run.flight_recorder)
     began_s = min((run.started_unix_s for run in runs), default=0.0)
@@ -125,7 +125,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def _read_dump(path: Path) -> dict[str, Any]:
-    """Read the NCCL flight recorder dump of one rank.
+    """Reads the NCCL flight recorder dump of one rank.
 
     Raises:
         SourceError: If it is none.
@@ -164,7 +164,7 @@ def _read_dump(path: Path) -> dict[str, Any]:
 
 
 def _compare(dumps: Mapping[int, dict[str, Any]]) -> Sequence[Any]:
-    """Match the ranks' collectives in order of their calls, by torch's own function."""
+    """Matches the ranks' collectives in order of their calls, by torch's function."""
     logger = logging.getLogger('Flight Recorder')
     # it would print its own findings, and miss a package for its tables
     logger.disabled = True
@@ -196,7 +196,7 @@ def _compare(dumps: Mapping[int, dict[str, Any]]) -> Sequence[Any]:
 def _describe(
     collective: Any, dumps: Mapping[int, dict[str, Any]]
 ) -> FlightRecord | None:
-    """Describe a collective in which ranks are behind or differ, if any are."""
+    """Describes a collective in which ranks are behind or differ, if any are."""
     expected = set(collective.expected_ranks)
     behind = set(collective.missing_ranks or ()) & set(dumps)
     others = {
@@ -227,5 +227,5 @@ def _describe(
 
 
 def _name(profiled: str) -> str:
-    """Return the bare name of a collective: ``all_reduce`` for ``nccl:all_reduce``."""
+    """Returns the bare name of a collective: ``all_reduce`` for ``nccl:all_reduce``."""
     return profiled.partition(':')[2] or profiled

@@ -41,7 +41,7 @@ _NOT_NOW = (10, 11, 19, 20, 21, 23, 27)
 _LOST = (1, 9, 15, 16, 18)
 
 _PATIENCE = 3
-"""Number of failed reads in a row after which a GPU value is not asked for any more."""
+"""Number of consecutive failed reads after which a GPU value is given up."""
 
 _ESSENTIAL = {
     'name',
@@ -51,13 +51,13 @@ _ESSENTIAL = {
     'util_pct',
     'mem_used_bytes',
 }
-"""Names of GPU facts and values that every GPU has; a missing one is reported."""
+"""Names of facts and values that every GPU has, so that a gap is reported."""
 
 _SM = 'sm_active_pct'
 _HELD_BY = 'throttled_pct'
 
 _CPU_WORDS = 64
-"""Number of 64-bit words in the CPU affinity mask asked of NVML: room for 4096 CPUs."""
+"""Number of 64-bit words of NVML's CPU affinity mask, enough for 4096 CPUs."""
 
 _SLOW_S = 1.0
 """Seconds between two samples of the GPU's clock, temperature and throttling."""
@@ -84,7 +84,7 @@ class Sample(TypedDict, total=False):
     """Values of a GPU at one time, such as utilisation, keyed as in the evidence."""
 
     util_pct: float
-    """Percent of the driver's last period (1/6 to 1 s) in which a kernel ran."""
+    """Per cent of the driver's last period (1/6 to 1 s) in which a kernel ran."""
     mem_used_bytes: int
     """Bytes of GPU memory in use by all processes, with the driver's own reserve."""
     sm_clock_mhz: float
@@ -99,10 +99,10 @@ class Sample(TypedDict, total=False):
 
 
 class TimedSample(NamedTuple):
-    """A GPU sample, and the seconds since the sample before it, as its weight."""
+    """GPU sample, weighted by the seconds since the previous sample."""
 
     seconds: float
-    """Seconds since the GPU sample before this one."""
+    """Seconds since the previous sample of the GPU."""
     sample: Sample
 
 
@@ -125,7 +125,7 @@ class SampleSummary(TypedDict, total=False):
 
 
 def describe(error: Exception) -> str:
-    """Return the text of a pynvml error, even if the driver cannot give one."""
+    """Returns the text of a pynvml error, even if the driver cannot give one."""
     with contextlib.suppress(Exception):  # bytes that are no text, a missing symbol
         if text := ' '.join(str(error).split()):
             return text
@@ -133,7 +133,7 @@ def describe(error: Exception) -> str:
 
 
 def _within(value: float, most: float, what: str) -> float:
-    """Return the driver's answer as a float; raises if it is below 0 or above a limit.
+    """Returns the driver's answer as a float; raises if it is below 0 or above a limit.
 
     Raises:
         ValueError: If the driver cannot mean it: some answer with all bits set.
@@ -194,11 +194,11 @@ class Gpu:
 
     @property
     def unsupported(self) -> dict[str, str]:
-        """Reasons why GPU values that should exist are not read any more, by name."""
+        """Reasons why expected GPU values are no longer read, by name."""
         return {figure: self._missing[figure] for figure in self._refused & _ESSENTIAL}
 
     def reasons(self) -> dict[str, str]:
-        """Reasons why GPU values are missing now, by name; callable from any thread."""
+        """Reasons why GPU values are missing now, by name; thread-safe."""
         return self._missing.copy()
 
     def _get(self, what: str, *which: int) -> Any:
@@ -215,7 +215,7 @@ class Gpu:
         return {name: value for name, value in answers.items() if value is not None}
 
     def _ask(self, figure: str, query: Callable[[], Any]) -> Any:
-        """Ask NVML for one GPU value; ``None`` if that fails, with the reason noted.
+        """Asks NVML for one GPU value; ``None`` if that fails, with the reason noted.
 
         Raises:
             SourceError: If the card or the driver was lost.
@@ -244,7 +244,7 @@ class Gpu:
         return answer
 
     def device(self) -> CardFacts:
-        """Read the GPU's name, UUID, memory size and driver version.
+        """Reads the GPU's name, UUID, memory size and driver version.
 
         Raises:
             SourceError: If the device or the driver was lost.
@@ -261,7 +261,7 @@ class Gpu:
         return cast(CardFacts, facts)
 
     def place(self) -> CardPlace:
-        """Read the GPU's PCI address and the CPUs near it.
+        """Reads the GPU's PCI address and the CPUs near it.
 
         Raises:
             SourceError: If the device or the driver was lost.
@@ -282,7 +282,7 @@ class Gpu:
         return cpus or None
 
     def read_sample(self) -> Sample:
-        """Sample the GPU's utilisation, memory, clock and throttling now.
+        """Samples the GPU's utilisation, memory, clock and throttling now.
 
         Raises:
             SourceError: If the device or the driver was lost.
@@ -294,7 +294,7 @@ class Gpu:
         return cast(Sample, sample)
 
     def close(self) -> None:
-        """Release the GPU and its driver; may be called twice, and never raises."""
+        """Releases the GPU and its driver; may be called twice, and never raises."""
         nvml, self._nvml = self._nvml, None
         if nvml is None:
             return
@@ -372,7 +372,7 @@ def parse_reasons(bits: int) -> frozenset[str]:
 
 
 def start_nvml() -> Any:
-    """Start NVML, the driver's library; each start needs one :func:`stop_nvml`.
+    """Starts NVML, the driver's library; each start needs one :func:`stop_nvml`.
 
     Returns:
         The pynvml module.
@@ -399,7 +399,7 @@ def start_nvml() -> Any:
 
 
 def stop_nvml(nvml: Any) -> None:
-    """Shut NVML down; never raises, as the driver may be gone already."""
+    """Shuts NVML down; never raises, as the driver may be gone already."""
     with contextlib.suppress(Exception):
         nvml.nvmlShutdown()
 
@@ -411,11 +411,11 @@ class Driver(NamedTuple):
     """Number of GPUs of this host that the driver lists."""
     version: str | None
     cuda: str | None
-    """Newest CUDA version that the driver runs, such as ``12.4``."""
+    """Newest CUDA version that the driver supports, such as ``12.4``."""
 
 
 def read_driver() -> Driver:
-    """Read the versions of the NVIDIA driver and its CUDA, and count the GPUs.
+    """Reads the versions of the NVIDIA driver and its CUDA, and counts the GPUs.
 
     Raises:
         AbsentError: If there is no driver, or it lists no cards.
@@ -446,7 +446,7 @@ def open_gpu(
     index: int | None = None,
     clock: Clock = monotonic_s,
 ) -> Gpu:
-    """Open a GPU by the first of UUID, PCI address and index that the driver knows.
+    """Opens a GPU by the first of UUID, PCI address and index that the driver knows.
 
     Args:
         uuid: As NVML writes it (``GPU-...``, ``MIG-...``) or bare, as torch does.
@@ -475,7 +475,7 @@ def open_gpu(
 def _find_handle(
     nvml: Any, uuid: str | None, pci_bus_id: str | None, index: int | None
 ) -> Any:
-    """Find NVML's handle of a GPU by UUID, else PCI address, else index."""
+    """Finds NVML's handle of a GPU by UUID, else PCI address, else index."""
     # CUDA drops the prefix that separates a card from a MIG slice
     prefixes = [''] if (uuid or '')[:4] in ('GPU-', 'MIG-') else ['GPU-', 'MIG-']
     names: list[tuple[str, Any]] = []
@@ -516,7 +516,7 @@ _REDUCE: Mapping[str, Callable[[list[Any]], float]] = {
 
 
 def summarize_samples(samples: Sequence[TimedSample]) -> SampleSummary:
-    """Summarise GPU samples of a period: utilisation, memory, clock and throttling.
+    """Summarises GPU samples of a period: utilisation, memory, clock and throttling.
 
     Args:
         samples: In order. A utilisation stands for the time before it: so does the
@@ -591,11 +591,11 @@ class GpuSampler:
         self._pending: deque[TimedSample] = deque(maxlen=36_000)
 
     def start(self) -> None:
-        """Start the thread that samples the GPU; a second call does nothing."""
+        """Starts the thread that samples the GPU; a second call does nothing."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 0.5) -> None:
-        """Stop sampling the GPU; may be called twice. Samples stay for `drain`.
+        """Stops sampling the GPU, keeping the samples for `drain`; may be called twice.
 
         A thread that is stuck in the driver stays behind as a daemon, adds nothing
         more and does not keep the process.
@@ -607,7 +607,7 @@ class GpuSampler:
         self._thread.join(timeout_s)
 
     def drain(self) -> SampleSummary:
-        """Return a summary of the GPU samples since the last call, and drop them.
+        """Returns a summary of the GPU samples since the last call, and drops them.
 
         Time between the last sample and now belongs to the next window.
         """

@@ -1,4 +1,4 @@
-"""Times how long copying MMEngine's scalar histories takes, which grows as they do."""
+"""Times copying MMEngine's scalar histories, which takes longer as they grow."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class HistoryMeter:
         self._due = LEAST_VALUES
 
     def read(self, iterations: int) -> CopiedHistories | None:
-        """Time copying all scalar histories; ``None`` until their length has doubled.
+        """Times copying all scalar histories; ``None`` until their length has doubled.
 
         Args:
             iterations: Of the whole training: no history is longer.

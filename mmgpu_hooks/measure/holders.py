@@ -1,4 +1,4 @@
-"""Measures the memory that is left on the host, and the bytes that processes hold."""
+"""Measures the host's free memory, and the bytes that processes hold."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_BYTES = 2**14
 
 
 class MemoryRoom(NamedTuple):
-    """Total and used bytes of the memory limit (host, control group) met first."""
+    """Total and used bytes under the memory limit (host or control group) met first."""
 
     bound: MemoryBound
     total_bytes: int
@@ -46,7 +46,7 @@ class HeldBytes(NamedTuple):
 
 
 class HoldersMeter:
-    """Reads the memory limit that is reached first, and the bytes processes hold.
+    """Reads the memory limit that is reached first, and bytes held by processes.
 
     Args:
         proc: Root of the proc file system.
@@ -66,7 +66,7 @@ class HoldersMeter:
         self._groups = find_memory_groups(proc, sys)
 
     def read_room(self) -> MemoryRoom | None:
-        """Read size and use of the memory limit that has least free: takes 60 us.
+        """Reads size and use of the tightest memory limit; takes 60 us.
 
         Returns:
             ``None`` where neither host nor control group says so.
@@ -92,7 +92,7 @@ class HoldersMeter:
         return max(found.total_bytes - found.free_bytes, 0)
 
     def read_processes(self, pids: Iterable[int | str]) -> HeldBytes | None:
-        """Sum up the memory bytes of some processes; those that are gone are left out.
+        """Sums up the memory bytes of processes, ignoring processes that have ended.
 
         The kernel walks all pages for it, with its own lock on the process's list of
         mappings and none of Python's: 1 ms, and a few for each GiB.
@@ -118,7 +118,7 @@ class HoldersMeter:
         return HeldBytes(own, False) if own else None
 
     def read_own_bytes(self, pid: int | str = 'self') -> int | None:
-        """Read a process's resident bytes without file and shared pages: 10 us."""
+        """Reads a process's resident bytes without file and shared pages, in 10 us."""
         return read_resident(self._proc, pid).own_bytes
 
 

@@ -53,7 +53,7 @@ class CpuBinding:
     """Number of CPUs a process had before it was bound to fewer, and what bound it."""
 
     unbound_cpus: int | None = None
-    """Number of CPUs before the process was bound; ``None`` where nothing bound it."""
+    """Number of CPUs before the process was bound; ``None`` if it was not bound."""
     bound_by: str | None = None
     """Environment variables that asked to bind the process's threads."""
     wider_thread_cpus: int | None = None
@@ -67,7 +67,7 @@ def find_binding(
     thread: int | None = None,
     ancestor: int | None = None,
 ) -> CpuBinding:
-    """Decide if a process was bound to fewer CPUs after it started. Pure.
+    """Decides if a process was bound to fewer CPUs after it started; no I/O.
 
     Args:
         own: CPUs that the calling thread may run on.
@@ -102,7 +102,7 @@ def find_binding(
 def read_binding(
     own: int, environ: Mapping[str, str], proc: Path = Path('/proc')
 ) -> CpuBinding:
-    """Detect if this process was bound to fewer CPUs after it started; takes 1 ms.
+    """Detects if this process was bound to fewer CPUs after it started; takes 1 ms.
 
     Args:
         own: CPUs that the calling thread may run on.
@@ -165,7 +165,7 @@ class ProbedBinding(NamedTuple):
 def run_binding_probe(
     library: Path, environ: Mapping[str, str]
 ) -> ProbedBinding | None:
-    """Load an OpenMP library in a child process, to see if it binds the main thread.
+    """Loads an OpenMP library in a child process, to see if it binds the main thread.
 
     Args:
         library: GNU's, which binds the thread that loads it; 50 ms.
@@ -195,7 +195,7 @@ def read_host_limits(
     affinity: Callable[[], frozenset[int] | None] = read_affinity,
     cpu_count: Callable[[], int | None] = os.cpu_count,
 ) -> HostLimits:
-    """Read the host's limits on CPUs, memory and open files; ``None`` if hidden.
+    """Reads the host's limits on CPUs, memory and open files; ``None`` if unreadable.
 
     Args:
         ranks_on_host: Training processes that share this host, at least 1.
@@ -245,7 +245,7 @@ def read_host_limits(
 
 
 def _add_mended(found: HostLimits, task: SlurmTask) -> HostLimits:
-    """Add the CPU limits that would hold if srun bound the task to all its CPUs."""
+    """Adds the CPU limits that would hold if srun bound the task to all its CPUs."""
     if not task.is_narrow(found.unbound_cpus or found.affinity_cpus):
         return found
     given = task.given_cpus
@@ -299,7 +299,7 @@ class FileSystem(NamedTuple):
 
 
 def read_file_system(folder: str | Path) -> FileSystem:
-    """Read total and free bytes of the file system that holds a folder; takes 2 us."""
+    """Reads total and free bytes of the file system that holds a folder; takes 2 us."""
     try:
         usage = psutil.disk_usage(str(folder))
     except OSError:
@@ -308,7 +308,7 @@ def read_file_system(folder: str | Path) -> FileSystem:
 
 
 def read_open_files() -> OpenFiles:
-    """Read this process's limits on the number of open files; none on Windows."""
+    """Reads this process's limits on the number of open files; none on Windows."""
     try:
         import resource
     except ImportError:
@@ -321,7 +321,7 @@ def read_open_files() -> OpenFiles:
 
 
 _NO_WORK = {'idle', 'iowait', 'guest', 'guest_nice'}
-"""Fields of ``/proc/stat`` that are idle time, or counted in another field already.
+"""Fields of ``/proc/stat`` that are idle time, or contained in another field.
 
 Linux has guest time inside ``user`` and ``nice``.
 """
@@ -337,7 +337,7 @@ def read_busy_s() -> float:
 
 
 def read_run_delay_s(proc: Path = Path('/proc')) -> float | None:
-    """Seconds the main thread has waited for a core since it began; ``None`` if hidden.
+    """Seconds so far that the main thread waited for a core; ``None`` if unreadable.
 
     Args:
         proc: Root of the proc file system.
@@ -382,7 +382,7 @@ Intervals between them lack its figures.
 
 
 def pause_s(elapsed_s: float) -> float:
-    """Seconds from one reading of CPU and memory use to the next; short at first."""
+    """Returns the seconds until CPU and memory use are read again; short at first."""
     return min(SELDOM_S, elapsed_s / 2)
 
 
@@ -392,7 +392,7 @@ class HostFigures(NamedTuple):
     process_cpu_s: float
     process_run_delay_s: float | None
     system_cpu_pct: float | None = None
-    """Busy time of the host's CPUs, in percent of the time of all of them.
+    """Busy time of the host's CPUs, in per cent of the time of all CPUs.
 
     ``None``, as ``host``, where the window is too new.
     """
@@ -445,7 +445,7 @@ class HostMeter:
             return None
 
     def read(self) -> HostFigures:
-        """Read CPU and memory use of process and host since the last call.
+        """Reads CPU and memory use of process and host since the last call.
 
         The first call reads since construction.
         """

@@ -21,7 +21,7 @@ def read_versions(names: Iterable[str]) -> dict[str, str]:
 
 
 def find_package(name: str) -> Path | None:
-    """Find the folder of an import package; ``None`` where it is not installed."""
+    """Finds the folder of an import package; ``None`` if it is not installed."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
@@ -32,7 +32,7 @@ def find_package(name: str) -> Path | None:
 
 
 def read_constants(path: Path) -> Mapping[str, Any]:
-    """Read the literals that a Python file assigns to given names, without running it.
+    """Reads the literals that a Python file assigns to given names, without running it.
 
     Returns:
         The last value of each; empty for a file that is missing or no Python.
@@ -57,7 +57,7 @@ def read_constants(path: Path) -> Mapping[str, Any]:
 
 
 def has_text(path: Path, text: str) -> bool | None:
-    """True if a file contains a text; ``None`` where the file cannot be read."""
+    """True if a file contains a text; ``None`` if the file cannot be read."""
     try:
         return text in path.read_text(encoding='utf-8', errors='replace')
     except OSError:
@@ -65,7 +65,7 @@ def has_text(path: Path, text: str) -> bool | None:
 
 
 def find_openmp(torch: Path) -> Path | None:
-    """Find the file of GNU's OpenMP library (libgomp) inside the installed torch wheel.
+    """Finds the file of GNU's OpenMP library (libgomp) in the installed torch wheel.
 
     Args:
         torch: Folder of the package.

@@ -12,11 +12,11 @@ from mmgpu_hooks.measure.clock import seconds_until
 _LIMIT_S = 5.0
 """Longest wait for an answer of SLURM's controller, in seconds."""
 _FARTHEST_S = 300 * 86400.0
-"""Largest number of seconds from now to a job's end that counts as a time limit."""
+"""Largest seconds to a job's end that are believed to be a time limit."""
 
 
 def parse_end_unix_s(text: str) -> float | None:
-    """Parse SLURM's text of a job's end, to seconds since 1970.
+    """Parses SLURM's text of a job's end, to seconds since 1970.
 
     Returns:
         ``None`` without a limit.
@@ -28,7 +28,7 @@ def parse_end_unix_s(text: str) -> float | None:
 
 
 def ask_end_unix_s(job: int) -> float | None:
-    """Ask SLURM's controller for a job's end, in seconds since 1970; takes up to 5 s.
+    """Asks SLURM's controller for a job's end, in seconds since 1970; takes up to 5 s.
 
     Returns:
         ``None`` without a limit, and where SLURM is not there or does not answer.
@@ -50,5 +50,5 @@ def ask_end_unix_s(job: int) -> float | None:
 
 
 def read_end_unix_s(environ: Mapping[str, str]) -> float | None:
-    """Read this job's end, in seconds since 1970, from SLURM's environment."""
+    """Reads this job's end, in seconds since 1970, from SLURM's environment."""
     return parse_end_unix_s(environ.get('SLURM_JOB_END_TIME', ''))

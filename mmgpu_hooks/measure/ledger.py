@@ -32,7 +32,7 @@ WORKER_START = 'worker_start'
 """Ledger label: creation of a DataLoader's iterator, which counts as `startup`."""
 
 LAP = 'lap'
-"""Ledger label that ends an iteration; the time before it belongs to the last hook.
+"""Ledger label that ends an iteration; the time before it is the last hook's.
 
 What ran until then is ``lap_of`` of the ledger.
 """
@@ -42,7 +42,7 @@ _FIRST_HOOK = len(_LABELS)
 _RESUME = _LABELS[_LABELS.index('resume')]
 _LAP, _STEP, _HOOKS = (_LABELS.index(name) for name in (LAP, 'step', 'hooks'))
 _WAIT, _FIRST, _OWN_STEP, _INSIDE, _OUTSIDE = range(5)
-"""Columns of an iteration's seconds: data wait, first wait, step, hooks, outside it."""
+"""Columns of an iteration's seconds: data wait, first wait, step, hooks, outside."""
 _LAP_WIDTH = 5
 _COLUMNS = {
     'data_wait': _WAIT,
@@ -61,7 +61,7 @@ Seconds = npt.NDArray[np.float64]
 
 
 def is_part(running: Any) -> bool:
-    """True if ``running`` is a label of a training part, such as ``step``; no hook."""
+    """True if ``running`` is the label of a part such as ``step``, not a hook."""
     # by identity: a hook may be equal to anything
     return any(running is label for label in _LABELS)
 
@@ -159,14 +159,14 @@ class TimeLedger:
 
     @property
     def mean_lap_s(self) -> float | None:
-        """Mean seconds of an iteration since the last `sum_up`; from any thread."""
+        """Mean seconds of an iteration since the last `sum_up`; thread-safe."""
         stamps = self.stamps[:]
         laps = sum(ended is LAP for ended in stamps[1::2])
         return (stamps[-2] - stamps[0]) / laps if laps else None
 
     @property
     def mean_resume_s(self) -> float | None:
-        """Mean seconds to load a batch that a resumed training skips; from any thread.
+        """Mean seconds to load a batch that a resumed training skips; thread-safe.
 
         It covers the waits since the last :meth:`sum_up`.
         """
@@ -179,16 +179,16 @@ class TimeLedger:
         return float(stamps[2 * ends[-1]] - begun_s) / len(ends)
 
     def note(self, what: Any) -> None:
-        """Stamp the time at which a part of the training, or a hook's call, ends."""
+        """Stamps the time at which a part of the training, or a hook's call, ends."""
         self.stamps.extend((self.clock(), what))
 
     def push(self, part: Any) -> None:
-        """Begin a part of the training, or a hook's call, nested in the running one."""
+        """Begins a part of training, or a hook's call, nested in the running part."""
         self.note(self.running[-1])
         self.running.append(part)
 
     def pop(self, part: Any) -> None:
-        """End a part, or a hook's call, with all nested ones; ignored if not running.
+        """Ends a part, or a hook's call, with all nested ones; ignored if not running.
 
         So an error between two stamps cannot unbalance the ledger for good.
         """
@@ -198,7 +198,7 @@ class TimeLedger:
                 pass
 
     def add_wait_cpu(self, cpu_s: float) -> None:
-        """Add the CPU seconds of one wait for data, to estimate those of all waits.
+        """Adds the CPU seconds of one wait for data, to estimate those of all waits.
 
         It takes as much to take a batch that had to be waited for as one that stood
         ready.
@@ -219,7 +219,7 @@ class TimeLedger:
         return self.iterations + sum(ended is LAP for ended in self.stamps[1::2])
 
     def sum_up(self) -> None:
-        """Turn the stamps since the last call into seconds by part, hook and iteration.
+        """Turns the stamps since the last call to seconds by part, hook and iteration.
 
         There are some 15 an iteration.
         """
@@ -278,7 +278,7 @@ class TimeLedger:
         return parts
 
     def take(self) -> LedgerWindow:
-        """Return the seconds booked since the last call, and start a new window."""
+        """Returns the seconds booked since the last call, and starts a new window."""
         self.sum_up()
         sums, self._sums = self._sums.tolist(), np.zeros(len(self._sums))
         laps, self._laps = np.concatenate([np.zeros((0, _LAP_WIDTH)), *self._laps]), []
@@ -317,7 +317,7 @@ class TimeLedger:
         return window
 
     def _startup_in(self, window: LedgerWindow) -> float:
-        """Seconds by which epochs' first waits for data exceed the median wait.
+        """Returns the seconds by which epochs' first data waits exceed the median wait.
 
         All of a run's very first wait is start-up.
         """
@@ -334,7 +334,7 @@ class TimeLedger:
 
 
 def summarize_durations(seconds: Sequence[float] | Seconds) -> DurationStats:
-    """Summarise durations: count, sum, mean, median, 95th percentile, in seconds.
+    """Summarises durations: count, sum, mean, median, 95th percentile, in seconds.
 
     Args:
         seconds: At least one duration, in any order.
@@ -352,7 +352,7 @@ def summarize_durations(seconds: Sequence[float] | Seconds) -> DurationStats:
 def summarize_some(
     seconds: Sequence[float] | Seconds, count: int, total_s: float
 ) -> DurationStats:
-    """Summarise durations, given their count and sum but only a sample of their values.
+    """Summarises durations, given count, sum and only a sample of their values.
 
     Args:
         seconds: Those that are known, at least one, in any order.
@@ -370,7 +370,7 @@ def summarize_some(
 
 
 def _read_between(ordered: Sequence[float], share: float) -> float:
-    """Return a percentile of sorted values, linearly interpolated between two of them.
+    """Returns a percentile of sorted values, linearly interpolated between two of them.
 
     For 50 values it takes a quarter of np.interp's time.
     """

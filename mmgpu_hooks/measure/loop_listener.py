@@ -1,4 +1,4 @@
-"""Base class for callbacks on events of a training loop, its DataLoader and its saves.
+"""Base class for callbacks on events of a train loop, its DataLoader and its saves.
 
 A class that wants to hear something inherits :class:`LoopListener`, overrides the
 methods that it needs, and is given to the constructors of those that tell it. The
@@ -23,7 +23,7 @@ from mmgpu_hooks.schema.recorded import SaveRecord, ValidationRecord
 
 
 class LoopListener:
-    """Base class with a callback per event of a training loop; all of them do nothing.
+    """Base class with one callback per event of a train loop, which do nothing.
 
     No method may raise, but for the two that say so.
     """
@@ -39,7 +39,7 @@ class LoopListener:
         """
 
     def on_iterator_failure(self, error: Exception) -> bool:
-        """Called after a DataLoader failed to make an iterator; True: try again.
+        """Called if a DataLoader failed to make an iterator; returns True to try again.
 
         Args:
             error: What it raised.
@@ -59,14 +59,14 @@ class LoopListener:
         """
 
     def on_skipped_wait(self, left: int) -> None:
-        """Called before a wait for a batch that a resumed training throws away.
+        """Called before waiting for a batch that a resumed training discards.
 
         Args:
             left: Batches that are still to be thrown away, this one included.
         """
 
     def on_iteration_end(self, batch_idx: int, batch: Any, outputs: Any) -> None:
-        """Called after an iteration at which something is due, such as a log line.
+        """Called after an iteration that prints a log line or ends a log interval.
 
         Args:
             batch_idx: Number of the iteration in its epoch.

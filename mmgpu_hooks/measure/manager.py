@@ -19,7 +19,7 @@ _BY_FILE = {'docker': '.dockerenv', 'podman': 'run/.containerenv'}
 
 
 def find_manager(environ: Mapping[str, str], root: Path = Path('/')) -> str | None:
-    """Name the system that limits this process's resources, such as ``docker``.
+    """Names the system that limits this process's resources, such as ``docker``.
 
     Args:
         environ: Of the process.

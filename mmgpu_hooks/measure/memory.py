@@ -28,7 +28,7 @@ Intervals between them lack it.
 """
 
 COUNT_EVERY = 5
-"""Number of memory readings from one count of threads and open files to the next.
+"""Number of memory readings between two counts of threads and open files.
 
 A count takes as long as a reading.
 """
@@ -61,7 +61,7 @@ class ResidentMemory(NamedTuple):
 
 
 def read_resident(proc: Path, pid: int | str = 'self') -> ResidentMemory:
-    """Read the resident bytes of a process; takes 10 us, whatever its size.
+    """Reads the resident bytes of a process; takes 10 us, whatever its size.
 
     Args:
         proc: Root of the proc file system.
@@ -97,7 +97,7 @@ class MemoryMeter:
         self._due_s = clock()
 
     def read(self, workers: Sequence[int]) -> MemoryFigures | None:
-        """Read the memory bytes of training process, loader workers and control group.
+        """Reads the memory bytes of training process, loader workers and control group.
 
         Args:
             workers: Process ids of the loader's workers.
@@ -130,7 +130,7 @@ class MemoryMeter:
         return figures
 
     def _count(self, pid: int | str, what: str) -> int:
-        """Count the threads, or the open files, of a process; takes 1 us for each."""
+        """Counts the threads, or the open files, of a process; takes 1 us for each."""
         try:
             return len(os.listdir(f'{self._proc}/{pid}/{what}'))
         except OSError:
@@ -146,7 +146,7 @@ class GroupUsage(NamedTuple):
     """Bytes of memory by kind (anonymous, file, ...), keys as in ``memory.stat``."""
 
     def part(self, name: str) -> int | None:
-        """Bytes of one kind of the control group's memory, named as in ``memory.stat``.
+        """Returns the bytes of one kind of memory, named as in ``memory.stat``.
 
         Version 1 has those of the whole under a name of their own::
 
@@ -160,7 +160,7 @@ class GroupUsage(NamedTuple):
 
 
 def read_group_usage(folder: Path) -> GroupUsage | None:
-    """Read the bytes of memory that a control group uses; ``None`` if not reported.
+    """Reads the bytes of memory that a control group uses; ``None`` if not reported.
 
     Args:
         folder: Of the group, of either version.
@@ -178,7 +178,7 @@ def read_group_usage(folder: Path) -> GroupUsage | None:
 
 
 def read_group_bytes(folder: Path) -> int | None:
-    """Bytes that a control group uses without its page cache, which can be freed.
+    """Returns the bytes that a control group uses, without its reclaimable page cache.
 
     Args:
         folder: Of the group, of either version.
@@ -210,7 +210,7 @@ def read_groups_free_bytes(groups: Iterable[MemoryGroup]) -> int | None:
 
 
 def read_free_bytes(proc: Path = _PROC, sys: Path = Path('/sys')) -> int | None:
-    """Bytes of free memory for new processes, by host and control groups.
+    """Returns the free bytes that new processes can use, by host and control groups.
 
     It is the least of the host's and that of every control group.
 
@@ -231,7 +231,7 @@ def read_free_bytes(proc: Path = _PROC, sys: Path = Path('/sys')) -> int | None:
 
 
 class Objects(NamedTuple):
-    """Estimated bytes of a dataset's or metric's Python objects, and largest part."""
+    """Estimated bytes of a data set's or metric's objects, and of the largest part."""
 
     bytes: int
     """Total bytes of the Python objects, estimated from a sample of them."""
@@ -260,7 +260,7 @@ _LEAST_BYTES = 2**20
 
 
 def weigh_objects(dataset: Any) -> Objects | None:
-    """Estimate the bytes of Python objects in a data set's attributes; takes 20 ms.
+    """Estimates the bytes of Python objects in a data set's attributes; takes 20 ms.
 
     A forked worker shares them until it reads them: reading changes their reference
     counts, and so every page that holds some is copied
@@ -286,7 +286,7 @@ def weigh_objects(dataset: Any) -> Objects | None:
 
 
 def weigh_results(metrics: Iterable[Any]) -> Objects | None:
-    """Estimate the bytes of results that MMEngine's metrics keep; takes up to 20 ms.
+    """Estimates the bytes of results that MMEngine's metrics keep; takes up to 20 ms.
 
     Arrays and tensors count here, in the memory of the host.
 
@@ -337,7 +337,7 @@ def _attributes(holder: Any) -> dict[str, Any]:
 
 
 def _is_one_of(kind: type, kinds: tuple[type, ...]) -> bool:
-    """True if a class is one of the given classes themselves, no subclass.
+    """True if a class is itself one of the given classes, not a subclass.
 
     ``in`` would call a metaclass's equality.
     """
@@ -345,7 +345,7 @@ def _is_one_of(kind: type, kinds: tuple[type, ...]) -> bool:
 
 
 class _Scale:
-    """Estimates bytes of Python objects by sampling, each once, in limited time."""
+    """Estimates bytes of Python objects by sampling, counting each object once."""
 
     def __init__(self, *, has_arrays: bool = False) -> None:
         self._left = _MOST_VISITS
@@ -354,7 +354,7 @@ class _Scale:
         self._seen: set[int] = set()
 
     def weigh(self, value: Any, depth: int = 0) -> int:
-        """Estimate the bytes of an object and of all objects that it holds."""
+        """Estimates the bytes of an object and of all objects that it holds."""
         if id(value) in self._seen:  # keys are shared by all dicts of a list
             return 0
         self._seen.add(id(value))

@@ -30,7 +30,7 @@ class Mount(NamedTuple):
 
 
 def read_mount(path: str, proc: Path = Path('/proc')) -> Mount | None:
-    """Find the file system that holds a path, without access to the path itself.
+    """Finds the file system that holds a path, without access to the path itself.
 
     Args:
         path: Absolute, without links; need not exist.
@@ -47,7 +47,7 @@ def read_mount(path: str, proc: Path = Path('/proc')) -> Mount | None:
 
 
 def parse_mounts(text: str, path: str) -> Mount | None:
-    """Find the mount that holds a path, in the text of ``/proc/self/mountinfo``.
+    """Finds the mount that holds a path, in the text of ``/proc/self/mountinfo``.
 
     A line has the mount point as its fifth field and the kind behind a lone hyphen; of
     two at the same place the later one hides the earlier::

@@ -1,4 +1,4 @@
-"""Identifies the process that trains, and reads later if it is alive or was killed."""
+"""Identifies the training process, and reads later if it is alive or was killed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_LINES, _RECORD_BYTES, _MOST_BYTES = 64, 8192, 2**18
 
 
 def read_host(evidence: RunEvidence) -> HostNow:
-    """Read if a run's process on this host is alive or was killed, and its last stack.
+    """Reads if a run's process on this host is alive or was killed, and its last stack.
 
     Of a run on another host only the stack is read.
     """
@@ -68,7 +68,7 @@ class ProcessIdentity(NamedTuple):
     hostname: str
     pid: int
     start_ticks: int | None
-    """Start of the process in clock ticks after boot; ``None`` if hidden."""
+    """Start of the process in clock ticks after boot; ``None`` if unreadable."""
     memory_cgroup: str | None
     """Folder of the process's memory control group; ``None`` if it is not visible."""
     oom_kills: int | None
@@ -76,7 +76,7 @@ class ProcessIdentity(NamedTuple):
 
 
 def read_process_identity() -> ProcessIdentity:
-    """Read host name, process id, start and memory control group of this process."""
+    """Reads host name, process id, start and memory control group of this process."""
     groups = read_cgroup_folders('memory', _PROC, _SYS)
     folder = str(groups[0].folder) if groups else None
     start = read_start(os.getpid())
@@ -90,7 +90,7 @@ def read_process_identity() -> ProcessIdentity:
 
 
 def read_start(pid: int) -> ProcessStart | None:
-    """Read the state and the start of a process; ``None`` if the process is gone."""
+    """Reads the state and the start of a process; ``None`` if the process is gone."""
     try:
         return parse_process_start((_PROC / str(pid) / 'stat').read_text())
     except (OSError, ValueError, IndexError):
@@ -98,7 +98,7 @@ def read_start(pid: int) -> ProcessStart | None:
 
 
 def read_own_stack(stack_file: Path) -> tuple[str, ...]:
-    """Read a hanging training thread's stack, innermost first, from its stack file."""
+    """Reads a hanging training thread's stack, innermost first, from its stack file."""
     with contextlib.suppress(OSError):
         text = read_end(stack_file, _MOST_BYTES).decode('utf-8', 'replace')
         # it is the last one
@@ -107,7 +107,7 @@ def read_own_stack(stack_file: Path) -> tuple[str, ...]:
 
 
 def read_kernel_log(since_ticks: int, kmsg: Path = _KMSG) -> tuple[str, ...]:
-    """Read kernel log lines about kills for lack of memory and lost GPUs, if allowed.
+    """Reads kernel log lines about kills for lack of memory and lost GPUs, if allowed.
 
     A record has the time in microseconds after boot::
 

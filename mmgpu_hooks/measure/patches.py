@@ -91,14 +91,14 @@ _ABSENT = object()
 
 
 class _Patch(NamedTuple):
-    """Record of one replaced attribute: its owner, its name and the value before."""
+    """Replaced attribute: its owner, its name and its previous value."""
 
     find_owner: Callable[[], Any]
     """Weak reference to the patched object; returns ``None`` once that is freed."""
     name: str
     ours: Any
     before: Any
-    """Value of the attribute before it was replaced, or `_ABSENT`."""
+    """Previous value of the attribute, or `_ABSENT` if it had none."""
 
 
 class Patches:
@@ -111,7 +111,7 @@ class Patches:
         self._set: list[_Patch] = []
 
     def set(self, owner: Any, name: str, ours: Any) -> None:
-        """Replace the attribute ``name`` of ``owner`` by ``ours``, until :meth:`close`.
+        """Replaces the attribute ``name`` of ``owner`` by ``ours`` until :meth:`close`.
 
         Args:
             owner: An object with attributes of its own; it is not kept alive.
@@ -134,7 +134,7 @@ class Patches:
             raise
 
     def close(self) -> None:
-        """Restore all replaced attributes, newest first; a second call does nothing."""
+        """Restores all replaced attributes, newest first; may be called twice."""
         while self._set:
             patch = self._set[-1]
             owner = patch.find_owner()

@@ -30,14 +30,14 @@ class PeriodicThread:
             wait_s = self._call() or _AFTER_FAILURE_S
 
     def ask_to_end(self) -> None:
-        """Ask the periodic thread to end, without waiting until it has.
+        """Asks the periodic thread to end, without waiting until it has.
 
         On a busy host the wait takes ms.
         """
         self._ended.set()
 
     def stop(self) -> None:
-        """End the periodic thread; waits at most a second for a call that runs."""
+        """Ends the periodic thread, waiting at most 1 s for a running call."""
         self._ended.set()
         # a call that fails may end its own thread
         if threading.current_thread() is not self._thread:

@@ -17,7 +17,7 @@ _FLAGS = os.O_RDONLY | getattr(os, 'O_CLOEXEC', 0)
 
 
 def read_begin(path: str, most_bytes: int) -> bytes:
-    """Read the first bytes of a file by one system call.
+    """Reads the first bytes of a file by one system call.
 
     A third of what Python's own file object takes.
 
@@ -40,7 +40,7 @@ class SchedStat(NamedTuple):
 
 
 def read_schedstat_s(path: str) -> SchedStat | None:
-    """Read a task's CPU time and run delay, in seconds, from a ``schedstat`` file.
+    """Reads a task's CPU time and run delay, in seconds, from a ``schedstat`` file.
 
     The file holds nanoseconds on a core, nanoseconds runnable but waiting for
     a core, and the number of time slices::
@@ -59,7 +59,7 @@ def read_schedstat_s(path: str) -> SchedStat | None:
 
 
 def read_process_cpu_s(pid: int) -> float | None:
-    """Read another process's CPU seconds so far, by its CPU clock; opens no file.
+    """Reads another process's CPU seconds so far, by its CPU clock; opens no file.
 
     The clock counts all threads, those that ended included, in nanoseconds. It
     costs 0.3 us, measured on a 2-core VM.
@@ -80,7 +80,7 @@ def read_process_cpu_s(pid: int) -> float | None:
 
 
 def read_thread_cpu_s(thread: threading.Thread | None) -> float | None:
-    """Read the CPU seconds so far of a thread of this process.
+    """Reads the CPU seconds so far of a thread of this process.
 
     It costs 0.3 us. A thread that has not started, or has ended, took none.
 
@@ -110,7 +110,7 @@ _IO = re.compile(rb'^[rw]char: (\d+)$', re.MULTILINE)
 
 
 def read_thread_use(native_id: int) -> ThreadUse | None:
-    """Read CPU seconds and bytes of I/O of one thread of this process; takes 20 us.
+    """Reads CPU seconds and bytes of I/O of one thread of this process; takes 20 us.
 
     Returns:
         ``None`` where the kernel does not show it.
@@ -125,7 +125,7 @@ def read_thread_use(native_id: int) -> ThreadUse | None:
 
 
 def read_pss_bytes(pid: int) -> int | None:
-    """Read the memory of a process in bytes, shared pages counted in part (PSS).
+    """Reads a process's memory in bytes, shared pages counted proportionally (PSS).
 
     It costs 0.3 to 1.2 ms of the kernel's time: now and then, off the main thread.
 
@@ -139,7 +139,7 @@ def read_pss_bytes(pid: int) -> int | None:
 
 
 def read_affinity(pid: int = 0) -> frozenset[int] | None:
-    """Read the set of CPUs on which a process may run.
+    """Reads the set of CPUs on which a process may run.
 
     Args:
         pid: Process to read; 0 is the calling thread.

@@ -18,7 +18,7 @@ class ProcessStart(NamedTuple):
 
 
 def parse_process_start(text: str) -> ProcessStart:
-    """Parse state and start of a process out of ``/proc/PID/stat``.
+    """Parses state and start of a process out of ``/proc/PID/stat``.
 
     The name of the program may hold blanks and brackets::
 
@@ -29,7 +29,7 @@ def parse_process_start(text: str) -> ProcessStart:
 
 
 def read_process_age_s(proc: Path = Path('/proc')) -> float | None:
-    """Seconds from this process's start until now, to 10 ms; ``None`` if unknown.
+    """Returns the seconds since this process started; ``None`` if unknown.
 
     Time in which the host slept counts.
     """

@@ -32,7 +32,7 @@ class ThreadTimes(NamedTuple):
 
 
 def read_thread_times(proc: Path = _PROC) -> ThreadTimes:
-    """Read wall clock, CPU time and run delay of the calling thread: 10 us.
+    """Reads wall clock, CPU time and run delay of the calling thread; takes 10 us.
 
     The CPU is the thread's own clock, because ``schedstat`` counts what runs only at
     the next tick; it is right about waits that are over.
@@ -72,7 +72,7 @@ class PhaseStamp(NamedTuple):
     """Start of one phase of a checkpoint save: its name, and the thread's times."""
 
     phase: str
-    """Name of the phase of a checkpoint save, out of :data:`SAVE_PHASES`."""
+    """Name of the phase of a checkpoint save, one of :data:`SAVE_PHASES`."""
     times: ThreadTimes
 
 
@@ -85,7 +85,7 @@ class SaveSplit(NamedTuple):
 
 
 def split_phases(stamps: Sequence[PhaseStamp], end: ThreadTimes) -> SaveSplit:
-    """Split the seconds of a checkpoint save by phase, from stamps at phase starts.
+    """Splits the seconds of a checkpoint save by phase, from stamps at phase starts.
 
     ``blocked = wall - cpu - run_delay``: what was neither spent on a core nor in
     waiting for one. The three clocks are read one after the other, so it may come out
@@ -113,7 +113,7 @@ def split_phases(stamps: Sequence[PhaseStamp], end: ThreadTimes) -> SaveSplit:
 
 
 def _add(parts: Sequence[SavePhase]) -> SavePhase:
-    """Sum up seconds (wall, CPU, ...) of save phases; ``None`` if one is unknown."""
+    """Sums up seconds (wall, CPU, ...) of save phases; ``None`` if one is unknown."""
     sums: dict[str, Any] = {}
     for name in SavePhase.__struct_fields__:
         seconds = [getattr(part, name) for part in parts]
@@ -145,7 +145,7 @@ class Surroundings(NamedTuple):
 
     @classmethod
     def read(cls, proc: Path = _PROC) -> Surroundings:
-        """Read the CPU and memory counters of process and host; takes 0.1 ms."""
+        """Reads the CPU and memory counters of process and host; takes 0.1 ms."""
         waited_s = busy_s = None
         # a kernel may keep no pressure: page faults alone then prove a lack of memory
         with contextlib.suppress(OSError, RuntimeError, ValueError):
@@ -157,7 +157,7 @@ class Surroundings(NamedTuple):
     def since(
         self, before: Surroundings, workers_cpu_s: float | None
     ) -> SurroundingsChange:
-        """Return other processes' CPU and memory pressure since an earlier reading.
+        """Returns other processes' CPU and memory pressure since an earlier reading.
 
         Args:
             before: An earlier reading.

@@ -1,4 +1,4 @@
-"""Parses SLURM's environment: CPUs given to a task, and CPUs in srun's mask. Pure.
+"""Parses SLURM's environment: CPUs given to a task, and CPUs in srun's mask; no I/O.
 
 ``SLURM_CPUS_PER_TASK`` is a request, no limit: what a process may use is its affinity.
 ``srun`` sets that from a mask, and the mask can be smaller than the request. Whether it
@@ -24,9 +24,9 @@ class SlurmTask:
     requested_cpus: int | None = None
     """Number of CPUs requested for the task: ``SLURM_CPUS_PER_TASK``."""
     bound_cpus: int | None = None
-    """Number of CPUs in the mask that srun set; ``None`` where it bound nothing."""
+    """Number of CPUs in the mask that srun set; ``None`` if srun set none."""
     node_cpus: int | None = None
-    """Number of CPUs of the step or job on this node (``SLURM_CPUS_ON_NODE``)."""
+    """Number of CPUs of the job step, or job, on this node (``SLURM_CPUS_ON_NODE``)."""
     tasks: int | None = None
     """Number of tasks of the SLURM step on all nodes; ``None`` in a batch script."""
     node_tasks: int = 1
@@ -37,7 +37,7 @@ class SlurmTask:
     From ``--mem`` or ``--mem-per-cpu``.
     """
     is_rank: bool = True
-    """True if each SLURM task is one rank; False if a launcher starts several in it."""
+    """True if each SLURM task is one rank, False if a task launches several ranks."""
 
     @property
     def given_cpus(self) -> int | None:
@@ -81,14 +81,14 @@ class SlurmTask:
         return 1 if self.is_rank else max(ranks // self.node_tasks, 1)
 
     def mend(self) -> SlurmTask:
-        """Return a copy as if srun had bound the task to all CPUs it was given."""
+        """Returns a copy as if srun had bound the task to all CPUs it was given."""
         given = self.given_cpus or 0
         node_cpus = max(self.node_cpus or 0, given * self.node_tasks)
         return replace(self, bound_cpus=given, node_cpus=node_cpus)
 
 
 def parse_slurm_task(environ: Mapping[str, str]) -> SlurmTask:
-    """Parse this process's SLURM environment variables to a `SlurmTask`."""
+    """Parses this process's SLURM environment variables to a `SlurmTask`."""
     return SlurmTask(
         requested_cpus=_parse_count(environ, 'SLURM_CPUS_PER_TASK'),
         bound_cpus=parse_bound_cpus(environ),
@@ -117,7 +117,7 @@ def _parse_memory_bytes(environ: Mapping[str, str]) -> int | None:
 
 
 def parse_bound_cpus(environ: Mapping[str, str]) -> int | None:
-    """Number of CPUs in the mask that srun set for this task; ``None`` without one.
+    """Number of CPUs in the mask that srun set for this task; ``None`` if unset.
 
     The masks are a list of hexadecimal numbers, one for each task of the node.
     """
@@ -151,7 +151,7 @@ def parse_rank_is_task(environ: Mapping[str, str]) -> bool:
 
 
 def _parse_count(environ: Mapping[str, str], name: str) -> int | None:
-    """Parse an environment variable as a positive whole number; ``None`` otherwise."""
+    """Parses an environment variable as a positive whole number; ``None`` otherwise."""
     text = environ.get(name, '')
     is_count = re.fullmatch(r'\d{1,9}', text, re.ASCII)
     return int(text) or None if is_count else None

@@ -1,4 +1,4 @@
-"""Books each second of a training's start (imports, building, ...) to one part of it.
+"""Books each second of a training's start to one part, such as imports.
 
 A hook is built after the model, so what came before is one number, of the process's
 age. The time ledger has all from the train loop on, and the record is written once,
@@ -28,7 +28,7 @@ class StartAccount:
 
     @property
     def part(self) -> str:
-        """Name of the part of training's start that runs now; from any thread."""
+        """Name of the part of training's start that runs now; thread-safe."""
         return self._running[-1]
 
     @property
@@ -37,12 +37,12 @@ class StartAccount:
         return len(self._running) > 1
 
     def push(self, part: str) -> None:
-        """Begin a part of a training's start, nested in the one that runs."""
+        """Begins a part of a training's start, nested in the one that runs."""
         self._book()
         self._running.append(part)
 
     def pop(self, part: str) -> float:
-        """End a part of a training's start, with nested ones; ignored if not running.
+        """Ends a part of a training's start, with nested ones; ignored if not running.
 
         Returns:
             Its seconds so far.
@@ -54,7 +54,7 @@ class StartAccount:
         return self._parts_s.get(part, 0.0)
 
     def follow(self, part: str) -> None:
-        """Replace the outermost running part of a training's start by the next one."""
+        """Replaces the running outermost part of training's start by the next part."""
         self._book()
         self._running[0] = part
 
@@ -72,7 +72,7 @@ class StartAccount:
 
 
 def join_parts(*accounts: Mapping[str, float]) -> dict[str, float]:
-    """Add up several mappings of start parts to seconds, part by part."""
+    """Adds up several mappings of start parts to seconds, part by part."""
     joined: dict[str, float] = {}
     for account in accounts:
         for part, seconds in account.items():

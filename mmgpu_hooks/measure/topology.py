@@ -16,7 +16,7 @@ class DevicePlace(NamedTuple):
 
 
 def read_device_place(pci_bus_id: str, sys: Path = Path('/sys')) -> DevicePlace:
-    """Read the NUMA node of a PCI device and the numbers of that node's CPUs.
+    """Reads the NUMA node of a PCI device and the numbers of that node's CPUs.
 
     Args:
         pci_bus_id: As NVML writes it, such as ``00000000:3B:00.0``.
@@ -42,7 +42,7 @@ def read_device_place(pci_bus_id: str, sys: Path = Path('/sys')) -> DevicePlace:
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
-    """Parse a list of CPU numbers as the kernel writes it, such as ``0-2,8``.
+    """Parses a list of CPU numbers as the kernel writes it, such as ``0-2,8``.
 
     Raises:
         ValueError: If it is none.

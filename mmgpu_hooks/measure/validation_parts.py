@@ -21,9 +21,9 @@ class PartCall(NamedTuple):
     """Key of a timed call in a validation: its part, and the metric that it calls."""
 
     part: str
-    """Part of a validation, out of ``VALIDATION_PARTS`` of `schema.recorded`."""
+    """Part of a validation, one of ``VALIDATION_PARTS`` of `schema.recorded`."""
     metric: str | None = None
-    """Name of the metric that the timed call belongs to; ``None`` without one."""
+    """Name of the metric that the timed call belongs to; ``None`` for other calls."""
 
 
 DATA_WAIT, FORWARD = PartCall('data_wait'), PartCall('forward')
@@ -31,7 +31,7 @@ RANK_WAIT, SAVE_CALL, REST = PartCall('rank_wait'), PartCall('save'), PartCall('
 
 
 class ValidationState(NamedTuple):
-    """Progress of a running validation: innermost call, and seconds so far by part."""
+    """Progress of a running validation: innermost call, and seconds by part so far."""
 
     call: PartCall
     """Timed call that now runs in the validation, the innermost one."""
@@ -81,7 +81,7 @@ class ValidationParts:
         self._began_s = self._since_s = clock()
 
     def begin(self, call: PartCall) -> int | None:
-        """Begin a timed call in the validation, inside the one that is running.
+        """Begins a timed call in the validation, inside the one that is running.
 
         Returns:
             What :meth:`end` is to be given; ``None`` of another thread's call.
@@ -93,7 +93,7 @@ class ValidationParts:
         return len(self._running) - 1
 
     def end(self, depth: int | None) -> None:
-        """End a timed call, known by its depth, and all calls nested in it."""
+        """Ends a timed call, known by its depth, and all calls nested in it."""
         if depth is not None:
             self._stamp()
             # an error may have left something open inside of it
@@ -108,14 +108,14 @@ class ValidationParts:
         self._since_s = now_s
 
     def read(self) -> ValidationState:
-        """Return the running call, and seconds by part so far; from any thread."""
+        """Returns the running call, and seconds by part so far; thread-safe."""
         now_s, since_s, call = self._clock(), self._since_s, self._running[-1]
         seconds = dict(self._seconds)
         seconds[call] = seconds.get(call, 0.0) + max(now_s - since_s, 0.0)
         return ValidationState(call, since_s, now_s - self._began_s, seconds)
 
     def sum_up(self, wall_s: float) -> dict[str, float]:
-        """Return an ended validation's seconds by part; the sum is its duration.
+        """Returns an ended validation's seconds by part; the sum is its duration.
 
         Args:
             wall_s: Of all of it: what is in no call is ``rest``.

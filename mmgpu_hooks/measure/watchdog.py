@@ -41,17 +41,17 @@ After these there is none.
 """
 
 _MOST_GAP = 3.0
-"""Maximum gap between checks, in periods, that is counted as time without progress."""
+"""Longest gap between checks, in periods, that counts as time without progress."""
 _DEBUGGERS = re.compile(r'(?:pdb|bdb|pydevd)\.py:')
 
 
 _arming = threading.Lock()
 _armed: list[Any] = []
-"""Watchdog whose ``faulthandler`` timer runs; a process has only one timer."""
+"""Watchdog whose ``faulthandler`` timer runs (there is one timer per process)."""
 
 
 def _disarm() -> None:
-    """Cancel ``faulthandler``'s timer before a fork, and lock it against restarts."""
+    """Cancels ``faulthandler``'s timer before a fork, and blocks its restart."""
     _arming.acquire()
     if _armed:
         faulthandler.cancel_dump_traceback_later()
@@ -69,16 +69,16 @@ def _watch_forks() -> None:
 
 
 class Running(NamedTuple):
-    """Part of training, or hook, that now runs, with its usual duration in seconds."""
+    """Part of training, or hook, that runs now, with its usual duration in seconds."""
 
     part: str
-    """Name of the part of the time ledger, or class of the hook, that now runs."""
+    """Name of the running part of the time ledger, or class of the running hook."""
     beat: float
-    """Number that changes whenever the training makes progress: count or time."""
+    """Counter or time that changes whenever training makes progress."""
     usual_s: float | None
     """Usual seconds of the part that runs; ``None`` until it has ended once."""
     inside: PartCall | None = None
-    """Call that runs inside a validation; ``None`` outside of a validation."""
+    """Running call inside a validation; ``None`` outside a validation."""
 
 
 @dataclass
@@ -132,7 +132,7 @@ class Watchdog:
         self._checked_s = self.clock()
 
     def start(self) -> None:
-        """Start the watchdog's thread."""
+        """Starts the watchdog's thread."""
         self._checked_s = self.clock()
         if self.stack_path is not None:
             self._stack_file = self.stack_path.open('ab', buffering=0)
@@ -151,7 +151,7 @@ class Watchdog:
                 return
 
     def check(self) -> None:
-        """Check for training progress; raise an alarm if none came for too long."""
+        """Checks the training's progress; raises an alarm after too long without it."""
         now_s = self.clock()
         passed_s, self._checked_s = now_s - self._checked_s, now_s
         if self._stack_file is not None:
@@ -200,11 +200,11 @@ class Watchdog:
         return self.stuck_after_s * (1 if self._proof else UNKNOWN_TIMES)
 
     def read_stack(self) -> tuple[str, ...]:
-        """Read the stack of the thread that trains, the innermost call first."""
+        """Reads the stack of the thread that trains, the innermost call first."""
         return format_stack(sys._current_frames().get(self._trainer))
 
     def stop(self) -> None:
-        """Stop the watchdog's thread; a second call does nothing."""
+        """Stops the watchdog's thread; a second call does nothing."""
         self._ended.set()
         thread, self._thread = self._thread, None
         if thread is None or os.getpid() != self._pid:
@@ -220,7 +220,7 @@ class Watchdog:
 
 
 def format_stack(frame: FrameType | None) -> tuple[str, ...]:
-    """Format a thread's stack as ``file:line in function``, innermost first."""
+    """Formats a thread's stack as ``file:line in function``, innermost first."""
     return (
         tuple(
             f'{call.f_code.co_filename}:{line} in {call.f_code.co_name}'

@@ -34,7 +34,7 @@ _PROBE_HEIGHTS = (256, 384, 512)
 _STRIDE = 128
 """Stride in pixels of a detector's coarsest features; tested sides are multiples."""
 _MOST_PROBE_PIXELS = 640 * 640
-"""Maximum pixels of one image with which a model is run on the CPU."""
+"""Maximum number of pixels of an image with which the model is run on the CPU."""
 
 
 class Gradient(NamedTuple):
@@ -46,7 +46,7 @@ class Gradient(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Any) -> Gradient:
-        """Returns the size of a gradient, given its tensor or the parameter's."""
+        """Returns the size of a gradient, from the tensor of gradient or parameter."""
         return cls(int(tensor.nelement()), int(tensor.element_size()))
 
 
@@ -236,7 +236,7 @@ def count_state(
 
 @contextlib.contextmanager
 def as_on_cuda() -> Iterator[None]:
-    """Context in which Python code that replaces a CUDA kernel counts as one op."""
+    """Context in which Python replacements of CUDA kernels count as one operator."""
     with contextlib.ExitStack() as exits:
         for stand_in in _STAND_INS:
             module = sys.modules.get(stand_in.module)
@@ -299,7 +299,7 @@ class _StandIn(NamedTuple):
     module: str
     function: str
     replace: Callable[[Any, Callable[..., Any]], Any]
-    """Function that makes a version of the Python function that counts as one op."""
+    """Function that wraps the replacement so that it counts as one operator."""
 
 
 _STAND_INS = (

@@ -208,7 +208,7 @@ class CannotRunError(SaidError):
 
 
 def _raw(number: int, height: int, width: int) -> dict[str, Any]:
-    """Makes an artificial sample as transforms get it right after loading its image."""
+    """Returns an artificial sample, as transforms get it after loading an image."""
     import numpy as np
 
     pixels = np.random.default_rng(number).integers(0, 256, (height, width, 3))
@@ -228,7 +228,7 @@ def _raw(number: int, height: int, width: int) -> dict[str, Any]:
 
 
 def _instance(number: int, height: int, width: int) -> dict[str, Any]:
-    """Makes an artificial object: box (sides 8 to 40 % of the image's) and mask.
+    """Returns an artificial object: mask, and box with 8 to 40 % of the image's sides.
 
     The mask is the outline of the box.
     """

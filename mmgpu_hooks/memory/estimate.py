@@ -248,16 +248,16 @@ def count_static(
 
 
 _GOOD_PCT = 0.5
-"""Largest error in per cent at which a simpler growth law of memory is chosen."""
+"""Error in per cent up to which a simpler memory growth law is preferred."""
 
 _MEGAPIXEL = 1e6
 
 _FIXED, _PER_IMAGE, _PER_PIXEL, _PER_PIXEL_PAIR = range(4)
-"""Indices of the terms that a growth law of activation memory may have."""
+"""Indices of the terms that a growth law of activation memory can have."""
 
 
 class _Law(NamedTuple):
-    """Growth law of activation memory over batch and pixels: its terms."""
+    """Growth law of activation memory over batch size and pixels: its terms."""
 
     sizes: int
     """Number of distinct image sizes that are needed to fit the growth law."""

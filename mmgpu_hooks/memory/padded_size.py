@@ -1,4 +1,4 @@
-"""Finds the padded size of the largest image that a config trains with. Pure."""
+"""Finds the padded size of the largest image that a config trains with; no I/O."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _of_dataset(dataset: Mapping[str, Any]) -> Iterator[_Transform]:
 
 
 def _mixes_ratios(transforms: Iterable[_Transform], mixes: bool) -> bool:
-    """True if, after the transforms, a batch may hold portrait and landscape images."""
+    """True if a batch may mix portrait and landscape images after the transforms."""
     for transform in transforms:
         name = type_name(transform)
         if name in ('RandomChoice', 'RandomApply'):

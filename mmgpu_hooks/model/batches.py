@@ -40,7 +40,7 @@ class StepPoint(NamedTuple):
 
 
 def fit_step_line(points: Sequence[StepPoint]) -> BatchLine:
-    """Fit a line of train step seconds: ``step = constant + image x batch_size``.
+    """Fits a line of train step seconds: ``step = constant + image x batch_size``.
 
     A GPU that is not full takes as long for one image as for a few: the line is an
     average of that and of what comes after, so it holds between the points and not
@@ -141,7 +141,7 @@ class MemoryFit:
     """Batch sizes of the measured peaks that the line was fitted to, ascending."""
 
     def band(self, batch: Any) -> _PeakBand:
-        """Compute the memory peak, in bytes, with its interval for some batch sizes."""
+        """Computes the memory peak in bytes with its interval for some batch sizes."""
         peak = self.fixed_bytes + self.image_bytes * batch
         (of_image, of_both), (_, of_fixed) = self.covariance
         line = of_fixed + 2.0 * batch * of_both + batch**2 * of_image
@@ -151,7 +151,7 @@ class MemoryFit:
 
 
 def fit_batch_memory(points: Sequence[MeasuredPeak]) -> MemoryFit:
-    """Fit a line of GPU memory bytes to batch size, each peak weighted by its size.
+    """Fits a line of GPU memory bytes to batch size, each peak weighted by its size.
 
     Args:
         points: With two batch sizes at least.
@@ -204,18 +204,18 @@ class CardMemory(NamedTuple):
 
 
 def predict_peak(fit: MemoryFit, batch_size: int) -> PeakPrediction:
-    """Predict the GPU memory peak, in bytes, of a training with another batch size."""
+    """Predicts the GPU memory peak, in bytes, of a training with another batch size."""
     band = fit.band(batch_size)
     return PeakPrediction(int(band.peak), int(band.low), int(band.high))
 
 
 def find_largest_batch(fit: MemoryFit, free_bytes: float) -> int:
-    """Find the largest batch size whose upper peak bound fits into free bytes, or 0."""
+    """Finds the largest batch size whose upper peak bound fits in free bytes, or 0."""
     return int((fit.band(_BATCHES).high <= free_bytes).sum())
 
 
 def find_oom_batch(fit: MemoryFit, free_bytes: float) -> int | None:
-    """Find the smallest batch size that is expected to run out of GPU memory.
+    """Finds the smallest batch size that is expected to run out of GPU memory.
 
     Returns:
         ``None`` when none up to `MOST_BATCH` does.

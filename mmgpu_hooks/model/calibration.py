@@ -21,7 +21,7 @@ from mmgpu_hooks.model.simulation import WAKE_S, Trace, make_loop, settle, simul
 from mmgpu_hooks.model.workload import Workload
 
 USUAL_POWER = 2.7
-"""Exponent assumed for the slow-down of a train step on several threads.
+"""Exponent assumed for the slow-down of a multi-threaded train step.
 
 It is `Workload.step_power` where no run shows it.
 
@@ -32,7 +32,7 @@ is a third.
 
 _POWERS = 1.0, 4.0
 _SEEN_FROM = 0.02
-"""Smallest share (0 to 1) of step time lost to workers to fit the slow-down exponent.
+"""Share (0 to 1) of step time lost to workers from which the exponent is fitted.
 
 The exponent is `Workload.step_power`.
 """
@@ -55,12 +55,12 @@ _TURNS_ERROR = 0.4
 They are `Workload.turns_s`.
 """
 _SPIN_S = 0.005
-"""Seconds that a thread of OpenMP (libgomp) spins on after its work has ended.
+"""Seconds that an OpenMP thread (libgomp) busy-waits after its work has ended.
 
 After the step, while the training process loads.
 """
 _THREAD_BYTES = 4 * 32768
-"""Bytes of float32 numbers for which PyTorch adds one CPU thread: ``GRAIN_SIZE``."""
+"""Bytes of float32 numbers per additional CPU thread in PyTorch (``GRAIN_SIZE``)."""
 
 _BUSY_FROM, _BUSY_ALL = 0.6, 0.9
 """Shares (0 to 1) of cores in use from which waits for a core slow loading: some, all.
@@ -77,7 +77,7 @@ def calibrate(
     main_delay_s: float = 0.0,
     batch_bytes: int | None = None,
 ) -> Workload:
-    """Correct measured times so that their simulation reproduces the run.
+    """Corrects measured times so that their simulation reproduces the run.
 
     Args:
         workload: With the costs as they were measured, and the usual fetching.
@@ -121,7 +121,7 @@ def calibrate(
 
 
 def _step_waits_s(measured: Workload, main_delay_s: float) -> float:
-    """Return the main thread's waits for a core that fall into the train step, s."""
+    """Returns the seconds of the main thread's core waits inside the train step."""
     step_s, iter_s = measured.step.mean_s, measured.iter_time.mean_s
     if iter_s <= 0.0:
         return 0.0
@@ -132,7 +132,7 @@ def _step_waits_s(measured: Workload, main_delay_s: float) -> float:
 def _correct_step(
     measured: Workload, workload: Workload, simulated_s: float
 ) -> Workload:
-    """Correct a step's time or slow-down exponent to make the simulation reproduce it.
+    """Corrects a step's time or slow-down exponent to make the simulation reproduce it.
 
     The exponent (`Workload.step_power`) shows only where simulated cores are crowded.
     """
@@ -151,7 +151,7 @@ def _correct_step(
 
 
 def _without_delay(measured: Workload, workload: Workload, delay_s: float) -> Workload:
-    """Subtract from the loading time waits for cores that the simulation does not make.
+    """Subtracts core waits that the simulation lacks from the loading time.
 
     A loop that does not starve does not show how long loading takes, nor does one whose
     workers take up all cores: a wrong figure would not show at the run's own setting.
@@ -166,7 +166,7 @@ def _without_delay(measured: Workload, workload: Workload, delay_s: float) -> Wo
 
 
 def _fetch_correction(measured: Workload, trace: Trace) -> float:
-    """Find the factor on fetching time that makes a simulated iteration match the run.
+    """Finds the factor on fetching time that makes a simulated iteration match the run.
 
     A loop that waits for its workers anyway does not show it.
     """
@@ -179,7 +179,7 @@ def _fetch_correction(measured: Workload, trace: Trace) -> float:
 
 
 def _correct_other_tasks(workload: Workload, other_cores: float, trace: Trace) -> float:
-    """Correct the number of other programs' tasks to match the CPU that they used."""
+    """Adjusts the number of other programs' tasks to the CPU time that they used."""
     used = trace.others_cpu_s / trace.seconds
     if used <= 0.0:
         return other_cores
@@ -191,7 +191,7 @@ def _least_step_s(workload: Workload) -> float:
 
 
 def _estimate_turns(workload: Workload, batch_bytes: int | None) -> float:
-    """Estimate the extra seconds per batch of loading without workers on a busy host.
+    """Estimates the extra seconds per batch of loading without workers on a busy host.
 
     They are `Workload.turns_s`, which a run with workers does not show.
 
@@ -233,7 +233,7 @@ def _calibrate_alone(
 
 
 def _take_out_delays(workload: Workload, main_delay_s: float) -> Workload:
-    """Take waits for cores out of the time of a multi-threaded train step.
+    """Takes waits for cores out of the time of a multi-threaded train step.
 
     Only the main thread's waiting is measured; that of the others is taken to be alike.
     As many threads wait at a time as there are tasks beyond the cores, so that the step
@@ -263,7 +263,7 @@ def _take_out_delays(workload: Workload, main_delay_s: float) -> Workload:
 
 
 def _with_step_cpu(workload: Workload, measured: Workload) -> Workload:
-    """Set the train step's CPU seconds, without threads' spinning while idle."""
+    """Sets the step's CPU seconds, without threads that spin while idle."""
     threads, cpu_s = measured.step_threads, measured.step_cpu_s
     if measured.spin_s <= 0.0:
         step_s = workload.step.mean_s if threads > 1 else measured.step.mean_s

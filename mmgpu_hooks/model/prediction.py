@@ -17,7 +17,7 @@ from mmgpu_hooks.model.workload import DEFAULT_PREFETCH, Workload
 from mmgpu_hooks.schema.judged import Prediction
 
 LIMITS = ('step', 'workers', 'cores')
-"""Names of the limits that can keep an iteration from being faster."""
+"""Names of the resources that can limit an iteration's speed."""
 
 COVERAGE = 1.9
 """Half width of a prediction's interval, in standard errors.
@@ -27,7 +27,7 @@ COVERAGE = 1.9
 
 _MANY_DRAWS = 1024
 _FEW_DRAWS = 256
-"""Number of batches to simulate to see how a time's error changes a prediction."""
+"""Number of batches to simulate for the effect of a time's error on a prediction."""
 _NEAR = 0.03
 _FULL = 0.9
 """Smallest share (0 to 1) of cores in use at which the cores limit an iteration."""
@@ -47,7 +47,7 @@ class Rate:
 # a grid asks for the same settings again and again
 @functools.lru_cache(maxsize=512)
 def rate_of(workload: Workload, num_workers: int, prefetch: int, draws: int) -> Rate:
-    """Simulate ``draws`` different batches; return a steady iteration's `Rate`."""
+    """Simulates ``draws`` different batches; returns a steady iteration's `Rate`."""
     if num_workers == 0:
         rate = _rate_alone(workload)
     else:
@@ -59,7 +59,7 @@ def rate_of(workload: Workload, num_workers: int, prefetch: int, draws: int) -> 
 
 
 def _rate_alone(workload: Workload) -> Rate:
-    """Compute the iteration seconds of a training that loads without workers."""
+    """Computes the iteration seconds of a training that loads without workers."""
     cpu_s, loading_s = workload.local_loading
     wait_s = cpu_s / workload.core_share(1) + loading_s - cpu_s + workload.turns_s
     whole_s = wait_s + workload.local_step_s
@@ -82,7 +82,7 @@ def _rate_fed(workload: Workload, num_workers: int, prefetch: int, draws: int) -
 def predict_setting(
     workload: Workload, num_workers: int, prefetch: int = DEFAULT_PREFETCH
 ) -> Prediction:
-    """Predict a steady iteration's seconds with other settings of the loader.
+    """Predicts a steady iteration's seconds with other settings of the loader.
 
     Args:
         workload: What the run says; for another batch size, see
@@ -106,7 +106,7 @@ def predict_setting(
 
 
 def estimate_iter_s(workload: Workload, num_workers: int, prefetch: int) -> float:
-    """Estimate the seconds of a steady iteration, without their interval.
+    """Estimates the seconds of a steady iteration, without their interval.
 
     It is ``iter_time_s`` of :func:`predict_setting`.
     """
@@ -124,7 +124,7 @@ def _name_limit(workload: Workload, rate: Rate, num_workers: int) -> str:
 def _relative_error(
     workload: Workload, num_workers: int, prefetch: int, cpu_share: float
 ) -> float:
-    """Estimate the relative standard error of a predicted iteration time.
+    """Estimates the relative standard error of a predicted iteration time.
 
     What each cost's own error does to it, and what the simulation does not know.
     """
@@ -151,7 +151,7 @@ Caches, memory bandwidth and the scheduler's ways are not simulated.
 """
 
 _ALONE = 0.06
-"""Relative error of a prediction, added if workers are introduced or given up.
+"""Relative error of a prediction, added if workers are introduced or removed.
 
 Two busy CPUs that are threads of one core are slower than one alone, and so is what
 shares a cache. The same loading took 1 to 1.14 times the CPU beside a worker.
@@ -161,7 +161,7 @@ _TRANSFER = 0.06
 """Relative error of predicting workers from a training that had no loader workers."""
 
 _CROWDED = 0.06
-"""Relative error of a prediction, added where all cores are in use.
+"""Relative error of a prediction, added if all cores are in use.
 
 In the run or in the prediction; less where fewer are: the real scheduler does not share
 cores equally.
@@ -175,7 +175,7 @@ images, and the step along its line.
 """
 
 _TRANSFERRED = 0.5
-"""Relative error of the time that sending adds to a batch; no run measures it."""
+"""Relative error of the time that sending adds to a batch, which is not measured."""
 
 _TURNS = 0.5
 """Relative error of the extra time of loading without workers on a busy host.
@@ -193,7 +193,7 @@ That is `Workload.step_power`, where no run showed it.
 def model_error(
     workload: Workload, num_workers: int, run_cpu_share: float, cpu_share: float
 ) -> float:
-    """Estimate a prediction's relative standard error by effects not simulated.
+    """Estimates a prediction's relative standard error by effects not simulated.
 
     Args:
         workload: What the run says.
@@ -218,7 +218,7 @@ def model_error(
 
 
 def perturb(workload: Workload, *, alone: bool) -> Iterator[Workload]:
-    """Yield copies of a workload, each with one of its times off by its standard error.
+    """Yields copies of a workload, each with one time changed by its standard error.
 
     Args:
         workload: What the run says.
@@ -309,7 +309,7 @@ class JobPlan:
 # a choice asks for the same settings again and again
 @functools.lru_cache(maxsize=512)
 def estimate_job_s(workload: Workload, setting: LoaderSetting, plan: JobPlan) -> float:
-    """Estimate the seconds of a whole training: iterations, epochs' starts, saves.
+    """Estimates the seconds of a whole training: iterations, epochs' starts, saves.
 
     Every epoch begins with no batch made; without persistent workers they are started
     first.
@@ -339,7 +339,7 @@ def estimate_job_s(workload: Workload, setting: LoaderSetting, plan: JobPlan) ->
 
 
 def _epoch_s(epoch: Loop, count: int, turns: int) -> float:
-    """Compute an epoch's simulated seconds, averaged over different first batches."""
+    """Computes an epoch's simulated seconds, averaged over different first batches."""
     whole_s = 0.0
     for first in (turn * count // turns for turn in range(turns)):
         shifted = replace(
@@ -352,7 +352,7 @@ def _epoch_s(epoch: Loop, count: int, turns: int) -> float:
 
 
 def first_batch_s(workload: Workload) -> float:
-    """Compute how many seconds longer an epoch's first wait is than a usual wait.
+    """Computes how many seconds longer an epoch's first wait is than a usual wait.
 
     Without the start of workers.
     """

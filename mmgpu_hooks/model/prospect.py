@@ -1,4 +1,4 @@
-"""Predicts a training's duration from measured times and loader settings. Pure."""
+"""Predicts a training's duration from measured times and loader settings; no I/O."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ class Prospect:
 
     @property
     def without_other_load(self) -> Prospect:
-        """Copy of this forecast for a host on which no other program runs."""
+        """Copy of the forecast for a host without other programs."""
         alone = replace(self.workload, other_tasks=0.0, turns_s=0.0)
         return replace(self, workload=alone)
 
     def is_steady_alike(self, other: Prospect) -> bool:
-        """Return True if two trainings differ only in how their epochs start."""
+        """True if two trainings differ only in how their epochs start."""
         persistent = other.loader.persistent_workers
         kept = replace(self.loader, persistent_workers=persistent)
         return replace(self, loader=kept) == other

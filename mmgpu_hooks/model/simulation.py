@@ -1,4 +1,4 @@
-"""A discrete-event simulation of PyTorch's ``DataLoader`` and the loop it feeds.
+"""Discrete-event simulation of PyTorch's ``DataLoader`` and the training loop.
 
 Batch i is made by worker ``i mod W``; each worker has ``prefetch_factor`` batches to
 make, and the next is given out when the loop has taken one. Batches are handed over in
@@ -39,7 +39,7 @@ class Loop:
     cores: float
     """Number of cores that the training loop and its workers may use together."""
     host_cores: float
-    """Number of cores shared by the training loop, its workers and other processes."""
+    """Number of cores that the training, its workers and other processes share."""
     other_tasks: float
     batch_cpu_s: Sequence[float]
     batch_wait_s: Sequence[float]
@@ -67,7 +67,7 @@ class Loop:
     start_s: float = 0.0
     """CPU seconds of the training process to start one worker, before any batch."""
     batches: int | None = None
-    """Number of batches of the epoch; ``None`` for an epoch without end."""
+    """Number of batches per epoch; ``None`` for an endless epoch."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Trace:
     step_s: float
     fetch_s: float
     busy_s: float
-    """Seconds in which workers had a batch to make, summed over them."""
+    """Seconds in which workers had a batch to make, summed over all workers."""
     others_cpu_s: float
 
 
@@ -95,7 +95,7 @@ _NORMAL = NormalDist()
 # settings are compared under the same costs
 @functools.lru_cache(maxsize=64)
 def draw_costs(cost: Cost, count: int, stream: int) -> tuple[float, ...]:
-    """Draw a stratified sample of a task's durations (s) that has exactly their mean.
+    """Draws a stratified sample of durations (s) with exactly their mean.
 
     Log-normal, and the rare ones of the cost on top, each as long as their mean.
 
@@ -132,7 +132,7 @@ All but the first are in a `Trace`; the first four are of the training process.
 
 
 def simulate_loop(loop: Loop, iterations: int, skip: int = 0) -> Trace:
-    """Simulate a training loop and its workers from their start; return a `Trace`.
+    """Simulates a training loop and its workers from their start; returns a `Trace`.
 
     Args:
         loop: With at least one worker.
@@ -151,7 +151,7 @@ def simulate_loop(loop: Loop, iterations: int, skip: int = 0) -> Trace:
 
 
 class _Simulation:
-    """Simulates the training process and its workers, a generator each, sharing cores.
+    """Simulates the training process and its workers (generators) on shared cores.
 
     A generator asks for a core or a time and yields until it has had it.
     """
@@ -180,7 +180,7 @@ class _Simulation:
         next(self._tasks[_MAIN])
 
     def run_until(self, iterations: int) -> dict[str, float]:
-        """Simulate until a number of iterations is done; return the sums of seconds."""
+        """Simulates until a number of iterations is done; returns sums of seconds."""
         while len(self.ends_s) < iterations:
             next(self._tasks[self._advance()])
             if self._is_starving and len(self.ends_s) in self._made:
@@ -188,7 +188,7 @@ class _Simulation:
         return {**self._sums_s, 'seconds': self._now_s}
 
     def _advance(self) -> int:
-        """Advance the clock until a task has had its CPU or slept; return the task."""
+        """Advances the clock until a task has computed or slept; returns that task."""
         timed, running, rate = self._timed, self._running, self._rate
         seconds = math.inf
         if running:
@@ -207,7 +207,7 @@ class _Simulation:
         return task
 
     def _compute(self, task: int, seconds: float) -> Iterator[None]:
-        """Use a simulated core for a number of seconds of CPU."""
+        """Uses a simulated core for a number of seconds of CPU."""
         self._want(1)
         heapq.heappush(self._running, (self._served_s + seconds, task))
         yield
@@ -218,7 +218,7 @@ class _Simulation:
         yield
 
     def _want(self, tasks: int) -> None:
-        """Add or remove tasks that want a core, and update the speed of all."""
+        """Adds or removes tasks that need a core; updates the speed of all tasks."""
         loop = self._loop
         self._wanting = wanting = self._wanting + tasks
         rate = 1.0
@@ -232,7 +232,7 @@ class _Simulation:
             self._rate = rate
 
     def _stretch_step(self, change: float) -> None:
-        """Rescale the rest of the train step as cores get more or less crowded."""
+        """Rescales the rest of the train step when cores get more or less crowded."""
         running, served_s = self._running, self._served_s
         for index, (end_s, task) in enumerate(running):
             if task == _MAIN:
@@ -242,7 +242,7 @@ class _Simulation:
                 break
 
     def _is_crowded(self) -> bool:
-        """Return True if a task that wakes up now finds every core taken."""
+        """True if a task that wakes up now finds all cores in use."""
         # half a task more or less is within what is known of other processes
         loop, wanting = self._loop, self._wanting
         if wanting > loop.cores - 0.5:
@@ -260,7 +260,7 @@ class _Simulation:
             next(self._tasks[worker])
 
     def _make(self, worker: int) -> Iterator[None]:
-        """Simulate one worker of the loader, which makes batches."""
+        """Simulates one worker of the loader, which makes batches."""
         loop, queue = self._loop, self._queues[worker]
         cpus, waits = loop.batch_cpu_s, loop.batch_wait_s
         while True:
@@ -280,7 +280,7 @@ class _Simulation:
             self._made.add(batch)
 
     def _train(self) -> Iterator[None]:
-        """Simulate the training process: waits for batches, and train steps."""
+        """Simulates the training process: waits for batches, and train steps."""
         loop = self._loop
         if loop.start_s > 0.0:
             yield from self._compute(_MAIN, loop.start_s * loop.workers)
@@ -302,7 +302,7 @@ class _Simulation:
             self.ends_s.append(self._now_s)
 
     def _step(self, factor: float) -> Iterator[None]:
-        """Simulate a train step on its threads, which delay each other."""
+        """Simulates a train step on its threads, which delay each other."""
         loop = self._loop
         self._want(loop.step_threads)
         seconds = factor * loop.step_cpu_s / loop.step_threads
@@ -320,10 +320,10 @@ class _Simulation:
 
 
 WAKE_S = 0.0025
-"""Seconds that a woken worker waits for its turn on a core that others use."""
+"""Seconds that a woken worker waits for a core that others use."""
 
 _MOST_IN_FLIGHT = 2048
-"""Maximum number of batches a simulated loader makes ahead; more changes nothing."""
+"""Maximum number of prefetched batches to simulate; more have no effect."""
 
 _LOADING, _STEPS = 0, 1  # streams of random numbers
 
@@ -331,7 +331,7 @@ _LOADING, _STEPS = 0, 1  # streams of random numbers
 def make_loop(
     workload: Workload, num_workers: int, prefetch_factor: int, draws: int
 ) -> Loop:
-    """Make the simulation's input for a number of workers and of batches ahead.
+    """Makes the simulation's input for a number of workers and of batches ahead.
 
     Args:
         workload: Costs without waiting for cores.
@@ -372,7 +372,7 @@ def make_loop(
 
 
 def settle(workers: int, prefetch: int, draws: int) -> int:
-    """Return the number of iterations to simulate until a simulated loop is steady.
+    """Returns the number of iterations after which a simulated loop is steady.
 
     All workers start at once.
     """

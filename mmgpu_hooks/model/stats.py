@@ -26,7 +26,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def student_t(share: float, degrees: float) -> float:
-    """Return a quantile of Student's t distribution.
+    """Returns a quantile of Student's t distribution.
 
     Args:
         share: Probability below the quantile.
@@ -39,7 +39,7 @@ def student_t(share: float, degrees: float) -> float:
 
 
 def paired_gain(before_s: Sequence[float], after_s: Sequence[float]) -> Estimate | None:
-    """Estimate the relative gain of a second setting from pairs measured in turn.
+    """Estimates the relative gain of a second setting from pairs measured in turn.
 
     Each pair shares what the machine was like then, so the logarithms of their ratios
     are averaged, and their spread is that of the noise alone: a t interval on them.
@@ -62,7 +62,7 @@ def paired_gain(before_s: Sequence[float], after_s: Sequence[float]) -> Estimate
 
 
 LEAST_VALUES = 6
-"""Smallest number of values in a series that give the correlation of neighbours."""
+"""Smallest series length from which the autocorrelation is estimated."""
 
 _EDGES = np.array([*np.linspace(0.0, 0.96, 25), 0.98, 0.99, 0.995, 0.998, 1.0])
 _CORRELATIONS: FloatArray = (_EDGES[:-1] + _EDGES[1:]) / 2
@@ -74,7 +74,7 @@ intervals.
 
 _TAPER = 0.08
 _TAPER_PER_VALUE = 0.0025
-"""Width below 1 where a correlation's prior falls to 0, divided by the series length.
+"""Width below 1 in which the correlation's prior falls to 0, over series length.
 
 The prior of the correlation is uniform, but falls linearly to 0 over the last part
 before 1, which is a drift without end. That part is the smaller one of :data:`_TAPER`
@@ -84,7 +84,7 @@ where it is high (``make bench-drift``).
 """
 
 _NEGLIGIBLE = 1e-6
-"""Probability relative to the largest, below which a mixture leaves a component out."""
+"""Probability relative to the largest below which a mixture component is dropped."""
 
 _MOST_LAGS = 10_000
 """Maximum number of lags of a series over which autocorrelations are summed.
@@ -113,7 +113,7 @@ class SeriesMean:
 def summarize_series(
     values: Sequence[float], weights: Sequence[float], least: int = LEAST_VALUES
 ) -> SeriesMean | None:
-    """Compute the weighted mean of a series, with an error that allows for correlation.
+    """Computes the weighted mean of a series, with an error for correlated values.
 
     The series is taken for an autoregressive one of first order. A short series does
     not show its correlation: intervals that rest on one estimate of it are too short,
@@ -165,7 +165,7 @@ class _Residuals(NamedTuple):
 
 
 def _fit_correlations(away: FloatArray, correlation: FloatArray) -> _Residuals:
-    """Fit a constant by generalised least squares, for each correlation.
+    """Fits a constant by generalised least squares, for each correlation.
 
     Args:
         away: The series without its mean.
@@ -185,7 +185,7 @@ def _fit_correlations(away: FloatArray, correlation: FloatArray) -> _Residuals:
 
 
 def _inflate(weight: FloatArray, correlation: FloatArray) -> FloatArray:
-    """Return the variance of the weighted mean of an AR(1) series of variance 1."""
+    """Returns the variance of the weighted mean of an AR(1) series with variance 1."""
     # sums of the products of weights that are so many values apart
     spectrum = np.fft.rfft(weight, 2 * len(weight))
     products = np.fft.irfft(np.abs(spectrum) ** 2)[: min(len(weight), _MOST_LAGS)]
@@ -195,13 +195,13 @@ def _inflate(weight: FloatArray, correlation: FloatArray) -> FloatArray:
 
 
 _PRECISION = 1e-9
-"""Relative precision of the probability outside a confidence interval."""
+"""Relative precision of the tail probability of a confidence interval."""
 
 
 def _half_width(
     errors: FloatArray, shares: FloatArray, degrees: npt.ArrayLike
 ) -> float:
-    """Return half of the confidence interval of a mixture of Student's t around 0."""
+    """Returns half of the confidence interval of a mixture of Student's t around 0."""
     # late, because only what has several runs or blocks needs it; scipy.optimize would
     # find the root as well, but takes a third of a second to import
     from scipy.special import stdtr
@@ -240,7 +240,7 @@ def _half_width(
 
 
 def estimate_mean(series: SeriesMean) -> Estimate:
-    """Estimate the mean of a series with its interval."""
+    """Estimates the mean of a series with its interval."""
     half = _half_width(series.errors, series.shares, series.degrees)
     return Estimate(
         series.value, series.value - half, series.value + half, series.count
@@ -248,7 +248,7 @@ def estimate_mean(series: SeriesMean) -> Estimate:
 
 
 def estimate_difference(before: SeriesMean, after: SeriesMean) -> Estimate:
-    """Estimate ``after - before`` of two series' means with its interval.
+    """Estimates ``after - before`` of two series' means with its interval.
 
     By Welch's test for each pair of components: the two runs' correlations are unknown
     independently of each other.
@@ -265,7 +265,7 @@ def estimate_difference(before: SeriesMean, after: SeriesMean) -> Estimate:
 
 
 def rank_sum_chance(low: Sequence[float], high: Sequence[float]) -> float:
-    """Return the p-value of the exact rank sum test for ``high`` above ``low``.
+    """Returns the p-value of the exact rank sum test that ``high`` exceeds ``low``.
 
     It is the chance of values as high as ``high`` without a difference.
 
@@ -289,11 +289,11 @@ def rank_sum_chance(low: Sequence[float], high: Sequence[float]) -> float:
 
 
 _LEAST = 3
-"""Smallest number of values of a series on either side of a change point."""
+"""Smallest number of values on either side of a change point."""
 
 
 def find_last_change(values: Sequence[float], least_change: float = 0.1) -> int | None:
-    """Find the last change point of a series: the index where its last level begins.
+    """Finds the last change point of a series: the index where its last level begins.
 
     The series is cut in two where the halves' medians differ most against their
     scatter, and its last part again, until no cut stands out.
@@ -367,7 +367,7 @@ def find_growth(
     least_share: float = LEAST_GROWTH_SHARE,
     warm_up: float = 0.0,
 ) -> Estimate | None:
-    """Find steady growth of memory after the warm-up, in bytes per 1000 iterations.
+    """Finds steady growth of memory after the warm-up, in bytes per 1000 iterations.
 
     The readings are cut into eight blocks. Growth is steady when every block's median
     is above the one before, by about as much, to the end.
@@ -412,7 +412,7 @@ def find_growth(
 
 
 def count_missing_readings(iterations: npt.ArrayLike) -> int:
-    """Count the memory readings that are still needed to tell growth from warm-up."""
+    """Counts the memory readings needed until growth can be told from warm-up."""
     behind = len(_behind_warm_up(iterations, iterations).iterations)
     return max(READINGS - behind, 0)
 
@@ -442,6 +442,6 @@ class LineFit(NamedTuple):
 
 
 def fit_line(xs: Sequence[float], ys: Sequence[float]) -> LineFit:
-    """Fit a line through at least two points by least squares."""
+    """Fits a line through at least two points by least squares."""
     slope, constant = np.polyfit(np.array(xs, float), np.array(ys, float), 1)
     return LineFit(float(slope), float(constant))

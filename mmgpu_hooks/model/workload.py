@@ -13,7 +13,7 @@ DEFAULT_PREFETCH = 2
 """PyTorch's default ``prefetch_factor``: batches in flight per worker."""
 
 _LEAST_CORES = 0.5
-"""Smallest number of cores that a run is assumed to get, however busy the host."""
+"""Smallest number of cores that a run is assumed to get on a busy host."""
 
 
 _MOST_RARE = 0.25
@@ -29,9 +29,9 @@ class Cost:
 
     mean_s: float
     std_s: float = 0.0
-    """Standard deviation of the duration, rare slow occurrences left out, s."""
+    """Standard deviation in seconds, without the rare slow occurrences."""
     error_s: float = 0.0
-    """Standard error of the mean duration, s."""
+    """Standard error of the mean duration in seconds."""
     count: int = 0
     """Number of occurrences that the mean is taken over."""
     rare_share: float = 0.0
@@ -39,7 +39,7 @@ class Cost:
 
     Such as a huge file, or a cold cache. 0 where there are none; the mean is of all."""
     rare_s: float = 0.0
-    """Mean duration of the rare, slow occurrences, s."""
+    """Mean duration of the rare, slow occurrences in seconds."""
 
     @property
     def variation(self) -> float:
@@ -56,13 +56,13 @@ class Cost:
 
     @property
     def usual_s(self) -> float:
-        """Mean duration of all but the rare, slow occurrences, s."""
+        """Mean duration of all but the rare, slow occurrences in seconds."""
         left_s = self.mean_s - self.rare_share * self.rare_s
         return max(left_s / (1.0 - self.rare_share), 0.0)
 
     @property
     def whole_std_s(self) -> float:
-        """Standard deviation of the duration, rare slow occurrences included, s."""
+        """Standard deviation in seconds, including the rare slow occurrences."""
         usual_square = self.std_s**2 + self.usual_s**2
         square = (1.0 - self.rare_share) * usual_square
         square += self.rare_share * self.rare_s**2
@@ -145,7 +145,7 @@ class Workload:
     iterations: int
     """Number of iterations that the mean times are taken over."""
     iter_time: Cost
-    """Measured seconds from one iteration's end to the next one's, waits included."""
+    """Measured seconds from the end of one iteration to the next, waits included."""
     batch_time: Cost
     """Seconds that a worker is busy with one batch: loading, collating and sending it.
 
@@ -155,7 +155,7 @@ class Workload:
 
     It is P in the bounds."""
     step: Cost
-    """Seconds of the train step and hooks, from a batch in hand to the iteration's end.
+    """Seconds of train step and hooks, from receiving the batch to the iteration's end.
 
     It is G in the bounds."""
     step_cpu_s: float
@@ -204,7 +204,7 @@ class Workload:
 
     ``None`` until several sizes were seen: none other is predicted then."""
     measured_batch_size: int | None = None
-    """Batch size that was measured, if the times were scaled to ``batch_size``."""
+    """Measured batch size, if the times were scaled to another ``batch_size``."""
     fetch_error: float = 0.0
     """Relative standard error of the time of fetching a ready batch."""
     is_transfer_known: bool = True
@@ -221,7 +221,7 @@ class Workload:
 
     0 once ``step`` is freed from it."""
     held_up_s: float = 0.0
-    """Seconds by which workers made the measured step longer, by taking its cores."""
+    """Seconds by which workers delayed the measured step by using its cores."""
     is_step_power_known: bool = True
     """True if the run shows how workers delay a step on several threads."""
     notes: tuple[Text, ...] = ()
@@ -260,18 +260,18 @@ class Workload:
 
     @property
     def cpu_s(self) -> float:
-        """CPU seconds that an iteration needs, spinning for a GPU left out."""
+        """CPU seconds that an iteration needs, without spinning for a GPU."""
         return self.batch_cpu.mean_s + self.compute_s + self.fetch_s
 
     @property
     def free_cores(self) -> float:
-        """Number of cores that other processes' tasks leave to the run."""
+        """Number of cores that other processes leave to the run."""
         left = self.host_cores - self.other_tasks
         return min(self.usable_cores, max(left, _LEAST_CORES))
 
     @property
     def cpu_floor_s(self) -> float:
-        """Lower bound on an iteration, s: its CPU seconds over the free cores.
+        """Lower bound on an iteration's seconds: its CPU seconds over the free cores.
 
         ``(P + m + f) / C``, with the cores that are free for it as C.
         """
@@ -293,7 +293,7 @@ class Workload:
         return LocalLoading(cpu_s, whole_s)
 
     def core_share(self, tasks: int) -> float:
-        """Return the share (0 to 1) of a core that each of a number of tasks gets."""
+        """Returns the share (0 to 1) of a core that each of a number of tasks gets."""
         return min(
             1.0,
             self.usable_cores / max(tasks, 1),
@@ -302,18 +302,18 @@ class Workload:
 
     @property
     def local_step_s(self) -> float:
-        """Seconds of the train step when no worker runs beside it."""
+        """Seconds of the train step when no worker competes for cores."""
         return self.step.mean_s + self.step_delay_s
 
     @property
     def step_delay_s(self) -> float:
-        """Seconds by which other processes delay the train step when no worker runs."""
+        """Seconds by which other processes delay the step of a run without workers."""
         threads = self.step_threads
         rate = self.core_share(threads) ** self.threads_power
         return float(self.compute_s / threads * (1 / rate - 1.0))
 
     def bound_iter_s(self, num_workers: int) -> float:
-        """Return a lower bound on an iteration's seconds with a number of workers.
+        """Returns a lower bound on an iteration's seconds with a number of workers.
 
         No loader with these costs is faster: ``max(G + f, S / W, (P + m + f) / C)``;
         G + S without workers.
@@ -325,7 +325,7 @@ class Workload:
 
 
 def at_batch_size(workload: Workload, batch_size: int | None) -> Workload:
-    """Scale the times of a run's loading and steps to another batch size.
+    """Scales the times of a run's loading and steps to another batch size.
 
     Raises:
         NoPredictionError: If no run shows the step against batch size.
@@ -377,7 +377,7 @@ MOST_DOUBLINGS = 5
 
 
 def with_one_thread(workload: Workload, saved: float) -> Workload:
-    """Copy a `Workload` as if each worker ran one OpenCV thread instead of several.
+    """Copies a `Workload` as if each worker had one OpenCV thread.
 
     Args:
         workload: What the run says.
@@ -392,7 +392,7 @@ def with_one_thread(workload: Workload, saved: float) -> Workload:
 def with_spared_host(
     workload: Workload, *, step_s: float, received_s: float, sent_s: float
 ) -> Workload:
-    """Copy a `Workload`, less CPU seconds that optimisations save in step and transfer.
+    """Copies a `Workload` without the CPU seconds that optimisations save.
 
     Args:
         workload: What the run says.
@@ -437,7 +437,7 @@ On both sides. The extra is some turns of the scheduler.
 """
 
 _FETCH_SIDES = 2.0
-"""Ratio of the time of fetching a tensor to the training process's CPU for it.
+"""Ratio of a tensor's fetching time to the training process's CPU time for it.
 
 A thread of the worker answers each of its requests, and they run in turns. Batches of 1
 to 64 tensors took 1.7 to 2.2 times that CPU.
@@ -482,7 +482,7 @@ def estimate_transfer(
     wait_s: float = math.inf,
     wait_cpu_s: float | None = None,
 ) -> Transfer:
-    """Estimate the seconds of collating, sending and fetching one batch, with errors.
+    """Estimates the seconds of collating, sending and fetching one batch, with errors.
 
     A worker pickles each batch, copies it to shared memory and passes a file descriptor
     for each tensor, which the training process asks a thread of that worker for. The

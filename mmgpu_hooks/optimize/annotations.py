@@ -49,7 +49,7 @@ _KNOWN_INITS = (
 )
 """``full_init`` methods known to only load, filter, cut and serialise samples."""
 _PLAIN_METHODS = 'get_data_info', '_serialize_data', '__len__'
-"""Methods of `BaseDataset` that read samples; classes that override one are refused."""
+"""Methods of `BaseDataset` that read samples; overriding classes are refused."""
 _NOT_IN_KEY = {'pipeline', 'data_list', 'max_refetch', 'full_init'}
 _NOT_KEPT = _NOT_IN_KEY | {'data_bytes', 'data_address', '_fully_initialized'}
 _LIBRARIES = 'mmengine', 'mmdet', 'mmcv', 'numpy', 'pycocotools', 'lvis'
@@ -59,7 +59,7 @@ _GRAIN_S, _NETWORK_GRAIN_S = 0.1, 2.0
 
 @dataclass(frozen=True)
 class _Plan:
-    """Cache key of a data set; its attributes and imported modules before parsing."""
+    """Cache key of a data set, with its attributes and the imported modules."""
 
     key: str
     before: Mapping[str, str] = field(repr=False)
@@ -214,7 +214,7 @@ class AnnotationCache:
     def _keep(
         self, dataset: Any, plan: _Plan, found: Initialisation, opened: OpenedFiles
     ) -> None:
-        """Stores parsed annotations, and maps them into the data set from the cache."""
+        """Stores parsed annotations in the cache, and maps them into the data set."""
         assert self._folder is not None
         if opened.lists_folders:
             raise RefusalError(phrase('it reads what is in a folder, which may change'))
@@ -279,7 +279,7 @@ def _name(found: Initialisation) -> str:
 
 
 def check_settled(stamp: FileStamp, grain_s: float) -> None:
-    """Raises if a file changed so recently that time stamps may miss another change.
+    """Raises if a file changed too recently for its time stamps to be reliable.
 
     Every change of a file moves both of its times to that of the file system's clock.
     One that comes within the resolution of these times is not seen. ``mtime`` can be

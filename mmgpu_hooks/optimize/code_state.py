@@ -32,7 +32,7 @@ _MOST_VALUES = 500_000
 """Maximum number of plain values that are hashed for one class (half a second)."""
 _OURS = 'mmgpu_hooks'
 _BASES = ('builtins', 'typing', 'abc')
-"""Modules whose classes are skipped among base classes: no code of data sets."""
+"""Modules whose classes are skipped among base classes: Python's basic types."""
 _OF_SOURCE = (
     '__annotations__',
     '__annotate__',

@@ -63,7 +63,7 @@ _FIRST_WITH_TF32 = (8, 0)
 
 
 def is_compiled(runner: Any) -> bool:
-    """Return True if a Runner compiles the model's ``train_step`` by torch.compile."""
+    """True if a Runner compiles the model's ``train_step`` by torch.compile."""
     # FlexibleRunner takes it as an argument, Runner from its config alone
     return bool(runner.cfg.get('compile') or getattr(runner, '_compile', False))
 

@@ -90,7 +90,7 @@ class _Lists(NamedTuple):
     """Buffers of the average, each with the model's buffer to copy from."""
 
     def is_current(self, model: Any) -> bool:
-        """True if these lists of a model's tensors still hold all its tensors."""
+        """True if the lists still hold all tensors of the model."""
         now = _list_held(self.dicts)
         is_same = model is self.model and len(now) == len(self.held)
         return is_same and all(map(is_, now, self.held))
@@ -147,7 +147,7 @@ class ListedAverage:
         return getattr, (self._ema, 'update_parameters')
 
     def _prove(self) -> None:
-        """Raises if multi-tensor updates give other bits than single ones on a test."""
+        """Raises if multi-tensor updates differ from single updates in any bit."""
         ema = self._ema
         for device, dtype in {
             (average.device, average.dtype)
@@ -206,7 +206,7 @@ class ListedAverage:
         return self._turns.spared
 
     def close(self) -> None:
-        """Restores ``update_parameters``; if others wrapped it, calls are passed on."""
+        """Restores ``update_parameters``, or passes calls on if others wrapped it."""
         self._is_open = False
         self._lists = None
         self._patches.close()
@@ -294,5 +294,5 @@ class _Sorted:
         sources.append(source)
 
     def in_turns(self) -> list[tuple[list[Any], list[Any]]]:
-        """Returns the lists of averaged and source tensors, in order of updates."""
+        """Returns the lists of averaged and source tensors in the order of updates."""
         return [self._lists[key] for key in sorted(self._lists, key=lambda key: key[0])]

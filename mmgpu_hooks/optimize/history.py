@@ -60,7 +60,7 @@ class GrowingHistories:
 
     @property
     def spared(self) -> SparedTime | None:
-        """CPU seconds per iteration to extend all histories: by copying, in place."""
+        """CPU seconds per iteration to extend all histories: by copies, or in place."""
         buffers = list(self._hub.log_scalars.values())
         copied = HistoryMeter(self._hub.log_scalars).read(
             max((len(buffer.data[0]) for buffer in buffers), default=0)
@@ -170,7 +170,7 @@ class _Grown:
         return self._end - self._first
 
     def takes(self, value: Any) -> bool:
-        """True if appending the value with NumPy would keep the array's type."""
+        """True if appending the value by NumPy would keep the array's type."""
         kind, store = type(value), self._store
         if store.ndim != 1:
             return False

@@ -110,7 +110,7 @@ class Optimizations:
             self._give_up('resume', error)
 
     def _settle_annotations(self) -> None:
-        """Ends the annotation cache if it was of no use, once data sets are built."""
+        """Ends the annotation cache if no data set used it, once all are built."""
         name = 'annotations'
         if not self._has_data_sets:
             self._refuse(name, phrase('the data sets were built before'))
@@ -122,7 +122,7 @@ class Optimizations:
             self._refuse(name, reason)
 
     def _begin_late(self, loop: Any) -> None:
-        """Starts DataLoader optimisations of a loop that was built before the hook."""
+        """Starts loader optimisations for a loop that was built before the hook."""
         running = getattr(loop.dataloader, '_iterator', None)
         # iteration-based loops start workers in their constructor
         if running is not None or hasattr(loop, 'dataloader_iterator'):

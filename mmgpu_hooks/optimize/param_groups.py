@@ -218,14 +218,14 @@ class StepMerger:
         return self._turns.spared
 
     def close(self) -> None:
-        """Restores the optimizer's ``step``; passes calls on if others wrapped it."""
+        """Restores the optimizer's ``step``; if others wrapped it, forwards calls."""
         self._is_open = False
         self._patches.close()
         self._quick.close()
 
 
 def _why_not(wrapper: Any) -> Text | None:
-    """Says why an optimizer cannot step over merged parameter groups; else ``None``."""
+    """Returns why an optimizer cannot step over merged groups, or ``None``."""
     # Apex puts other tensors into the groups
     is_apex = any(kind.__name__ == 'ApexOptimWrapper' for kind in type(wrapper).__mro__)
     if not isinstance(wrapper, OptimWrapper) or is_apex:

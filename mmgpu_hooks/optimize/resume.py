@@ -30,7 +30,7 @@ from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.schema.text import phrase
 
 Book = Callable[[Callable[[], int]], None]
-"""Callback that calls a function which skips batches, and times it for the ledger.
+"""Type of callbacks that run a function which skips batches, and time it.
 
 That function returns the number of batches still to be loaded.
 """
@@ -107,7 +107,7 @@ class SampledResume:
         return _Skipped(done, live, self._go_on)
 
     def _go_on(self, iterator: Any) -> None:
-        """Gives the training loop a real iterator again, once batches were skipped."""
+        """Gives the training loop a real iterator after batches were skipped."""
         self._wrapper._iterator = iterator
         # the patch keeps the old one, and the batches that it had loaded
         self._patches.close()
@@ -139,7 +139,7 @@ class SampledResume:
         return self._count
 
     def _draw(self, indices: Iterator[Any], count: int) -> Iterator[Any]:
-        """Draws batches of indices from the sampler, across ends of epochs."""
+        """Draws batches of indices from the sampler, across the ends of epochs."""
         sampler = self._live._index_sampler
         for _ in range(count):
             try:
@@ -193,18 +193,18 @@ class SampledResume:
 
 @dataclass(frozen=True)
 class _Skipped:
-    """Number of batches that the sampler skipped, and an iterator of later batches."""
+    """Number of batches skipped by the sampler, and an iterator of later batches."""
 
     count: int
     """Number of batches that the sampler skipped, so that none of them is loaded."""
     iterator: Any
     """DataLoader iterator with the batches that follow the skipped ones."""
     go_on: Callable[[Any], None]
-    """Callback to be given ``iterator`` once the loop has passed skipped batches."""
+    """Callback that gets ``iterator`` when the loop has passed the skipped batches."""
 
 
 class _Skipping:
-    """Replaces a DataLoader's iterator, and returns ``None`` for each skipped batch.
+    """Replacement of a DataLoader's iterator that returns ``None`` per skipped batch.
 
     Args:
         count: Batches that the loop is about to throw away.
@@ -229,7 +229,7 @@ class _Skipping:
 
 @dataclass
 class _Once:
-    """Replaces a sampler while a DataLoader makes one iterator."""
+    """Replacement of a sampler while a DataLoader makes one iterator."""
 
     indices: Iterator[Any]
 
@@ -264,7 +264,7 @@ def seed_anew(iteration: int) -> None:
 
 
 def count_skipped(loop: Any) -> int:
-    """Returns the number of batches that a resumed loop will throw away.
+    """Returns the number of batches that a resumed loop will discard.
 
     Raises:
         RefusalError: If none, or not in the way of MMEngine's own loop.
@@ -345,6 +345,6 @@ def _list_samplers(loader: Any) -> tuple[Any, Any]:
 
 
 def _draws_by_itself(sampler: Any) -> bool:
-    """True if a sampler's order depends on no random state outside of the sampler."""
+    """True if a sampler's order depends on no random state outside the sampler."""
     package = type(sampler).__module__.partition('.')[0]
     return package in OPENMMLAB or type(sampler) in _PLAIN_SAMPLERS

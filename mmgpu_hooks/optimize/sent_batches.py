@@ -36,7 +36,7 @@ class SentBatches(NamedTuple):
 
 
 class _Copies:
-    """Data set of copies of one batch, each with its worker process CPU seconds so far.
+    """Data set of copies of one batch, each with its worker's CPU seconds so far.
 
     Args:
         batch: To be copied.

@@ -1,4 +1,4 @@
-"""Times a function's calls with and without its optimisation, to log CPU time spared.
+"""Times calls with and without an optimisation, to log the saved CPU time.
 
 What an optimisation gives is measured twice. Both ways leave the same bits, so a
 training may take them in turns: the first calls of a step and of an average do. ``mmgpu
@@ -48,7 +48,7 @@ class Turns:
         return result
 
     def begin(self) -> float | None:
-        """Reads the CPU clock before an optimised call; ``None``: not to be timed."""
+        """Reads the CPU clock before an optimised call; ``None`` if it is not timed."""
         is_timed = self.calls and len(self._ours_s) <= self.calls
         return thread_cpu_s() if is_timed else None
 

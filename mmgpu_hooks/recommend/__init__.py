@@ -1,1 +1,1 @@
-"""Recommends setting changes from findings, predictions and host limits. Pure."""
+"""Recommends setting changes from findings, predictions and host limits; no I/O."""

@@ -1,4 +1,4 @@
-"""Gives advice beyond the tuned settings, with evidence; nothing of it is applied."""
+"""Gives advice beyond the tuned settings, with evidence; it is not applied."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mmgpu_hooks.schema.judged import Finding
 from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 _LARGER = 1.5
-"""Smallest ratio of stored to trained pixels at which smaller files are advised."""
+"""Smallest ratio of stored to trained pixels for which smaller files are advised."""
 
 _CHEAPER = {
     'LoadAnnotations': phrase('poly2mask=False, which keeps masks as polygons'),
@@ -33,7 +33,7 @@ _CHEAPER = {
         'images stored at the largest size they are trained at'
     ),
 }
-"""Cheaper ways to do a transform's work, by the transform's class name.
+"""Cheaper alternatives to a transform, by the transform's class name.
 
 Another augmentation changes what is trained.
 """
@@ -46,7 +46,7 @@ _LOSSES_PCT = 30
 
 
 def advise(run: Run) -> Iterator[Text]:
-    """List sentences of advice on a run, the most telling first.
+    """Lists sentences of advice on a run, the most telling first.
 
     Args:
         run: The run.
@@ -68,7 +68,7 @@ def _cite(finding: Finding) -> Text:
 
 
 def _advise_iterations(run: Run) -> Iterator[Text]:
-    """Advise on ways to make an iteration faster."""
+    """Advises on ways to make an iteration faster."""
     record, threads, step_pct = run.meta, run.threads, _find_step_pct(run)
     yield from _advise_metric(run)
     if run.unbinding is not None:
@@ -109,7 +109,7 @@ _FUSED = phrase('fused=True in optim_wrapper.optimizer (one kernel steps many te
 
 
 def _advise_other_bits(run: Run) -> Iterator[Text]:
-    """Advise optimisations for a host-bound step that change results in some bits."""
+    """Advises optimisations for a host-bound step that change results slightly."""
     counted, ways = run.meta.overhead, list[Text]()
     if counted is not None and not counted.is_fused:
         ways.append(_FUSED)
@@ -124,7 +124,7 @@ def _advise_other_bits(run: Run) -> Iterator[Text]:
 
 
 def _advise_amp(run: Run, step_pct: float) -> Iterator[Text]:
-    """Advise mixed precision, or say why it would gain little."""
+    """Advises mixed precision, or says why it would gain little."""
     record, why = run.meta, _find_why_amp_brings_little(run)
     if record.optim_wrapper == _AMP and why is not None:
         yield phrase('AMP is on and brings little: {why}.', why=why)
@@ -147,7 +147,7 @@ def _advise_amp(run: Run, step_pct: float) -> Iterator[Text]:
 
 
 def _find_why_amp_brings_little(run: Run) -> Text | None:
-    """Find why mixed precision would gain little, as a clause."""
+    """Finds why mixed precision would gain little, as a clause."""
     profile, gpu = find_profile_of(run), run.figures.gpu
     if profile is not None and profile.bound == 'launches':
         return phrase(
@@ -169,7 +169,7 @@ def _find_why_amp_brings_little(run: Run) -> Text | None:
 
 
 def _advise_metric(run: Run) -> Iterator[Text]:
-    """Advise FastCocoMetric where CocoMetric takes much of a validation (MG501)."""
+    """Advises FastCocoMetric if CocoMetric takes much of a validation (MG501)."""
     whole = find_whole(run)
     if whole is None or whole.fast_metric_s is None:
         return
@@ -185,7 +185,7 @@ def _advise_metric(run: Run) -> Iterator[Text]:
 
 
 def _find_step_pct(run: Run) -> float | None:
-    """Return the train step's share of a steady iteration's time, in per cent.
+    """Returns the train step's share of a steady iteration's time, in per cent.
 
     ``None`` if the iteration waits for data.
     """
@@ -197,7 +197,7 @@ def _find_step_pct(run: Run) -> float | None:
 
 
 def _advise_cudnn(run: Run, step_pct: float | None) -> Iterator[Text]:
-    """Advise on ``cudnn_benchmark``, where the sizes of batches are known."""
+    """Advises on ``cudnn_benchmark`` if the sizes of batches are known."""
     figures = run.figures
     is_on, sizes = run.meta.cudnn_benchmark, find_batch_sizes(run)
     if is_on is None or sizes is None:
@@ -234,7 +234,7 @@ def _advise_cudnn(run: Run, step_pct: float | None) -> Iterator[Text]:
 
 
 def _advise_loading(run: Run) -> Iterator[Text]:
-    """Advise how to load batches faster: a cheaper transform, or less waiting."""
+    """Advises how to load batches faster: a cheaper transform, or less waiting."""
     loader = run.figures.loader
     if loader is not None and run.transforms:
         costliest = run.transforms[0]
@@ -271,7 +271,7 @@ def _advise_loading(run: Run) -> Iterator[Text]:
 
 
 def _name_cheaper_decoding(run: Run) -> Text | None:
-    """Name ways to decode images faster: smaller files, then OpenCV for Pillow.
+    """Names ways to decode images faster: smaller files, then OpenCV for Pillow.
 
     TurboJPEG is never advised: MMCV raises unless ``mmcv.use_backend`` ran in every
     process, ignores a photo's orientation, and gains little over OpenCV.

@@ -1,4 +1,4 @@
-"""Record of ``mmgpu recommend``'s answer, before it is shown in any format."""
+"""Record of ``mmgpu recommend``'s answer, from which all formats are made."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class Answer:
 
     ``None`` where it has, or that is unknown."""
     last_sign: datetime | None = None
-    """Local time of the newest record, if the run still trains; else ``None``."""
+    """Local time of the newest record if the run still trains, else ``None``."""
     job_end: JobEnd | None = None
-    """Time at which the SLURM job ends before training does, and what is cut off.
+    """Time at which SLURM ends the job before the training ends, and what is missing.
 
     ``None`` where there is none, or it is unknown."""
     saved_hours: tuple[SavedHours, ...] = ()

@@ -1,4 +1,4 @@
-"""Turns decided values of a training's settings into changes and sentences. Pure."""
+"""Turns decided values of a training's settings into changes and sentences; no I/O."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNSURE = phrase('What is predicted to help is not sure enough to be written.')
 
 
 def list_changes(decision: Decision) -> Iterator[Change]:
-    """Yield a `Change` for each changed setting; each has the gain of all together."""
+    """Yields a `Change` for each changed setting; each has the gain of all together."""
     job, gain = decision.job, decision.gain
     for setting in decision.changed:
         assert gain is not None  # something changes
@@ -37,7 +37,7 @@ def list_changes(decision: Decision) -> Iterator[Change]:
 
 
 def limit_confidence(run: Run, is_sure: bool) -> str:
-    """Return the confidence in a change: at most ``medium`` if its gain is unsure.
+    """Returns the confidence in a change: at most ``medium`` if its gain is unsure.
 
     So it is where the change may be a loss, or changes the recipe.
     """
@@ -46,7 +46,7 @@ def limit_confidence(run: Run, is_sure: bool) -> str:
 
 
 def phrase_doubt(decision: Decision) -> Text | None:
-    """Phrase which changes are not recommended because their predicted gain is unsure.
+    """Phrases which changes are not recommended because their predicted gain is unsure.
 
     ``num_workers 2 -> 5 would save 9 % of the time (...): too unsure to be written.``
 
@@ -86,7 +86,7 @@ def phrase_doubt(decision: Decision) -> Text | None:
 
 
 def why_nothing(decision: Decision) -> Text:
-    """Say, as a sentence, why a decision changes no setting."""
+    """Returns a sentence on why a decision changes no setting."""
     run = decision.job.run
     if phrase_doubt(decision) is not None:
         return _UNSURE

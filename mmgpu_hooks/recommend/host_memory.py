@@ -23,7 +23,7 @@ _RULES = ('MG409',)
 
 
 def limit_to_memory(found: Recommendation, run: Run) -> Recommendation:
-    """Add the changes that keep a run within host memory to a recommendation.
+    """Adds changes to a recommendation that keep a run within host memory.
 
     A number of workers with which memory would have lasted needs no predicted gain.
 
@@ -81,7 +81,7 @@ def _without_gain(change: Change) -> Change:
 
 
 def _advise_slurm(run: Run) -> Iterator[Text]:
-    """Advise how much memory to ask SLURM for, in GiB."""
+    """Advises how much memory to ask SLURM for, in GiB."""
     size = find_slurm_memory(run)
     if size is None:
         return

@@ -1,4 +1,4 @@
-"""Predicts the seconds that ``optimize`` takes off a training. Pure.
+"""Predicts the seconds that ``optimize`` saves in a training; no I/O.
 
 The model is that of all settings. Nothing that is trained changes by it, so a gain of
 one per cent is worth a line.
@@ -29,14 +29,14 @@ from mmgpu_hooks.schema.text import phrase, sentences
 
 _IN_DEFAULT_HOOKS = 'default_hooks.'
 _TRANSFERRED = 0.1
-"""Relative standard error of host CPU time that was measured in another training.
+"""Relative standard error of host CPU time taken from another training.
 
 Caches, the clock of a core, what else runs there.
 """
 
 
 def with_host_overhead(found: Recommendation, run: Run) -> Recommendation:
-    """Add the predicted effect of ``optimize`` to a recommendation.
+    """Adds the predicted effect of ``optimize`` to a recommendation.
 
     Args:
         found: Settings of the loader.
@@ -76,7 +76,7 @@ def with_host_overhead(found: Recommendation, run: Run) -> Recommendation:
 
 
 def change_optimize(overhead: HostOverhead, run: Run) -> Change | None:
-    """Make the config change of ``optimize``; ``None`` if no dict holds the hook."""
+    """Makes the config change of ``optimize``; ``None`` if no dict holds the hook."""
     if overhead.key is None:
         return None
     found = sentences(*(phrase('{found}.', saving) for saving in overhead.savings))
@@ -101,7 +101,7 @@ _RULES = {
 def _predict(
     cost: HostCost, run: Run, job: Job | None, found: Recommendation
 ) -> HostSaving | None:
-    """Predict the saving of one optimisation without the others, if large enough."""
+    """Predicts the saving of one optimisation alone; ``None`` if it is too small."""
     if not cost.is_measured or job is None:
         is_worth = run.is_worth_sparing(cost)
         most_s = None if cost.is_measured else cost.saved_s
@@ -125,7 +125,7 @@ def _predict(
 
 
 def _find_pace(run: Run, workload: Workload) -> float:
-    """Return the ratio of a train step's time to its CPU time when cores are short.
+    """Returns the ratio of a step's time to its CPU time when cores are short.
 
     The workload is freed from waits for a core as far as what other programs used
     explains them. What is left of them in the step goes with the CPU that waits.
@@ -146,11 +146,11 @@ class _Weighed(NamedTuple):
     gain: Gain
     then: Prospect
     calm_share: float
-    """Share (0 to 1) of time saved if each CPU second saved cuts training by 1 s."""
+    """Share (0 to 1) of time saved if a saved CPU second shortens training by 1 s."""
 
 
 def _weigh(job: Job, found: Recommendation, costs: Sequence[HostCost]) -> _Weighed:
-    """Predict time saved by host optimisations on top of the recommended settings."""
+    """Predicts time saved by host optimisations on top of the recommended settings."""
     new = {change.key: change.new for change in found.changes}
     at = {
         setting.name: new.get(setting.key(), job.old[setting.name])

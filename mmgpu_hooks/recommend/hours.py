@@ -28,7 +28,7 @@ _NICE_KEY = BY_NAME['worker_nice'].key()
 
 
 def forecast_end(run: Run) -> TrainingEnd | None:
-    """Forecast the end of a training that still runs or ended too early.
+    """Forecasts the end of a training that still runs or ended too early.
 
     Args:
         run: One rank's.
@@ -37,15 +37,15 @@ def forecast_end(run: Run) -> TrainingEnd | None:
 
 
 class _Length(NamedTuple):
-    """Hours of a part of a training, such as iterations: in all, and still to come."""
+    """Hours of one part of a training, such as iterations: in total, and remaining."""
 
     whole: float
-    """Hours of the part from the training's start to its end."""
+    """Hours of the part over the whole training."""
     rest: float | None
-    """Hours of the part from now to the training's end; ``None`` if over or unknown."""
+    """Hours of the part until the training's end; ``None`` if over or unknown."""
 
     def take(self, share: float) -> SavedHours:
-        """Convert a saved share (0 to 1) of time to hours: in all, and from now on."""
+        """Converts a saved share (0 to 1) of time to hours: in total, and remaining."""
         rest = None if self.rest is None else share * self.rest
         return SavedHours((), share * self.whole, rest)
 
@@ -53,7 +53,7 @@ class _Length(NamedTuple):
 def list_saved_hours(
     run: Run, found: Recommendation, ending: TrainingEnd | None
 ) -> tuple[SavedHours, ...]:
-    """List the hours that each group of changes saves, and FastCocoMetric as well.
+    """Lists the hours that each group of changes saves, and FastCocoMetric as well.
 
     Args:
         run: The run that is judged.
@@ -98,7 +98,7 @@ def _list_saved(
 
 
 def _find_training(run: Run, ending: TrainingEnd | None) -> _Length:
-    """Find a training's hours without validations: in all, and from now to its end."""
+    """Returns a training's hours without validations: in total, and remaining."""
     figures = run.figures
     spent_s = figures.duration_s - figures.ledger_s.get('validation', 0.0)
     if ending is None:
@@ -110,7 +110,7 @@ def _find_training(run: Run, ending: TrainingEnd | None) -> _Length:
 def _save_each(
     run: Run, ending: TrainingEnd | None, keys: tuple[str, ...], gain_s: float
 ) -> SavedHours:
-    """Compute the hours saved if each validation takes ``gain_s`` seconds less."""
+    """Computes the hours saved if each validation takes ``gain_s`` seconds less."""
     whole = count_validations(run) * gain_s / _HOUR_S
     rest = None
     if ending is not None:

@@ -27,13 +27,13 @@ TRAIN, VALIDATION = 'train_dataloader', 'val_dataloader'
 """Config keys of the DataLoaders that are tuned."""
 
 SAME_SPEED = 0.02
-"""Relative distance from the least seconds within which settings count as equal.
+"""Relative difference from the fastest up to which settings count as equal.
 
 The first one wins.
 """
 
 Choice = Mapping[str, Any]
-"""A value for each setting, by the setting's name; ``None`` is its default.
+"""Type: value for each setting by name; ``None`` is the setting's default.
 
 Never changed in place.
 """
@@ -57,7 +57,7 @@ class Setting:
     values: ClassVar[Values]
     """Type and range of the setting's values in a config."""
     most: ClassVar[int | None] = None
-    """Largest value of the setting that a user may enter; larger ones count as typos.
+    """Largest value that a user may enter; larger ones are treated as typos.
 
     Where no config has a larger one."""
     place: ClassVar[str] = ''
@@ -67,7 +67,7 @@ class Setting:
     resting: ClassVar[Any] = ...
     """Value that PyTorch demands of the setting without workers; ``...``: any value."""
     near: ClassVar[float] = SAME_SPEED
-    """Relative distance from the fastest value within which values count as equal.
+    """Relative difference from the fastest value up to which values count as equal.
 
     The first one wins."""
     is_nested: ClassVar[bool] = False
@@ -87,7 +87,7 @@ class Setting:
 
     No change is of high confidence, and none is trained to verify the others."""
     is_alone: ClassVar[bool] = False
-    """True if a separate rule, not the settings search, decides the setting's value.
+    """True if a separate rule decides the setting's value instead of the search.
 
     No iteration shows its effect."""
     rules: ClassVar[tuple[str, ...]] = ()
@@ -99,37 +99,37 @@ class Setting:
         return not self.place
 
     def key(self, loader: str = TRAIN) -> str:
-        """Return the dotted config key of the setting, as in ``--cfg-options``."""
+        """Returns the dotted config key of the setting, as in ``--cfg-options``."""
         return f'{self.place or loader}.{self.name}'
 
     def read(self, run: Run) -> Any:
-        """Read the setting's value in a run; ``None`` if not set or not recorded."""
+        """Reads the setting's value in a run; ``None`` if not set or not recorded."""
         raise NotImplementedError
 
     def candidates(self, job: Job, at: Choice) -> Iterable[Any]:
-        """List the setting's values within the host's limits, the cheapest first.
+        """Lists the setting's values within the host's limits, the cheapest first.
 
         By default none but its own: it follows from others, or its effect is unknown.
         """
         return (at[self.name],)
 
     def settle(self, job: Job, at: Choice) -> Any:
-        """Return the value that other settings' values determine, else the current."""
+        """Returns the value that other settings imply, else the current value."""
         return at[self.name]
 
     def assume(self, job: Job, at: Choice) -> Any:
-        """Return the value to predict with while another setting's values are compared.
+        """Returns the value to assume while another setting's values are compared.
 
         It is given back where it gains nothing itself.
         """
         return at[self.name]
 
     def fill_in(self, job: Job, at: Choice) -> Any:
-        """Return the value to predict with where the user left this setting open."""
+        """Returns the value to predict with if the user gave none."""
         return at[self.name]
 
     def apply(self, job: Job, then: Prospect, new: Any, slip: float = 0.0) -> Prospect:
-        """Return the predicted training (`Prospect`) with one value of the setting.
+        """Returns the predicted training (`Prospect`) with one value of the setting.
 
         Args:
             job: The run, and the values that it had.
@@ -140,27 +140,27 @@ class Setting:
         return then
 
     def why_unknown(self, job: Job, new: Any) -> Text | None:
-        """Say why a value cannot be predicted; ``None`` if it can."""
+        """Says why a value cannot be predicted; ``None`` if it can."""
         return None
 
     def score_s(self, then: Prospect) -> float:
-        """Return predicted seconds per image: the value with the fewest is the best."""
+        """Returns predicted seconds per image: the value with the fewest is best."""
         return then.image_s
 
     def handicap(self, job: Job, new: Any) -> float:
-        """Return the share (0 to 1) of time that a new value must save to be chosen."""
+        """Returns the share (0 to 1) of time a new value must save to be chosen."""
         return 0.0
 
     def may_be_needed(self, job: Job, at: Choice) -> bool:
-        """Return True if the run may need another value of the setting, gain or not."""
+        """True if the run may need another value of the setting, whatever the gain."""
         return False
 
     def is_needed(self, job: Job, before: Choice, after: Choice) -> bool:
-        """Return True if the host's limits demand the change, even without a gain."""
+        """True if the host's limits require the change, even without a gain."""
         return False
 
     def why(self, decision: Decision) -> Text:
-        """Phrase the reason for a decided change of the setting, as a sentence."""
+        """Phrases the reason for a decided change of the setting, as a sentence."""
         raise NotImplementedError
 
     def is_asked(self, job: Job) -> bool:
@@ -168,15 +168,15 @@ class Setting:
         return False
 
     def why_not(self, decision: Decision) -> Text:
-        """Phrase why the setting stays although the user asked for a change."""
+        """Phrases why the setting stays although the user asked for a change."""
         raise NotImplementedError
 
     def cite(self, decision: Decision) -> tuple[str, ...]:
-        """Return the codes of rules, like MG101, that ask for the decided change."""
+        """Returns the codes of rules, like MG101, that ask for the decided change."""
         return self.rules
 
     def judge_alone(self, run: Run, at: Choice) -> LoneChange | None:
-        """Return a `LoneChange` that measured saves suggest after the search, if any.
+        """Returns a `LoneChange` suggested by measured saves after the search, if any.
 
         Args:
             run: The run.
@@ -185,17 +185,17 @@ class Setting:
         return None
 
     def judge_unpredicted(self, run: Run) -> Unpredicted | None:
-        """Return a change that measurements justify if no prediction is possible."""
+        """Returns a change that measurements justify if no prediction is possible."""
         return None
 
     def advise(self, run: Run) -> Text | None:
-        """Phrase advice on an unmeasured effect of the setting; it is never applied."""
+        """Returns advice on an unmeasured effect of the setting; it is not applied."""
         return None
 
 
 @dataclass(frozen=True)
 class Unpredicted:
-    """Change of a setting justified by measurements alone, without a prediction."""
+    """Change of a setting that measurements justify, without a prediction."""
 
     new: Any
     gain: Gain
@@ -246,12 +246,12 @@ class Job:
 
     run: Run
     base: Prospect
-    """Predicted training time (a `Prospect`) with the settings that the run had."""
+    """Predicted training time (a `Prospect`) with the run's own settings."""
     old: Choice
     """Values of all settings that the run was trained with, by name."""
     limits: Limits
     settings: Sequence[Setting]
-    """Settings that the search tunes, in its order."""
+    """Settings that the search tunes, in search order."""
     loader: str = TRAIN
     memory: CardMemory | None = None
     """Fitted line of GPU memory bytes against batch size.
@@ -269,7 +269,7 @@ class Job:
         beside: LiveLoader | None = None,
         memory: CardMemory | None = None,
     ) -> Job:
-        """Make the `Job` of a run, by predicting the run's time with its own settings.
+        """Makes the `Job` of a run, by predicting the run's time with its own settings.
 
         Args:
             run: The run.
@@ -289,7 +289,7 @@ class Job:
     def at(
         self, choice: Choice, workload: Workload | None = None, slipping: str = ''
     ) -> Prospect:
-        """Predict the training's time, as a `Prospect`, with given setting values.
+        """Predicts the training's time, as a `Prospect`, with given setting values.
 
         Args:
             choice: Of every setting.
@@ -305,13 +305,13 @@ class Job:
         return then
 
     def settle(self, choice: Choice) -> Choice:
-        """Recompute the values of settings that are determined by other settings."""
+        """Recomputes the values of settings that follow from other settings."""
         for setting in self.settings:
             choice = {**choice, setting.name: setting.settle(self, choice)}
         return choice
 
     def rest(self, choice: Choice) -> Choice:
-        """Reset the values of settings that need workers, if ``num_workers`` is 0."""
+        """Resets the values of settings that need workers, if ``num_workers`` is 0."""
         if self.at(choice).loader.num_workers:
             return choice
         resting = {
@@ -322,13 +322,13 @@ class Job:
         return {**choice, **resting}
 
     def assume(self, choice: Choice) -> Choice:
-        """Set the values that predictions assume while another setting is compared."""
+        """Sets the values that predictions assume while another setting is compared."""
         for setting in self.settings:
             choice = {**choice, setting.name: setting.assume(self, choice)}
         return choice
 
     def cap(self, choice: Choice) -> WorkerCap:
-        """Find the largest number of workers that the host can carry."""
+        """Returns the largest number of workers that the host allows."""
         then, size = self.at(choice), self.base.workload.batch_size
         larger = (then.workload.batch_size or 1) / (size or 1)
         ahead = max(then.loader.prefetch_factor, DEFAULT_PREFETCH)
@@ -342,12 +342,12 @@ class Job:
 
     @property
     def without_other_load(self) -> Job:
-        """Copy the job, with times predicted for a host without other programs."""
+        """Copies the job, with times predicted for a host without other programs."""
         return replace(self, base=self.base.without_other_load)
 
 
 def plan_job(run: Run) -> JobPlan:
-    """Find the length of a run's training as configured: iterations, epochs and saves.
+    """Returns the length of a run's configured training: iterations, epochs, saves.
 
     A loop that counts iterations says nothing of its epochs (a sampler may have no
     end): it is one long epoch.
@@ -365,7 +365,7 @@ def plan_job(run: Run) -> JobPlan:
 
 
 def read_loader(run: Run) -> LoaderSetting:
-    """Read a run's DataLoader settings in the form that predictions take."""
+    """Reads a run's DataLoader settings in the form that predictions take."""
     loader = run.meta.loader
     workers = loader.num_workers or 0
     persistent = bool(loader.persistent_workers) and workers > 0
@@ -390,7 +390,7 @@ class Decision:
     job: Job
     new: Choice
     gain: Gain | None = None
-    """Share (0 to 1) of time saved by all changes together; ``None`` without one."""
+    """Share (0 to 1) of time saved by all changes; ``None`` if nothing is changed."""
     rejected: Mapping[str, Rejection] = field(default_factory=dict)
     """Values rejected because their gain is unsure, by name of the setting.
 

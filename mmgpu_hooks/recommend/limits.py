@@ -1,4 +1,4 @@
-"""Limits of the host (cores, memory, files) on the number of workers. Pure."""
+"""Limits of the host (cores, memory, files) on the number of workers; no I/O."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MIB, _GIB = 2**20, 2**30
 
 
 class LiveLoader(NamedTuple):
-    """DataLoader whose workers live on while another DataLoader is used."""
+    """DataLoader whose workers stay alive while another DataLoader is used."""
 
     run: Run
     setting: LoaderSetting
@@ -52,7 +52,7 @@ class Limits:
     def cap(
         self, prefetch_factor: int = DEFAULT_PREFETCH, larger: float = 1.0
     ) -> WorkerCap:
-        """Find the largest number of workers within all limits, which may be 0.
+        """Finds the largest number of workers within all limits, which may be 0.
 
         The usable cores never exceed the CPUs that the process may run on, beyond which
         PyTorch itself warns. Workers that were measured to wait may outnumber them:
@@ -114,7 +114,7 @@ def _cap_by_cores(run: Run) -> WorkerCap:
 
 
 class _Need(NamedTuple):
-    """Resource of the host of which each worker takes an amount, such as memory."""
+    """Resource of the host, such as memory, that each worker takes an amount of."""
 
     name: str
     size: float

@@ -1,4 +1,4 @@
-"""Computes how many CPUs a training's next SLURM job should ask for. Pure."""
+"""Computes how many CPUs a training's next SLURM job should ask for; no I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mmgpu_hooks.schema.judged import NextJob
 
 
 def recommend_next_job(run: Run) -> NextJob | None:
-    """Find the fewest CPUs per SLURM task beyond which a training is hardly faster.
+    """Finds the fewest CPUs per SLURM task beyond which a training is hardly faster.
 
     More than the run had are asked for only where they are predicted to be worth it.
     The prediction is that of the loader's simulation, at the best setting for so many
@@ -62,13 +62,13 @@ def _total_s(decision: Decision) -> float:
 
 
 def _on(run: Run, decision: Decision, cores: int) -> Job:
-    """Copy a tuning job as if it ran on another number of cores."""
+    """Copies a tuning job as if it had another number of cores."""
     workload = replace(decision.job.base.workload, usable_cores=float(cores))
     return Job.of(with_cores(run, cores), workload, SETTINGS)
 
 
 def _find_fewest(run: Run, decision: Decision) -> int:
-    """Find by bisection the fewest cores beyond which a training is hardly faster.
+    """Finds by bisection the fewest cores beyond which a training is hardly faster.
 
     More cores never make a job slower.
     """

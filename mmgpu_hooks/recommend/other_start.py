@@ -1,4 +1,4 @@
-"""Recommends settings for a start that gives a training more cores. Pure."""
+"""Recommends settings for a start that gives a training more cores; no I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mmgpu_hooks.schema.text import phrase
 
 
 def with_cores(run: Run, cores: float) -> Run:
-    """Copy a run as if each of its ranks could use another number of cores.
+    """Copies a run as if each of its ranks could use another number of cores.
 
     What was measured is that of the cores that the run had, and so are the costs that
     are fitted to it; what is predicted of them is for the others.
@@ -42,7 +42,7 @@ def with_cores(run: Run, cores: float) -> Run:
 
 
 def expect_cores(run: Run, cores: float) -> None:
-    """Raise an error if the evidence cannot predict a run on a number of cores.
+    """Raises an error if a run on that number of cores cannot be predicted.
 
     Raises:
         UserError: If they are fewer than the run had, or more than its host has.
@@ -73,7 +73,7 @@ def expect_cores(run: Run, cores: float) -> None:
 
 
 def recommend_mended(run: Run) -> MendedStart | None:
-    """Recommend settings for a start that gives the run all CPUs of its SLURM task."""
+    """Recommends settings for a start that gives the run all CPUs of its SLURM task."""
     found = find_narrow_start(run.meta.host)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Pairs old and recommended settings for ``mmgpu verify``, with their gain. Pure."""
+"""Pairs old and recommended settings for ``mmgpu verify``, with their gain; no I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SettingPair(NamedTuple):
 
 
 def pair_settings(run: Run, recommendation: Recommendation) -> SettingPair | None:
-    """Pair a run's train loader settings with the recommended ones.
+    """Pairs a run's train loader settings with the recommended ones.
 
     Those of the run may be in no file.
 
@@ -49,7 +49,7 @@ def pair_settings(run: Run, recommendation: Recommendation) -> SettingPair | Non
 
 
 def sum_predicted_gain(run: Run, recommendation: Recommendation) -> float | None:
-    """Return the relative gain in images/s by all changes together: 0.1 is 10 %."""
+    """Returns the relative gain in images/s by all changes together: 0.1 is 10 %."""
     larger, predicted_s = 1.0, None
     for change in recommendation.changes:
         predicted_s = change.predicted_iter_s or predicted_s

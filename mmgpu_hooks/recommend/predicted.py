@@ -27,7 +27,7 @@ class Predicted(NamedTuple):
 
 
 def predict_asked(job: Job, asked: Asked) -> Predicted:
-    """Predict iteration and training seconds for each combination of asked values.
+    """Predicts iteration and training seconds for each combination of asked values.
 
     Args:
         job: The run, and the values that it had.
@@ -47,7 +47,7 @@ def predict_asked(job: Job, asked: Asked) -> Predicted:
 
 
 def _complete(job: Job, given: Choice) -> Choice:
-    """Add values for all settings not asked for: derived ones, else those of the run.
+    """Adds the values of settings that were not asked for: derived, or the run's.
 
     Raises:
         NoPredictionError: If what a value makes of the training is unknown.
@@ -62,7 +62,7 @@ def _complete(job: Job, given: Choice) -> Choice:
 
 
 def _predict_choice(job: Job, choice: Choice, names: Iterable[str]) -> Prediction:
-    """Predict iteration and training seconds with one value for every setting.
+    """Predicts iteration and training seconds with one value for every setting.
 
     Args:
         job: The run.

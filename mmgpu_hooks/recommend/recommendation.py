@@ -30,7 +30,7 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 
 def recommend_settings(run: Run, memory: CardMemory | None = None) -> Recommendation:
-    """Recommend values for :data:`mmgpu_hooks.recommend.settings.SETTINGS`.
+    """Recommends values for :data:`mmgpu_hooks.recommend.settings.SETTINGS`.
 
     The train loader is judged on the whole job: its iterations, the starts of its
     epochs and its saves; validation's on what its own loops showed.
@@ -85,7 +85,7 @@ _TUNED = (
 
 
 def _since_config(run: Run, changes: Sequence[Change]) -> Iterator[Change]:
-    """List changes relative to the config's values, not to those of ``tune=True``."""
+    """Lists changes relative to the config's values instead of tuned ones."""
     switch = run.last_switch
     if switch is None:
         yield from changes
@@ -105,7 +105,7 @@ def _since_config(run: Run, changes: Sequence[Change]) -> Iterator[Change]:
 
 
 def _describe_tuned(run: Run, name: str) -> Change:
-    """Describe how tuning changed one setting while the run trained."""
+    """Describes how ``tune=True`` changed one setting during the run."""
     judged = [record for record in run.evidence.tuned if record.action == 'keep']
     reason, is_gain = phrase('Found while training.'), False
     if judged:
@@ -126,7 +126,7 @@ def _describe_tuned(run: Run, name: str) -> Change:
 
 
 def _list_unpredicted(run: Run) -> Iterator[Change]:
-    """List changes that measurements justify, for runs that cannot be predicted."""
+    """Lists changes that measurements justify, for runs that cannot be predicted."""
     for setting in SETTINGS:
         found = setting.judge_unpredicted(run)
         if found is not None:
@@ -160,7 +160,7 @@ def _why_unpredicted(run: Run) -> Text:
 
 
 def with_save_cures(recommendation: Recommendation, run: Run) -> Recommendation:
-    """Add the changes that shorten slow checkpoint saves to a recommendation.
+    """Adds the changes that shorten slow checkpoint saves to a recommendation.
 
     Args:
         recommendation: Settings of the loader.

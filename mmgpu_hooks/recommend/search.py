@@ -22,7 +22,7 @@ from mmgpu_hooks.recommend.job import Choice, Decision, Gain, Job, Rejection, Se
 
 
 def decide(job: Job) -> Decision:
-    """Return the best values of a job's settings; old ones where a gain is unsure.
+    """Returns the best values of a job's settings; old ones if a gain is unsure.
 
     A gain must hold beside the other load of the run and without it, and be worth a
     line in a config. What the host needs is changed without a gain.
@@ -49,7 +49,7 @@ def _search(
     settings: Sequence[Setting],
     rejected: dict[str, Rejection],
 ) -> Choice:
-    """Return the fastest setting values found by tuning one setting after the other.
+    """Returns the fastest setting values found by tuning one setting after the other.
 
     Args:
         job: The job.
@@ -80,14 +80,14 @@ def _search(
 
 
 def _is_worth_a_search(job: Job, setting: Setting, at: Choice) -> bool:
-    """Return True if another value may save enough time, or is needed by the host."""
+    """True if another value may save enough time, or is needed by the host."""
     if setting.may_be_needed(job, at):
         return True
     return job.at(at).most_gain >= thresholds.WORTHWHILE_GAIN
 
 
 def _is_at_bound(job: Job, setting: Setting, value: Any, then: Choice) -> bool:
-    """Return True if a value's time is at the lower bound, so that none is faster."""
+    """True if a value's time is at the lower bound, so that no other is faster."""
     reached = job.at(job.assume(then))
     enough_s = reached.bound_s * (1 + setting.near / 4)
     return reached.total_s <= enough_s and not setting.handicap(job, value)
@@ -100,7 +100,7 @@ def _pick(
     options: dict[Any, Choice],
     rejected: dict[str, Rejection],
 ) -> Choice:
-    """Choose the first value nearly as fast as the fastest, or keep the old one."""
+    """Chooses the first value nearly as fast as the fastest, or keeps the old one."""
     own = at[setting.name]
     stays = options.get(own, at)
     assumed = {value: job.assume(then) for value, then in options.items()}
@@ -130,7 +130,7 @@ def _pick(
 def _find_doubt(
     job: Job, before: Choice, after: Choice, gain: Gain
 ) -> Rejection | None:
-    """Return a `Rejection` if the gain of new values is unsure, else ``None``."""
+    """Returns a `Rejection` if the gain of new values is unsure, else ``None``."""
     alone = predict_gain(job.without_other_load, before, after)
     is_sure = min(gain.low, alone.low) > 0.0
     return None if is_sure else Rejection(after, gain, alone)
@@ -139,7 +139,7 @@ def _find_doubt(
 def _find_doubt_alone(
     job: Job, stays: Choice, then: Choice, gain: Gain
 ) -> Rejection | None:
-    """Return a `Rejection` if a setting's own gain is small or unsure, or ``None``."""
+    """Returns a `Rejection` if a setting's own gain is small or unsure, or ``None``."""
     alone = predict_gain(job.without_other_load, stays, then)
     is_small = min(gain.share, alone.share) < thresholds.WORTHWHILE_GAIN
     doubt = _find_doubt(job, job.old, then, predict_gain(job, job.old, then))
@@ -149,7 +149,7 @@ def _find_doubt_alone(
 
 
 def predict_gain(job: Job, before: Choice, after: Choice) -> Gain:
-    """Predict the share (0 to 1) of time saved by values ``after`` over ``before``.
+    """Predicts the share (0 to 1) of time saved by values ``after`` over ``before``.
 
     Both see the same errors of the costs.
     """

@@ -1,4 +1,4 @@
-"""Decides on changes of the DataLoader while training runs. Pure.
+"""Decides on changes of the DataLoader while training runs; no I/O.
 
 One jump to what the search recommends, where the low end of its gain is sure and pays
 for the change in what is left; afterwards a verdict on what that gave. Where a gain is
@@ -51,7 +51,7 @@ As shares of an iteration. Both the other load of the run and none must promise 
 """
 
 TRIED_DESPITE_NOISE = 0.03
-"""Smallest tried gain less the error of the measurements, as a share (0 to 1) of time.
+"""Smallest tried gain minus measurement error, as a share (0 to 1) of time.
 
 What is left of the doubt is the model's, which more evidence does not end.
 """
@@ -63,7 +63,7 @@ LEAST_INTERVALS = 3
 """Smallest number of recorded log intervals before a live DataLoader is changed."""
 
 SPARE_S = 0.5
-"""Seconds that changing a live loader costs besides worker starts and first batch."""
+"""Seconds that changing a live loader costs, without worker starts and first batch."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class _Wanted:
 
 
 def answer_question(run: Run, question: TuneQuestion) -> TuneAnswer:
-    """Return the tuner's answer: a change, judgement of the last one, or to wait.
+    """Returns the tuner's answer: a change, judgement of the last one, or to wait.
 
     Args:
         run: The rank that is judged, as far as it is recorded.
@@ -92,7 +92,7 @@ def answer_question(run: Run, question: TuneQuestion) -> TuneAnswer:
 
 
 def _answer_verdict(run: Run, last: TunedRecord) -> TuneAnswer:
-    """Return the judgement of the last DataLoader change, if one is due."""
+    """Returns the judgement of the last DataLoader change, if one is due."""
     verdict = judge_change(run.evidence)
     if verdict is None:
         return TuneAnswer(why=phrase('too few iterations since the change'))
@@ -114,7 +114,7 @@ def _answer_verdict(run: Run, last: TunedRecord) -> TuneAnswer:
 
 
 def _answer_proposal(run: Run, question: TuneQuestion) -> TuneAnswer:
-    """Return a change of the DataLoader, if its gain is sure and large enough."""
+    """Returns a change of the DataLoader, if its gain is sure and large enough."""
     if len(run.latest) < LEAST_INTERVALS:
         # the first one holds lazy initialisation, or the start of workers
         return TuneAnswer(why=phrase('too few intervals yet'))
@@ -143,7 +143,7 @@ def _answer_proposal(run: Run, question: TuneQuestion) -> TuneAnswer:
 
 
 def _find_wanted(run: Run, question: TuneQuestion) -> _Wanted | Text:
-    """Find the DataLoader change that is worthwhile, or why there is none."""
+    """Finds the DataLoader change that is worthwhile, or why there is none."""
     assert run.workload is not None
     job = Job.of(run, run.workload, TUNED)
     choice = _with_spare(job, _choose(job))
@@ -172,7 +172,7 @@ def _find_wanted(run: Run, question: TuneQuestion) -> _Wanted | Text:
 
 
 def _choose(job: Job) -> Choice:
-    """Choose the settings that are surely faster, else the most likely ones."""
+    """Chooses the settings that are surely faster, else the most likely ones."""
     decision = decide(job)
     if decision.new != job.old or not decision.rejected:
         return decision.new
@@ -181,7 +181,7 @@ def _choose(job: Job) -> Choice:
 
 
 def _is_worth_a_trial(job: Job, choice: Choice, gain: Gain) -> bool:
-    """Return True if settings are likely faster, and only the model leaves doubt."""
+    """True if settings are likely faster, and only the model is uncertain."""
     is_model_alone = gain.share - COVERAGE * gain.noise >= TRIED_DESPITE_NOISE
     alone = predict_gain(job.without_other_load, job.old, choice)
     return (
@@ -192,7 +192,7 @@ def _is_worth_a_trial(job: Job, choice: Choice, gain: Gain) -> bool:
 
 
 def _with_spare(job: Job, choice: Choice) -> Choice:
-    """Return chosen settings with a quarter more workers, if cores allow for them.
+    """Returns chosen settings with a quarter more workers, if cores allow for them.
 
     The search takes the fewest workers that are nearly as fast as any, and after some
     tens of iterations it does not know the slow batches yet.
@@ -208,7 +208,7 @@ def _with_spare(job: Job, choice: Choice) -> Choice:
 
 
 def _find_growth_doubt(run: Run) -> Text | None:
-    """Return why a live loader may not get more workers; ``None`` if it may."""
+    """Returns why a live loader may not get more workers; ``None`` if it may."""
     share = run.figures.data_wait_share or 0.0
     if share < thresholds.DATA_WAIT_NOTICE:
         return phrase('training does not wait for its loader')
@@ -219,13 +219,13 @@ def _find_growth_doubt(run: Run) -> Text | None:
 
 
 def _read_now(run: Run) -> TunedSettings:
-    """Read the settings that a run's DataLoader has after all changes."""
+    """Reads the settings that a run's DataLoader has after all changes."""
     switch = run.last_switch
     return read_settings(run.evidence.run) if switch is None else switch.new
 
 
 def _as_settings(run: Run, choice: Choice, old: TunedSettings) -> TunedSettings:
-    """Convert setting values to loader settings, niced if checkpoint saves need it."""
+    """Converts setting values to loader settings, niced if checkpoint saves need it."""
     workers = choice['num_workers']
     threads = choice['opencv_num_threads']
     if threads == BY_NAME['opencv_num_threads'].read(run):
@@ -240,7 +240,7 @@ def _as_settings(run: Run, choice: Choice, old: TunedSettings) -> TunedSettings:
 
 
 def _find_nice(run: Run, workers: int) -> int | None:
-    """Find the workers' nice value that checkpoint saves need, if any."""
+    """Finds the workers' nice value that checkpoint saves need, if any."""
     found = BY_NAME['worker_nice'].judge_alone(run, {'num_workers': workers})
     new = None if found is None else found.new
     return run.meta.worker_nice if new is None else int(new)

@@ -1,4 +1,4 @@
-"""Recommends settings of validation's loader, from its recorded loops. Pure."""
+"""Recommends settings of validation's loader, from its recorded loops; no I/O."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OF_LOADER = tuple(setting for setting in SETTINGS if setting.is_of_loader)
 
 
 def advise_validation(run: Run, train: LoaderSetting | None = None) -> Recommendation:
-    """Recommend settings of validation's loader, by the validations of a run.
+    """Recommends settings of validation's loader, by the validations of a run.
 
     Judged on the loops of all validations of the training; what their metrics take,
     no loader changes.
@@ -85,7 +85,7 @@ def advise_validation(run: Run, train: LoaderSetting | None = None) -> Recommend
 
 
 def _describe_now(validation: ValidationLoops) -> ValidationOutlook:
-    """Describe the mean seconds of a validation, in all and waiting for batches."""
+    """Describes the mean seconds of a validation, in total and in waits for batches."""
     count, alike = len(validation.training.validations), len(validation.records)
     figures = validation.figures
     loop_s = figures.duration_s / alike
@@ -106,7 +106,7 @@ def _describe_now(validation: ValidationLoops) -> ValidationOutlook:
 
 
 def _without_gain(change: Change) -> Change:
-    """Copy a change without its gain: only a gain for all validations is shown."""
+    """Copies a change without its gain, as only the total gain is shown."""
     return Change(
         key=change.key,
         old=change.old,
@@ -118,7 +118,7 @@ def _without_gain(change: Change) -> Change:
 
 
 def stay(now: ValidationOutlook, why: Text) -> Recommendation:
-    """Make a recommendation that keeps the settings of validation's loader.
+    """Makes a recommendation that keeps the settings of validation's loader.
 
     Args:
         now: What is known of it.
@@ -133,7 +133,7 @@ def stay(now: ValidationOutlook, why: Text) -> Recommendation:
 def leave_out(
     recommendation: Recommendation, keys: tuple[str, ...], why: Text
 ) -> Recommendation:
-    """Remove the changes of keys with some prefixes from a recommendation.
+    """Removes the changes of keys with some prefixes from a recommendation.
 
     Args:
         recommendation: With or without such changes.
@@ -150,7 +150,7 @@ def leave_out(
 
 
 def _live_on(run: Run, train: LoaderSetting | None) -> LiveLoader | None:
-    """Return the train loader, if its workers live on during validation."""
+    """Returns the train loader if its workers live on in validation, or ``None``."""
     train = train or read_loader(run)
     stays = train.persistent_workers or run.meta.loop == 'iter'
     return LiveLoader(run, train) if stays else None

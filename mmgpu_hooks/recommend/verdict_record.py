@@ -1,4 +1,4 @@
-"""Turns the verdict on a run into a record of the evidence file. Pure."""
+"""Turns the verdict on a run into a record of the evidence file; no I/O."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NICE_KEY = BY_NAME['worker_nice'].key()
 
 
 def judge_as_record(run: Run, diagnosis: Diagnosis, *, is_final: bool) -> VerdictRecord:
-    """Make the verdict record of a run, its recommendation included.
+    """Makes the verdict record of a run, its recommendation included.
 
     Args:
         run: The rank that is judged.
@@ -31,7 +31,7 @@ def judge_as_record(run: Run, diagnosis: Diagnosis, *, is_final: bool) -> Verdic
 def make_verdict_record(
     run: Run, diagnosis: Diagnosis, found: Recommendation, *, is_final: bool
 ) -> VerdictRecord:
-    """Make the verdict record of a run from its diagnosis and recommendation.
+    """Makes the verdict record of a run from its diagnosis and recommendation.
 
     Args:
         run: The rank that is judged.
@@ -75,7 +75,7 @@ class _Saved(NamedTuple):
 
 
 def _predict_saved(run: Run, found: Recommendation) -> _Saved | None:
-    """Predict the share (0 to 1) of time that all changes together save."""
+    """Predicts the share (0 to 1) of time that all changes together save."""
     parts = [*_list_saved(run, found)]
     if not parts:
         return None

@@ -10,7 +10,7 @@ from mmgpu_hooks.schema.recorded import HostLimits
 from mmgpu_hooks.schema.text import Text
 
 MMENGINE_OPEN_FILES = 4096
-"""Soft limit on open files that MMEngine's Runner sets where the limit is lower.
+"""Soft limit on open files to which MMEngine's Runner raises a lower limit.
 
 Where the config does not say another.
 """
@@ -38,7 +38,7 @@ class Binding:
 
 @dataclass(frozen=True)
 class Folder:
-    """A file or folder and the file system that holds it, or will hold it."""
+    """File or folder that a training uses, with facts on its file system."""
 
     path: str
     """Path of the file or folder, as the config names it."""
@@ -85,13 +85,13 @@ class Cards:
     driver_cuda: Optional[str] = None
     """Newest CUDA version that the GPU driver supports, such as ``12.4``."""
     visible: Optional[str] = None
-    """Value of ``CUDA_VISIBLE_DEVICES``; ``None`` where it is not set."""
+    """Value of ``CUDA_VISIBLE_DEVICES``; ``None`` if it is not set."""
     visible_count: Optional[int] = None
     """Number of GPUs that a process may use by ``CUDA_VISIBLE_DEVICES``.
 
     ``None`` where it is not set, or names slices, or it is unknown what it counts."""
     reason: Optional[Text] = None
-    """Reason why no GPU of the host is known; ``None`` where a GPU was found."""
+    """Reason why no GPU of the host is known; ``None`` if a GPU was found."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class LoaderPlan:
 
 @dataclass(frozen=True)
 class LostHook:
-    """A hook of a base config that the list ``custom_hooks`` of a child replaced."""
+    """Hook of a base config that a child's list ``custom_hooks`` has dropped."""
 
     name: str
     base: str
@@ -219,18 +219,18 @@ class Machine:
     own_cpus: Optional[Tuple[int, ...]] = None
     """CPUs that this process may run on; ``None`` if unknown."""
     omp_num_threads: Optional[str] = None
-    """Value of ``OMP_NUM_THREADS``; ``None`` where it is not set."""
+    """Value of ``OMP_NUM_THREADS``; ``None`` if it is not set."""
     is_resume_allowed: bool = False
     """True if ``TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD`` is set."""
     work_dir: Optional[Folder] = None
     annotations: CacheUse = CacheUse()
     config: Optional[ConfigCheck] = None
-    """Result of checking the config; ``None`` where no config was named."""
+    """Result of checking the config; ``None`` if no config was named."""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """One line of ``mmgpu doctor``'s answer: checked item, severity, text and cure."""
+    """Line of ``mmgpu doctor``'s answer: checked item, severity, text and cure."""
 
     name: str
     level: str

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def format_seconds(seconds: float | None) -> str:
-    """Format seconds: ``850 us``, ``12.3 ms``, ``0.412 s`` or ``12.4 min``."""
+    """Formats seconds: ``850 us``, ``12.3 ms``, ``0.412 s`` or ``12.4 min``."""
     if seconds is None:
         return 'unknown'
     if 0 < seconds < 0.001:
@@ -19,14 +19,14 @@ def format_seconds(seconds: float | None) -> str:
 
 
 def format_sum(seconds: float | None) -> str:
-    """Format a total of seconds over a run: ``12.3 s``, one decimal from 1 s on."""
+    """Formats a total of seconds over a run: ``12.3 s``, one decimal from 1 s on."""
     if seconds is None or not 1 <= seconds < 600:
         return format_seconds(seconds)
     return f'{seconds:.1f} s'
 
 
 def format_hours(hours: float) -> str:
-    """Format hours: ``9.1 h``, ``12 min`` or ``40 s``."""
+    """Formats hours: ``9.1 h``, ``12 min`` or ``40 s``."""
     if hours >= 1:
         return f'{hours:.1f} h'
     seconds = 3600 * hours
@@ -34,13 +34,13 @@ def format_hours(hours: float) -> str:
 
 
 def format_long(seconds: float) -> str:
-    """Format the seconds of a whole training: in hours from 1 h on, else in seconds."""
+    """Formats the seconds of a whole training: in hours from 1 h on, or in seconds."""
     hours = seconds / 3600
     return f'{hours:.1f} h' if hours >= 1 else format_sum(seconds)
 
 
 def format_bytes(size: float | None) -> str:
-    """Format bytes: ``52 KiB``, ``812 MiB``, ``3.1 GiB`` or ``unknown``."""
+    """Formats bytes: ``52 KiB``, ``812 MiB``, ``3.1 GiB`` or ``unknown``."""
     if size is None:
         return 'unknown'
     if 0 < size < 2**10:
@@ -52,35 +52,35 @@ def format_bytes(size: float | None) -> str:
 
 
 def format_pct(share: float) -> str:
-    """Format per cent: ``51 %``, ``3.2 %`` or ``0.04 %``."""
+    """Formats per cent: ``51 %``, ``3.2 %`` or ``0.04 %``."""
     digits = 0 if share >= 10 or share == 0 else 1 if share >= 0.1 else 2
     return f'{share:.{digits}f} %'
 
 
 def format_count(count: float) -> str:
-    """Format a count: ``41.9 M`` from 100,000 on, below with all digits."""
+    """Formats a count: ``41.9 M`` from 100,000 on, below with all digits."""
     return f'{count / 1e6:.1f} M' if count >= 1e5 else f'{count:.0f}'
 
 
 def format_signed(seconds: float) -> str:
-    """Format a difference of seconds with its sign: ``+0.200 s`` or ``-3.0 ms``."""
+    """Formats a difference of seconds with its sign: ``+0.200 s`` or ``-3.0 ms``."""
     return ('-' if seconds < 0 else '+') + format_seconds(abs(seconds))
 
 
 def format_change(before_s: float, after_s: float) -> str:
-    """Format two durations as a change: ``37.4 -> 10.2 ms``, a common unit once."""
+    """Formats two durations as a change: ``37.4 -> 10.2 ms``, a common unit once."""
     before, after = format_seconds(before_s), format_seconds(after_s)
     number, _, unit = before.partition(' ')
     return f'{number if after.endswith(f" {unit}") else before} -> {after}'
 
 
 def plural(count: int, noun: str) -> str:
-    """Format a number with its noun: ``1 save``, ``2 saves``."""
+    """Formats a number with its noun: ``1 save``, ``2 saves``."""
     return f'{count} {noun}{"" if count == 1 else "s"}'
 
 
 def format_numbers(numbers: Iterable[int]) -> str:
-    """Format CPU numbers as the Linux kernel lists them, such as ``0-2,8``.
+    """Formats CPU numbers as the Linux kernel lists them, such as ``0-2,8``.
 
     Examples:
         >>> format_numbers([8, 0, 1, 2])

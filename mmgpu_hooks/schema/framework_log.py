@@ -66,13 +66,13 @@ class FrameworkLog:
     """Framework that wrote the log: :data:`MMENGINE` or :data:`MMCV`."""
     lines: Tuple[LoggedLine, ...] = ()
     config: Optional[str] = None
-    """Text of the training's config; ``None`` where the run left no copy."""
+    """Text of the training's config; ``None`` if the run left no copy."""
     notes: Tuple[Text, ...] = ()
     """Sentences on lines of the log that were left out."""
 
 
 def find_framework_logs(path: Path) -> list[Path]:
-    """Find the training logs of MMEngine and MMCV at a path, the newest training first.
+    """Finds the training logs of MMEngine and MMCV at a path, newest training first.
 
     Args:
         path: A ``work_dir``, one run's folder, its ``vis_data``, or a log itself.
@@ -102,7 +102,7 @@ def _is_mmengine(path: Path) -> bool:
 
 
 def _start_order(log: Path) -> tuple[str, float]:
-    """Return the sort key of a log: start time in its path, then modification time."""
+    """Returns the sort key of a log: start time in its path, then modification time."""
     folder = log.absolute().parent
     run = folder.parent if folder.name == 'vis_data' else folder
     names = (log.name, run.name)
@@ -113,7 +113,7 @@ def _start_order(log: Path) -> tuple[str, float]:
 
 
 def read_framework_log(path: Path) -> FrameworkLog:
-    """Read a framework log's train lines; lines that are not JSON are only counted.
+    """Reads a framework log's train lines; lines that are not JSON are only counted.
 
     A log that holds several trainings, each with its metadata, is that of the last one
     that came to a train line.
@@ -154,7 +154,7 @@ def read_framework_log(path: Path) -> FrameworkLog:
 
 
 def _decode(line: bytes) -> Optional[Dict[str, Any]]:
-    """Decode a line of a log as a JSON object; return ``None`` for anything else.
+    """Decodes a line of a log as a JSON object; returns ``None`` for anything else.
 
     A loss may be ``NaN``.
     """
@@ -166,7 +166,7 @@ def _decode(line: bytes) -> Optional[Dict[str, Any]]:
 
 
 def _parse_line(logged: Dict[str, Any]) -> Optional[LoggedLine]:
-    """Parse a log's train line; ``None`` for validation lines and lines without a time.
+    """Parses a log's train line; ``None`` for validation lines and untimed lines.
 
     Examples:
         >>> _parse_line({'mode': 'train', 'epoch': 1, 'iter': 50, 'time': 0.4})
@@ -196,7 +196,7 @@ def _parse_line(logged: Dict[str, Any]) -> Optional[LoggedLine]:
 
 
 def _number(value: object) -> Optional[float]:
-    """Return a finite number that is not negative; ``None`` for any other value."""
+    """Returns a finite number that is not negative; ``None`` for any other value."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     with contextlib.suppress(OverflowError):

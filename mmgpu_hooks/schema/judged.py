@@ -23,9 +23,9 @@ class SaveJudgement:
     """Judgement of one checkpoint save: its delay beyond a save without contention."""
 
     is_slow: bool
-    """True if the checkpoint save was delayed by enough to matter, for any cause."""
+    """True if the checkpoint save was delayed notably, by whatever cause."""
     cause: Optional[str]
-    """Proven cause of the slow checkpoint save, out of :data:`SAVE_CAUSES`.
+    """Proven cause of the slow checkpoint save, one of :data:`SAVE_CAUSES`.
 
     ``None`` of a save that is not slow, or whose cause is unknown (then the sentence
     says why)."""
@@ -34,7 +34,7 @@ class SaveJudgement:
     gross_delay_s: Optional[float]
     """Seconds that the checkpoint save took beyond ``uncontended_s``."""
     net_delay_s: Optional[float]
-    """Seconds of the save's delay, less those won back by batches loaded meanwhile.
+    """Seconds lost by the save: its delay minus data waits saved by loaded batches.
 
     The gross delay, less what the loader's workers won back by loading meanwhile;
     ``None`` while the iterations after it are unknown."""
@@ -69,7 +69,7 @@ class Verdict:
     """Verdict on where the time of a training run goes: a name and a sentence."""
 
     name: str
-    """Name of the verdict, out of :data:`mmgpu_hooks.judge.verdict_names.VERDICTS`."""
+    """Name of the verdict, one of :data:`mmgpu_hooks.judge.verdict_names.VERDICTS`."""
     sentence: Text
     """Sentence of the verdict: its title, a colon and the reason.
 
@@ -123,7 +123,7 @@ class Change:
 
 @dataclass(frozen=True)
 class SaveCure:
-    """A change that shortens checkpoint saves, with its predicted effect in seconds."""
+    """Change that shortens checkpoint saves, with its predicted effect in seconds."""
 
     name: str
     """Name of the config change that shortens saves: ``worker_nice``."""
@@ -176,7 +176,7 @@ class ValidationOutlook:
 
     ``None`` when its iterations were not seen."""
     gain_s: Optional[float] = None
-    """Predicted seconds saved of each validation by changes; ``None`` without any."""
+    """Predicted seconds per validation that changes save; ``None`` without changes."""
     run_gain_pct: Optional[float] = None
     """Predicted saving over all validations, per cent of the run's time."""
 
@@ -250,7 +250,7 @@ class Recommendation:
     save_cures: Tuple[SaveCure, ...] = ()
     """Changes that shorten checkpoint saves, with their predicted effects."""
     advice: Tuple[Text, ...] = ()
-    """Sentences on what else would speed up training, with evidence; never applied."""
+    """Sentences on other ways to speed up training, with evidence; never applied."""
     batch_size: Tuple[Text, ...] = ()
     """Sentences on the decision about the batch size.
 
@@ -265,23 +265,23 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class TrainingEnd:
-    """Forecast of the hours that a running training still takes, in all and by part."""
+    """Forecast of the hours that a running training still takes: total and by part."""
 
     hours_left: float
     hours_left_low: float
     """Lower end of the 90 % interval of the hours from now to the training's end."""
     hours_left_high: float
     training_hours: float
-    """Hours until the training ends that go to iterations and starts of epochs."""
+    """Hours until the training ends that iterations and epoch starts will take."""
     validation_hours: Optional[float]
-    """Hours until the training ends that go to validations; ``None``: unknown.
+    """Hours until the training ends that validations will take; ``None``: unknown.
 
     That is until one was seen, where some are planned, or the plan is unknown; so are
     ``metric_hours`` and ``save_hours``."""
     metric_hours: Optional[float]
-    """Hours of ``validation_hours`` that go to metrics (``compute_metrics``)."""
+    """Hours of ``validation_hours`` that metrics (``compute_metrics``) will take."""
     save_hours: Optional[float]
-    """Hours until the training ends that go to scheduled checkpoint saves.
+    """Hours until the training ends that scheduled checkpoint saves will take.
 
     Saves of the best checkpoint are in ``validation_hours``."""
     whole_hours: float
@@ -290,7 +290,7 @@ class TrainingEnd:
 
 @dataclass(frozen=True)
 class JobLimit:
-    """Number of epochs or iterations not done when a SLURM job's time limit ends it."""
+    """Number of epochs or iterations missing when SLURM's limit ends a training."""
 
     unit: str
     """Unit of the counted work: ``epoch`` or ``iteration``."""
@@ -392,7 +392,7 @@ class RunAdvice:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its 95 % confidence interval, and number of samples behind it."""
+    """Value with its 95 % confidence interval, and the number of samples behind it."""
 
     value: float
     low: float
@@ -521,7 +521,7 @@ class Verification:
 
     ``model``, ``data set``, ``batch size``, ``pipeline``, ``sampler``."""
     untrained: Tuple[str, ...] = ()
-    """Config keys that differ, but whose effect short trial trainings do not show."""
+    """Differing config keys whose effect is not visible in short trial trainings."""
 
 
 @dataclass(frozen=True)
@@ -569,7 +569,7 @@ class HostNow:
     is_alive: Optional[bool] = None
     """True if the run's process still exists; ``None`` on another host."""
     oom_kills: Optional[int] = None
-    """Number of processes in the run's control group that were killed for memory."""
+    """Number of processes in the run's control group killed for lack of memory."""
     kernel: Tuple[str, ...] = ()
     """Lines of the kernel's log on killed processes and on lost GPUs.
 
@@ -589,7 +589,7 @@ class Proof:
 
     ``log`` is MMEngine's own."""
     line: Optional[int]
-    """Line number in the source file, from 1; ``None`` where there is none."""
+    """Line number in the source file, from 1; ``None`` if there is none."""
     text: str
 
 
@@ -600,7 +600,7 @@ class Why:
     state: str
     """State of the run: ``completed``, ``running``, ``ended``, or ``unknown``."""
     cause: Optional[str]
-    """Name of the cause in ``mmgpu explain``; ``None`` where nothing ended badly."""
+    """Name of the cause in ``mmgpu explain``; ``None`` if nothing ended badly."""
     certainty: str
     """Certainty of the cause: ``sure``, ``likely`` or ``unknown``."""
     sentence: Text
@@ -610,11 +610,11 @@ class Why:
     do: Tuple[Text, ...] = ()
     """Sentences on what helps against the cause."""
     rank: Optional[int] = None
-    """Rank that wrote the decisive line of the log, where the log says so."""
+    """Rank that wrote the decisive line of the log, if the log names it."""
     sample: Optional[str] = None
     """Sample whose loading raised an exception: index or path."""
     run: Optional[str] = None
-    """Folder of the run that is judged; ``None`` where there is only a log."""
+    """Folder of the run that is judged; ``None`` if there is only a log."""
     started: Optional[str] = None
     """Start time of the judged run, by its host's clock, as text."""
     notes: Tuple[Text, ...] = ()
@@ -630,7 +630,7 @@ class Prediction:
     """Number of batches in flight per worker; ``None`` without workers."""
     batch_size: Optional[int]
     iter_time_s: float
-    """Predicted seconds of a steady iteration, first ones of epochs left out."""
+    """Predicted seconds of a steady iteration, without epochs' first iterations."""
     iter_time_low_s: float
     """Lower end of the 90 % interval of ``iter_time_s``, in seconds."""
     iter_time_high_s: float
@@ -639,7 +639,7 @@ class Prediction:
     images_per_s: Optional[float]
     """Predicted images per second; ``None`` when the batch size is unknown."""
     limit: str
-    """Bottleneck of an iteration, of :data:`mmgpu_hooks.model.prediction.LIMITS`."""
+    """Bottleneck of an iteration (:data:`mmgpu_hooks.model.prediction.LIMITS`)."""
     training_s: Optional[float] = None
     """Predicted seconds of the training as configured, first to last iteration.
 

@@ -37,7 +37,7 @@ An interval with 64 workers has some 20 KiB.
 
 
 def _to_plain(value: Any) -> Any:
-    """Convert a NumPy scalar to the number of Python's own type; raise for others."""
+    """Converts a NumPy scalar to the number of Python's own type; raises for others."""
     if isinstance(value, (str, float)):
         return float(value) if isinstance(value, float) else str(value)
     if hasattr(value, 'item'):
@@ -65,7 +65,7 @@ class LineError(ValueError):
 
 
 def encode_line(record: EvidenceLine) -> bytes:
-    """Encode an evidence record as one JSON line, newline included.
+    """Encodes an evidence record as one JSON line, newline included.
 
     Figures that are not finite are written as ``null``: JSON knows no infinity,
     and an infinite duration is as good as unknown.
@@ -83,7 +83,7 @@ def encode_line(record: EvidenceLine) -> bytes:
 
 
 def decode_line(line: bytes) -> EvidenceLine | None:
-    """Decode one line of an evidence file; unknown fields are ignored.
+    """Decodes one line of an evidence file; unknown fields are ignored.
 
     Returns:
         The record, or ``None`` for a kind that this version does not know.
@@ -103,13 +103,13 @@ def decode_line(line: bytes) -> EvidenceLine | None:
 
 
 def decode_schema(line: bytes) -> int | None:
-    """Decode the schema version of a run record; all its other fields are ignored."""
+    """Decodes the schema version of a run record; all its other fields are ignored."""
     head = _decode_head(line) if b'"schema"' in line else None
     return head.schema if head is not None and head.kind == 'run' else None
 
 
 def check_schema(path: Path | str, schema: int) -> None:
-    """Raise an error for an evidence file whose schema version cannot be read here.
+    """Raises an error for an evidence file whose schema version cannot be read here.
 
     Args:
         path: Evidence file, to name in the message.
@@ -158,7 +158,7 @@ class NumberedLine(NamedTuple):
 
 
 def read_lines(path: Path) -> Iterator[NumberedLine]:
-    """Read the lines of a regular file, each with its number.
+    """Reads the lines of a regular file, each with its number.
 
     Raises:
         EvidenceError: If it is not a regular file, or cannot be read.
@@ -189,7 +189,7 @@ def read_lines(path: Path) -> Iterator[NumberedLine]:
 
 
 def _each_line(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a file; longer ones are cut to `MOST_LINE_BYTES`."""
+    """Yields the lines of a file; longer ones are cut to `MOST_LINE_BYTES`."""
     while line := file.readline(MOST_LINE_BYTES):
         part = line
         while part and not part.endswith(b'\n'):

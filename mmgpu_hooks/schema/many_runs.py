@@ -23,7 +23,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     evidence: str
     """Path of the evidence file of the run's rank 0."""
     owner: str
-    """User that owns the run's folder; the user id where it has no name."""
+    """User that owns the run's folder; the user id if the user has no name."""
     started_unix_s: Optional[float] = None
     """Unix time of the training run's start; ``None`` if its evidence is unreadable.
 
@@ -79,7 +79,7 @@ class ManyRuns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unreadable: int
     """Number of folders and files that could not be read."""
     first_unreadable: Optional[str] = None
-    """A folder or file that could not be read, with the reason."""
+    """Folder or file that could not be read, with the reason."""
     totals: RunTotals
     """Sums of hours over the training runs that the filters leave."""
     rows: Tuple[RunRow, ...] = ()
@@ -89,7 +89,7 @@ class ManyRuns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def with_verdict(
     row: RunRow, verdict: VerdictRecord, *, is_judged_now: bool = False
 ) -> RunRow:
-    """Copy a run's row with verdict, hours and changes taken from a verdict record."""
+    """Copies a run's row with verdict, hours and changes taken from a verdict."""
     saved_gpu_hours = None
     # the ranks, where each has a GPU
     if verdict.saved_hours is not None and verdict.gpu_hours is not None:
@@ -114,7 +114,7 @@ def with_verdict(
 
 
 def find_start_day(row: RunRow) -> Optional[date]:
-    """Find the day on which a run began, by this host's clock; ``None`` if unknown."""
+    """Finds the day on which a run began, by this host's clock; ``None`` if unknown."""
     if row.started_unix_s is not None:
         # a file that was edited may name a year that no calendar has
         with contextlib.suppress(ValueError, OverflowError, OSError):
@@ -123,7 +123,7 @@ def find_start_day(row: RunRow) -> Optional[date]:
 
 
 def add_up(rows: Sequence[RunRow]) -> RunTotals:
-    """Sum the hours and GPU hours of training runs, and count the runs."""
+    """Sums the hours and GPU hours of training runs, and counts the runs."""
 
     def total(name: str) -> float:
         known = (getattr(row, name) for row in rows)
@@ -140,7 +140,7 @@ def add_up(rows: Sequence[RunRow]) -> RunTotals:
 
 
 def by_waste(rows: Iterable[RunRow]) -> list[RunRow]:
-    """Sort runs by GPU hours that changes would have saved, most first."""
+    """Sorts runs by GPU hours that changes would have saved, most first."""
 
     def key(row: RunRow) -> Any:
         # what is unknown wastes nothing that anybody could save

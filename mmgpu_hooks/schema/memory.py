@@ -40,7 +40,7 @@ class StaticBytes:
     optimizer: str = 'unknown'
     """Class of the optimizer that the config names."""
     optimizer_state_bytes: Optional[int] = None
-    """Bytes of the optimizer's state; ``None`` where it is not known."""
+    """Bytes of the optimizer's state; ``None`` if it is not known."""
 
     @property
     def total_bytes(self) -> Optional[int]:
@@ -76,7 +76,7 @@ class ActivationFit:
     squared_pixel_bytes: float
     """Activation bytes per pair of pixels of a padded image, as attention needs."""
     residual_pct: float
-    """Largest distance of measured activation bytes from the fit, per cent."""
+    """Largest distance of measured activation bytes from the fit, in per cent."""
     points: Tuple[ActivationPoint, ...]
 
 
@@ -89,7 +89,7 @@ class MeasuredPeak(NamedTuple):
 
 @dataclass(frozen=True)
 class CardFit:
-    """Largest batch sizes that fit the memory of a GPU; 0 where none does."""
+    """Largest batch sizes that fit the memory of a GPU; 0 if none does."""
 
     card_bytes: int
     room_bytes: int

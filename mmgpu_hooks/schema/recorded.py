@@ -37,10 +37,10 @@ MOST_BATCH_SIZES = 1_000
 """Maximum number of distinct padded batch sizes of a run that are remembered."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
-"""A whole number that a measurement can give: not negative, at most 10^18."""
+"""Type of a measured whole number: from 0 to 10^18."""
 
 Number = Annotated[float, msgspec.Meta(ge=0, le=_MOST)]
-"""A real number that a measurement can give: not negative, at most 10^18."""
+"""Type of a measured real number: from 0 to 10^18."""
 
 
 class Recorded(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -65,7 +65,7 @@ class DurationStats(Recorded, frozen=True, kw_only=True):
     p50_s: Number
     """Median of the duration, in seconds."""
     p95_s: Number
-    """95th percentile of the duration, s, linearly interpolated."""
+    """95th percentile of the duration in seconds, linearly interpolated."""
 
 
 class LoaderSettings(Recorded, frozen=True, kw_only=True):
@@ -138,11 +138,11 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
     slurm_bound_cpus: Optional[Count] = None
     """Number of CPUs in the mask that SLURM says it set for this task."""
     slurm_given_cpus: Optional[Count] = None
-    """Number of CPUs that SLURM gave this task, where ``srun`` bound it to fewer.
+    """Number of CPUs that SLURM gave this task, if ``srun`` bound it to fewer.
 
     ``None`` where it did not."""
     slurm_tasks: Optional[Count] = None
-    """Number of tasks of the SLURM step, where ``srun`` narrowed this task's CPUs.
+    """Number of tasks of the SLURM step, if ``srun`` narrowed this task's CPUs.
 
     ``None`` where it did not."""
     slurm_task_ranks: Optional[Count] = None
@@ -245,7 +245,7 @@ class ValInterval(Recorded, frozen=True, kw_only=True):
 
 
 class TrainingPlan(Recorded, frozen=True, kw_only=True):
-    """Schedule of validations and saves, as loop and CheckpointHook have it."""
+    """Schedule of validations and saves, as set by the loop and CheckpointHook."""
 
     val_intervals: Tuple[ValInterval, ...] = ()
     """Validation intervals in order; empty without validation.
@@ -394,7 +394,7 @@ class DatasetStart(Recorded, frozen=True, kw_only=True):
     ``None`` where it names neither."""
     file_bytes: Optional[Count] = None
     mount: Optional[str] = None
-    """Type of the annotation file's file system, where that is on another host."""
+    """Type of the annotation file's file system, if that is on another host."""
     files: Count = 0
     """Number of files that Python opened to read the data set, each counted once.
 
@@ -429,7 +429,7 @@ class StartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start'):
     wall_s: Number
     """Seconds from process start (else hook start) to the first iteration's end."""
     parts_s: Mapping[str, Number]
-    """Seconds of the training's start by part, out of :data:`START_PARTS`.
+    """Seconds of each part of training's start, by a name of :data:`START_PARTS`.
 
     ``before_hook`` is from the start of the process to the hook's construction; below
     ``mmgpu run`` it is split into ``imports``, ``config`` and ``model``, and where it
@@ -441,7 +441,7 @@ class StartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start'):
     checkpoint: Optional[str] = None
     """Path or URL of the checkpoint that ``load_from`` or a resume named."""
     checkpoint_bytes: Optional[Count] = None
-    """Size in bytes of the checkpoint; ``None`` where it is no file of this host."""
+    """Size in bytes of the checkpoint; ``None`` if it is no file of this host."""
     parameter_lines: Count = 0
     """Number of log lines that ``paramwise_cfg`` wrote, one per parameter.
 
@@ -452,7 +452,7 @@ class StartPartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start_part')
     """Record that a phase of a training's start has begun, in case it never ends."""
 
     part: str
-    """Name of the part of the training's start, out of :data:`START_PARTS`."""
+    """Name of the part of the training's start, one of :data:`START_PARTS`."""
     elapsed_s: Number
     """Seconds from building GPUEfficiencyHook to the start of the recorded phase."""
     data_set: Optional[str] = None
@@ -479,7 +479,7 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
     """Measurements of DataLoader workers in a log interval: CPU, batch time, memory."""
 
     count: Count
-    """Largest number of workers seen at a time; 0 where the training process loads."""
+    """Largest number of workers seen at a time; 0 if the training process loads."""
     cpu_s: Number
     run_delay_s: Number
     """Seconds that the workers' main threads waited for a core, workers summed."""
@@ -492,7 +492,7 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
 
     ``count`` is of those that were made. ``None`` where workers were not reached."""
     batch_time_std_s: Optional[Number] = None
-    """Standard deviation, s, of the batch time over the batches that the loop took."""
+    """Standard deviation in seconds of the batch time over the batches taken."""
     batch_cpu: Optional[DurationStats] = None
     """CPU seconds of a worker for one batch, all of its threads.
 
@@ -508,7 +508,7 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
 
     ``None`` where it is not loaded, and where nothing changed since."""
     pss_bytes: Optional[Count] = None
-    """Bytes of memory of all workers, shared pages counted in part (PSS).
+    """Bytes of memory of all workers, shared pages counted proportionally (PSS).
 
     Read every 5 minutes at most, and no more where that took 20 ms."""
     transforms_s: Mapping[str, Number] = {}
@@ -636,12 +636,12 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     ledger_s: Mapping[str, Number]
     """Seconds of the log interval by part, such as ``data_wait`` or ``step``."""
     hooks_s: Mapping[str, Number] = {}
-    """Seconds of the interval in hooks by class of hook, less saves and validations.
+    """Seconds of the interval in hooks by class, without saves and validations.
 
     The rest is MMEngine's own calling; ``(unattributed)`` stands for all hooks where a
     Runner calls them in a way of its own."""
     data_wait_cpu_s: Optional[Number] = None
-    """CPU seconds during the interval's waits for data, less first waits of epochs.
+    """CPU seconds during the interval's waits for data, without epochs' first waits.
 
     Of the training thread, estimated from every eighth wait on average; of the whole
     process when it loads without workers."""
@@ -682,7 +682,7 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     small_tensor_bytes: Optional[Count] = None
     """Bytes of the last batch in tensors that have at most 4 KiB each."""
     read_scalars: Optional[Count] = None
-    """Number of scalars read from the device in the interval's last iteration.
+    """Number of scalars read from the GPU in the interval's last iteration.
 
     The host waits for each of them; in the first interval alone."""
     histories: Optional[HistoryCost] = None
@@ -699,7 +699,7 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     process_run_delay_s: Optional[Number] = None
     """Seconds of the interval that the main thread was ready and waited for a core."""
     system_cpu_pct: Optional[Number] = None
-    """Busy share of all logical CPUs of the host, per cent.
+    """Busy share of all logical CPUs of the host, in per cent.
 
     Since it was read last: it and ``host`` every 5 seconds, more often at first."""
     largest_batch_pixels: Optional[Count] = None
@@ -722,7 +722,7 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     workers: Optional[WorkersWindow] = None
     gpu: Optional[GpuWindow] = None
     gpu_idle_pct: Optional[Number] = None
-    """Per cent of the timed iterations' time that the GPU was idle between steps.
+    """Per cent of the timed iterations' time in which the GPU idled between steps.
 
     From the end of the hooks behind a step. Gaps inside a step are not seen."""
     gpu_idle_iterations: Count = 0
@@ -762,7 +762,7 @@ class SavePhase(Recorded, frozen=True, kw_only=True):
 
 
 class SaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='save'):
-    """Times, size and host load of one ``save_checkpoint``, first copy to last byte.
+    """Times, size and host load of one ``save_checkpoint`` call.
 
     Of saves inside a save the outer one counts. A save in a thread of its own holds
     nothing up and has no record. Of a ``Runner`` rank 0 alone saves; under
@@ -779,7 +779,7 @@ class SaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='save'):
     backend: Optional[str] = None
     """Class of the file backend that wrote the checkpoint, such as ``LocalBackend``."""
     phases: Mapping[str, SavePhase] = {}
-    """Seconds of the checkpoint save's phases by name, out of :data:`SAVE_PHASES`.
+    """Seconds of each phase of the checkpoint save, by name (:data:`SAVE_PHASES`).
 
     Their walls add up to ``wall_s``."""
     cpu_s: Optional[Number] = None
@@ -858,7 +858,7 @@ VALIDATION_PARTS = (
     'save',
     'rest',
 )
-"""Parts of a validation; every second of it is in exactly one of them.
+"""Parts of a validation; each second of a validation is in exactly one part.
 
 ``forward`` is the model's ``val_step``, ``process`` the evaluator's part of each batch,
 ``metric`` ``compute_metrics``, ``gather`` what else the evaluator does behind the last
@@ -957,7 +957,7 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
 class ValidationProgressRecord(
     EvidenceLine, frozen=True, kw_only=True, tag='validation_progress'
 ):
-    """Seconds and batches of a validation until now, written while it still runs.
+    """Seconds and batches of a validation so far, written while the validation runs.
 
     It is written when the validation begins, when each metric processes its first
     batch, gathers and computes, after 1, 2, 4, 8 and 16 s, then every 30 s or every
@@ -970,10 +970,10 @@ class ValidationProgressRecord(
     elapsed_s: Number
     """Seconds from the validation's start to the writing of this record."""
     batches: Count
-    """Number of batches that the validation had taken when this was written."""
+    """Number of batches that the validation had taken when the record was written."""
     batches_in_all: Optional[Count] = None
     part: str
-    """Part of the validation that was running when this was written."""
+    """Part of the validation that was running when the record was written."""
     metric: Optional[str] = None
     """Name, by class, of the validation's running metric, if one was running."""
     call_s: Number
@@ -1045,16 +1045,16 @@ class MemoryRecord(EvidenceLine, frozen=True, kw_only=True, tag='memory'):
     result_name: Optional[str] = None
     """Metric that keeps most results, such as ``CocoMetric.results``."""
     is_pss: bool = True
-    """True if pages that processes share count in part in each of them (PSS).
+    """True if pages that processes share count proportionally in each (PSS).
 
     False where the kernel shows no PSS: pages that a forked worker shares with its
     parent count in each then."""
     is_low: bool = False
-    """True if host memory was nearly full, or soon would be at its rate of growth."""
+    """True if host memory was nearly full, or soon would be by its growth."""
 
 
 class UnknownRecord(EvidenceLine, frozen=True, kw_only=True, tag='unknown'):
-    """A measured value that became unknown during the training, with the reason."""
+    """Measured value that became unknown during the training, with the reason."""
 
     source: str
     reason: str
@@ -1062,7 +1062,7 @@ class UnknownRecord(EvidenceLine, frozen=True, kw_only=True, tag='unknown'):
 
 
 class SourceOffRecord(EvidenceLine, frozen=True, kw_only=True, tag='source_off'):
-    """A source of measurements that failed and was switched off; training went on."""
+    """Source of measurements that failed and was switched off during training."""
 
     source: str
     reason: str
@@ -1074,7 +1074,7 @@ START_PART = 'start'
 
 
 class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
-    """A long standstill: the training part that hung, and its processes' state."""
+    """Standstill of a training: the part that hung, and the state of its processes."""
 
     iteration: Count
     """Number of iterations of the whole training done at the standstill."""
@@ -1096,7 +1096,7 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
     Neither the training process nor its children, in a part of a validation that
     computes; ``None`` where one did."""
     is_over: bool = False
-    """True if training went on by itself after the standstill.
+    """True if the standstill is over: training continued by itself.
 
     The other fields are left out then."""
     stack: Tuple[str, ...] = ()
@@ -1139,7 +1139,7 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
     mount: Optional[str] = None
     """Type of the file system that holds the file of the worker's system call."""
     alike: Count = 0
-    """Number of workers that stood at the same line of code as the reported worker.
+    """Number of workers that were at the same line of code as the reported worker.
 
     Itself included."""
     is_alarm: bool = True
@@ -1158,7 +1158,7 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
 
     And so a collective; ``None`` of a run of one rank."""
     pin_stack: Tuple[str, ...] = ()
-    """Call stack of the DataLoader's thread that pins batches, innermost first.
+    """Call stack of the DataLoader's thread that pins batches, innermost call first.
 
     Empty where there is none."""
 

@@ -30,7 +30,7 @@ class NotRegularError(OSError):
 
 
 def open_descriptor(path: Path | str, *, or_pipe: bool = False) -> int:
-    """Open a regular file for reading, and return its descriptor; refuse all else.
+    """Opens a regular file for reading and returns its descriptor; refuses all else.
 
     Args:
         path: The file, or a link to it.
@@ -60,12 +60,12 @@ def open_descriptor(path: Path | str, *, or_pipe: bool = False) -> int:
 
 
 def open_regular(path: Path | str, *, or_pipe: bool = False) -> BinaryIO:
-    """Open a regular file for buffered reading; refuse anything else at once."""
+    """Opens a regular file for buffered reading; refuses anything else at once."""
     return os.fdopen(open_descriptor(path, or_pipe=or_pipe), 'rb')
 
 
 def read_end(path: Path | str, most_bytes: int) -> bytes:
-    """Read the last bytes of a regular file; the whole file if it is shorter.
+    """Reads the last bytes of a regular file; the whole file if it is shorter.
 
     Raises:
         OSError: If it is no regular file, or cannot be read.

@@ -40,7 +40,7 @@ class RunEvidence:
     stuck: Tuple[recorded.StuckRecord, ...] = ()
     """Records of the watchdog's alarms on standstills, and of the standstills' ends."""
     notes_of_waits: Tuple[recorded.StuckRecord, ...] = ()
-    """Records of waits for other ranks that raised no alarm, and of the waits' ends."""
+    """Records of waits for other ranks without an alarm, and of the waits' ends."""
     save_records: Tuple[recorded.SaveRecord, ...] = ()
     after_saves: Tuple[recorded.AfterSaveRecord, ...] = ()
     validations: Tuple[recorded.ValidationRecord, ...] = ()
@@ -59,7 +59,7 @@ class RunEvidence:
 
     ``None`` of a run that did not end its first iteration, and of older evidence."""
     notes: Tuple[Text, ...] = ()
-    """Sentences for the user about what was odd in the evidence file."""
+    """Sentences for the user on unusual things in the evidence file."""
     profile: Optional[Profile] = None
     """Profile that ``mmgpu profile`` left in the work_dir of the run.
 
@@ -90,7 +90,7 @@ class RankRow:
     """Seconds per iteration in hooks, hooks that wait for other ranks left out."""
     save_s: float
     own_s: float
-    """Seconds per iteration of the rank in data wait, startup, hooks and saves.
+    """Seconds per iteration that the rank spends in data wait, startup, hooks, saves.
 
     The others wait for the rank where it is largest."""
     step_s: float
@@ -126,7 +126,7 @@ class RanksSummary:
 
 
 def read_evidence(path: Path) -> RunEvidence:
-    """Read the evidence file of one rank.
+    """Reads the evidence file of one rank.
 
     It takes some 0.02 ms per line on a 2-core VM.
 
@@ -172,7 +172,7 @@ _TAIL_BYTES = 2**16
 
 
 def read_last_word(path: Path) -> recorded.EvidenceLine | None:
-    """Read the newest interval, standstill or end record in a file's last 64 KiB.
+    """Reads the newest interval, standstill or end record in a file's last 64 KiB.
 
     Returns:
         ``None`` where there is none yet.
@@ -278,7 +278,7 @@ class OtherRanks(NamedTuple):
 
 
 def read_other_ranks(paths: Sequence[Path]) -> OtherRanks:
-    """Read the evidence of other ranks; ranks with unreadable files are left out."""
+    """Reads the evidence of other ranks; ranks with unreadable files are left out."""
     ranks, notes = [], []
     for path in paths:
         try:

@@ -40,7 +40,7 @@ _MARKS: dict[type[EvidenceLine], bytes] = {
     kind: b'{"kind":"%s"' % str(kind.__struct_config__.tag).encode()
     for kind in (EndRecord, VerdictRecord)
 }
-"""First bytes of a record's line, by kind of record, as the hook writes them."""
+"""First bytes of a record's line by kind of record, as the hook writes them."""
 
 
 class FileIdentity(NamedTuple):
@@ -58,11 +58,11 @@ class RunEnds(NamedTuple):
     end: Optional[EndRecord]
     """Record of the training's end; ``None`` while it trains, or if it was killed."""
     verdict: Optional[VerdictRecord]
-    """Newest verdict on the run; ``None`` where the file's last 4 MiB have none."""
+    """Newest verdict on the run; ``None`` if the file's last 4 MiB have none."""
 
 
 def read_run_ends(path: str) -> RunEnds:
-    """Read the first and last records of a run's evidence file.
+    """Reads the first and last records of a run's evidence file.
 
     It takes some 50 us where the file is cached.
 
@@ -133,7 +133,7 @@ def _read_first(path: str, descriptor: int, whole: bytes) -> RunRecord:
 
 
 def _find_last(tail: bytes, kind: Type[RecordT]) -> Optional[RecordT]:
-    """Find the last complete record of a kind in bytes of an evidence file's end."""
+    """Finds the last complete record of a kind in bytes of an evidence file's end."""
     mark, found = _MARKS[kind], len(tail)
     while (found := tail.rfind(mark, 0, found)) >= 0:
         if found and tail[found - 1 : found] != b'\n':

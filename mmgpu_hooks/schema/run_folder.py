@@ -26,7 +26,7 @@ That of rank 0 where each rank has one.
 """
 _TRAINS, _EVALUATES = b'(train)', re.compile(rb'\b(?:Epoch|Iter)\((?:val|test)\)')
 _MOST_BYTES = 2**20
-"""Number of bytes read from a log's end to tell a training from an evaluation."""
+"""Number of bytes read from a log's end to see if it is of a training."""
 
 
 class EvidenceError(UserError):
@@ -49,7 +49,7 @@ class EvidenceError(UserError):
 
 @dataclass(frozen=True)
 class Attempt:
-    """A training that has left a log of MMEngine, but no evidence file."""
+    """Training that left a log of MMEngine but no evidence file."""
 
     folder: Path
     """Folder of the training, which MMEngine names by the start time."""
@@ -95,19 +95,19 @@ their place.
 """
 
 STACK_SUFFIX = '.stack'
-"""Suffix of the file with a process's call stacks, written while C code blocks it.
+"""Suffix of a file with a process's call stacks, written while C code blocks Python.
 
 It lies beside the evidence.
 """
 
 
 def evidence_name(rank: int) -> str:
-    """Return the file name of one rank's evidence; rank 0 has the plain name."""
+    """Returns the file name of one rank's evidence; rank 0 has the plain name."""
     return EVIDENCE_NAME if rank == 0 else f'gpu_efficiency_rank{rank}.jsonl'
 
 
 def start_name(rank: int) -> str:
-    """Return the file name of one rank's evidence from before its train loop.
+    """Returns the file name of one rank's evidence from before its train loop.
 
     Rank 0's is plain.
     """
@@ -115,7 +115,7 @@ def start_name(rank: int) -> str:
 
 
 def find_start_files(folder: Path) -> tuple[Path, ...]:
-    """Find a folder's evidence files of ranks that have not begun to train."""
+    """Finds a folder's evidence files of ranks that have not begun to train."""
     found = [folder / START_NAME, *folder.glob(OTHER_STARTS)]
     return tuple(sorted((path for path in found if path.is_file()), key=_rank_of))
 
@@ -126,7 +126,7 @@ def _rank_of(path: Path) -> int:
 
 
 def unused_path(path: Path) -> Path:
-    """Return the path, or a numbered path where a file of that name exists.
+    """Returns the path, or a numbered path if a file of that name exists.
 
     Such a file is there when this Runner trained before.
     """
@@ -139,7 +139,7 @@ def unused_path(path: Path) -> Path:
 
 
 def read_run_folder(path: Path) -> RunFiles:
-    """Find the newest training run under ``path``.
+    """Finds the newest training run under ``path``.
 
     Args:
         path: A ``work_dir`` with one folder per run, one run's folder, its
@@ -219,7 +219,7 @@ def read_run_folder(path: Path) -> RunFiles:
 
 
 def find_attempt(path: Path) -> Attempt | None:
-    """Find the newest training attempt at or below ``path`` that left no evidence.
+    """Finds the newest training at or below ``path`` that left no evidence file.
 
     A run that tested or validated a checkpoint is none: its log says so.
     """
@@ -235,7 +235,7 @@ def find_attempt(path: Path) -> Attempt | None:
 
 
 def find_log(folder: Path) -> Path | None:
-    """Find MMEngine's log file in the folder of a run.
+    """Finds MMEngine's log file in the folder of a run.
 
     It is named as the folder is. Where the folder was renamed, it is the newest log
     that MMEngine may have named so.
@@ -248,7 +248,7 @@ def find_log(folder: Path) -> Path | None:
 
 
 def read_start_time(folder: Path) -> datetime | None:
-    """Read when a run began, from the name that MMEngine gave its folder.
+    """Reads when a run began, from the name that MMEngine gave its folder.
 
     By its host's clock.
     """
@@ -265,7 +265,7 @@ def _is_evaluation(log: Path) -> bool:
 
 
 def find_other_ranks(evidence: Path) -> tuple[Path, ...]:
-    """Find the evidence files of other ranks beside rank 0's, by rank.
+    """Finds the evidence files of other ranks beside rank 0's, by rank.
 
     Args:
         evidence: Rank 0's; ``gpu_efficiency.2.jsonl``, of a second training with the
@@ -281,7 +281,7 @@ def find_other_ranks(evidence: Path) -> tuple[Path, ...]:
 
 
 def find_peers(evidence: Path) -> tuple[Path, ...]:
-    """Find the evidence files of all other ranks of a run, by rank.
+    """Finds the evidence files of all other ranks of a run, by rank.
 
     Args:
         evidence: Of any rank, or what it has of its start.
@@ -301,7 +301,7 @@ def find_peers(evidence: Path) -> tuple[Path, ...]:
 
 
 def _find_runs(path: Path) -> list[Path]:
-    """Find all ``vis_data`` folders that hold a training run, oldest first."""
+    """Finds all ``vis_data`` folders that hold a training run, oldest first."""
     # glob passes over what it may not read, and the newest run with it
     os.listdir(path)
     for folder in (*path.glob('*'), *path.glob('*/vis_data')):
@@ -325,7 +325,7 @@ def _start_order(vis_data: Path) -> tuple[bool, str, float]:
 
 
 def _read_change_time(file: Path) -> float:
-    """Read the Unix time of a file's last change; 0 for a dotfile or dangling link."""
+    """Reads the Unix time of a file's last change; 0 for a dotfile or dangling link."""
     if not file.name.startswith('.'):
         # an editor's lock is such a link, and a run may end while its files are listed
         with contextlib.suppress(OSError):

@@ -30,11 +30,11 @@ class FoundEvidence(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """A folder or file that could not be read, with the reason."""
+    """Folder or file that could not be read, with the reason."""
 
     path: str
     reason: str
-    """Reason why the path could not be read, as the operating system says it."""
+    """Reason why the path could not be read, in the operating system's words."""
 
 
 class RunTree:
@@ -104,7 +104,7 @@ class RunTree:
     def _sort(
         self, entry: os.DirEntry[str], folders: list[str], links: list[str]
     ) -> None:
-        """Add a directory entry to the list of folders or of links, if it is one."""
+        """Adds a directory entry to the list of folders or of links, if it is one."""
         try:
             if entry.is_dir(follow_symlinks=False):
                 folders.append(entry.path)

@@ -36,7 +36,7 @@ from mmgpu_hooks.schema.figures import (
 _FORMATTER = string.Formatter()
 _NO_FACTS: Mapping[str, Any] = {}
 _LISTED = '{listed}'
-"""Template of a list of names with commas; it has no words to translate."""
+"""Template of a comma-separated list of names, without words to translate."""
 _PARTS = 'parts'
 """Key among a `Text`'s named values that holds the sentences joined in the text.
 
@@ -134,7 +134,7 @@ UNKNOWN = 'unknown'
 
 
 class Text(str):
-    """A sentence (``str``) that keeps the template and the values that it was made of.
+    """Sentence (``str``) that keeps its template and the values in it.
 
     As a string it is the sentence in English, so that logs, evidence and JSON need
     nothing else. :meth:`Wording.say` words it anew. A plain string is a text without
@@ -148,7 +148,7 @@ class Text(str):
     def __new__(
         cls, english: str, template: str = '', facts: Mapping[str, Any] = _NO_FACTS
     ) -> Text:
-        """Make a text from an English sentence, its template and its named values.
+        """Makes a text from an English sentence, its template and its named values.
 
         Args:
             english: The sentence.
@@ -163,7 +163,7 @@ class Text(str):
 
 
 def phrase(template: str, /, *sources: object, **facts: Any) -> Text:
-    """Make a text from a template and the named values that fill it.
+    """Makes a text from a template and the named values that fill it.
 
     Args:
         template: One literal, which catalogs of languages are made of.
@@ -197,7 +197,7 @@ def said_by(error: BaseException) -> Text:
 
 
 def sentences(*parts: Optional[str]) -> Text:
-    """Join sentences to one text with spaces; empty ones and ``None`` are left out."""
+    """Joins sentences to one text with spaces; empty ones and ``None`` are left out."""
     said = tuple(part for part in parts if part)
     if len(said) == 1:
         return quoted(said[0])
@@ -205,18 +205,18 @@ def sentences(*parts: Optional[str]) -> Text:
 
 
 def listed(values: Iterable[str]) -> Text:
-    """Join names or texts to one text, with commas."""
+    """Joins names or texts to one text, with commas."""
     facts = {'listed': tuple(values)}
     return Text(ENGLISH.fill(_LISTED, facts), _LISTED, facts)
 
 
 def quoted(words: str) -> Text:
-    """Make a text of another program's words, which are never translated."""
+    """Makes a text of another program's words, which are never translated."""
     return words if isinstance(words, Text) else Text(words)
 
 
 def worded(words: str) -> Text:
-    """Make a translatable text from a sentence written elsewhere, as in a docstring.
+    """Makes a translatable text from a sentence written elsewhere, as in a docstring.
 
     A paragraph of a docstring, a help message, an argument of a decorator: catalogs
     are made of them where they stand.
@@ -225,7 +225,7 @@ def worded(words: str) -> Text:
 
 
 def encode_text(value: object) -> object:
-    """Encode a text as plain records, for msgspec's ``enc_hook``.
+    """Encodes a text as plain records, for msgspec's ``enc_hook``.
 
     Raises:
         NotImplementedError: Of any other type, as msgspec asks for.
@@ -238,7 +238,7 @@ def encode_text(value: object) -> object:
 
 
 def decode_text(expected: type, value: Any) -> Any:
-    """Decode the result of :func:`encode_text` to a text, for msgspec's ``dec_hook``.
+    """Decodes the result of :func:`encode_text` to a text, for msgspec's ``dec_hook``.
 
     Raises:
         NotImplementedError: Of any other type, as msgspec asks for.
@@ -260,7 +260,7 @@ def _revive(value: Any) -> Any:
 
 
 def facts_of(said: str) -> dict[str, Any]:
-    """Return the named values of a text for JSON; values of nested texts are nested.
+    """Returns the named values of a text for JSON; values of nested texts are nested.
 
     Sentences in a row have one group of facts, in which the first of a name counts.
     """
@@ -286,7 +286,7 @@ def _plain(value: Any) -> Any:
 
 @cache
 def _parse(template: str) -> Tuple[Tuple[str, Optional[str], str], ...]:
-    """Split a template into literals, each with the field after it and its format.
+    """Splits a template into literals, each with the field after it and its format.
 
     A conversion (``!s``, ``!r``) stands for a format.
     """
@@ -305,7 +305,7 @@ class Wording:
         marks: Tuple[str, str] = ('', ''),
         language: str = 'en',
     ) -> None:
-        """Set the gettext catalog of the language that texts are worded in.
+        """Sets the gettext catalog of the language that texts are worded in.
 
         Args:
             catalog: Its sentences by those in English; English by default.
@@ -317,7 +317,7 @@ class Wording:
         self._before, self._after = marks
 
     def say(self, said: object) -> str:
-        """Word a text in the catalog's language; return anything else as a string."""
+        """Words a text in the catalog's language; returns anything else as a string."""
         if not isinstance(said, Text):
             return str(said)
         if not said.template and _PARTS in said.facts:
@@ -329,7 +329,7 @@ class Wording:
         return self._mark(self.fill(self._catalog.gettext(said.template), said.facts))
 
     def fill(self, template: str, facts: Mapping[str, Any]) -> str:
-        """Fill a template in the catalog's language with named values.
+        """Fills a template in the catalog's language with named values.
 
         Raises:
             KeyError: If a fact that is named in it is missing.
@@ -344,7 +344,7 @@ class Wording:
         return ''.join(pieces)
 
     def count(self, number: float, noun: str) -> str:
-        """Format a number with its noun: ``1 worker``, ``8 workers``.
+        """Formats a number with its noun: ``1 worker``, ``8 workers``.
 
         Args:
             number: How many; a fraction is cut as by ``g``.

@@ -40,7 +40,7 @@ class SweepSetting:
     """Values of the trial's further settings, by name."""
 
     def __hash__(self) -> int:
-        """Return the hash of all settings' values, those of ``others`` included.
+        """Returns the hash of all settings' values, those of ``others`` included.
 
         Values of ``others`` are plain.
         """
@@ -48,7 +48,7 @@ class SweepSetting:
 
     @classmethod
     def of(cls, values: Mapping[str, Any], **more: Any) -> SweepSetting:
-        """Make a sweep setting from values by name; ``None`` keeps the config's.
+        """Makes a sweep setting from values by name; ``None`` keeps the config's.
 
         Args:
             values: Of any settings.
@@ -152,7 +152,7 @@ class SweepRow:
     seconds: float = 0.0
     """Seconds from the start of the trial's process to its end."""
     iterations: int = 0
-    """Number of iterations that were timed, warm-up left out."""
+    """Number of timed iterations, without warm-up."""
     iter_s: Optional[Estimate] = None
     """Mean seconds of a steady iteration, saves and first waits of epochs left out."""
     data_wait_s: Optional[float] = None
@@ -162,7 +162,7 @@ class SweepRow:
     gpu_zero_pct: Optional[float] = None
     """Per cent of the GPU samples that had 0 % utilisation."""
     gpu_samples: int = 0
-    """Number of samples of the GPU utilisation, warm-up left out."""
+    """Number of samples of the GPU utilisation, without warm-up."""
     gpu_unknown: Optional[Text] = None
     """Reason why the GPU utilisation is unknown."""
     gpu_timeline: Tuple[GpuSpan, ...] = ()
@@ -181,7 +181,7 @@ class SweepRow:
     save_s: Optional[float] = None
     """Median seconds of a checkpoint save during which loader workers ran."""
     save_run_delay_s: Optional[float] = None
-    """Median seconds of a checkpoint save that its thread waited for a core."""
+    """Median seconds per checkpoint save that its thread waited for a core."""
     save_unknown: Optional[Text] = None
     """Reason why no checkpoint save was measured."""
     cpu_cores: Optional[float] = None
@@ -230,7 +230,7 @@ class MemoryLine:
     ``cuda`` is the peak of the allocator, ``host`` the training process."""
     points: Tuple[BatchMemory, ...]
     fixed_bytes: float
-    """Bytes of memory at the line's intercept: those that any batch size takes."""
+    """Bytes of memory at the line's intercept: memory that any batch size takes."""
     image_bytes: float
     """Bytes of memory by which the line grows per image of a batch."""
     residual_pct: float
@@ -256,10 +256,10 @@ class Sweep:
     is_interrupted: bool = False
     notes: Tuple[str, ...] = ()
     memory_lines: Tuple[MemoryLine, ...] = ()
-    """Lines of memory against batch size, where at least two sizes were measured."""
+    """Lines of memory against batch size, if at least two sizes were measured."""
 
     def find_rivals(self, best: SweepRow) -> List[SweepRow]:
-        """Find trials of equal batch size that may be as fast as the given best trial.
+        """Finds trials of equal batch size that may be as fast as the given best trial.
 
         Args:
             best: A measured one.
@@ -290,9 +290,9 @@ class SaveBenchRow:
     error: Optional[Text] = None
     """Decisive line of the error; ``None`` when the trial completed."""
     saves: Tuple[SaveRecord, ...] = ()
-    """Checkpoint saves in order; the training's first and failed saves are left out."""
+    """Checkpoint saves in order, without the training's first one and failed ones."""
     won_s: Tuple[Optional[float], ...] = ()
-    """Seconds of data wait that training was spared after each save.
+    """Seconds of data wait saved after each checkpoint save.
 
     ``None`` is unknown."""
     save_s: Optional[float] = None
@@ -306,11 +306,11 @@ class SaveBenchRow:
 
     By themselves and their own run."""
     cause: Optional[str] = None
-    """Most frequent proven cause of the slow saves, out of :data:`SAVE_CAUSES`."""
+    """Most frequent proven cause of the slow saves, one of :data:`SAVE_CAUSES`."""
     gross_s: Optional[float] = None
     """Seconds by which a save exceeds the reference trial's; negative if shorter."""
     net_s: Optional[float] = None
-    """Seconds of ``gross_s`` that training lost, those won back after saves left out.
+    """Seconds lost per save: ``gross_s`` minus data waits saved afterwards.
 
     A part of ``gross_s``."""
     is_harmful: Optional[bool] = None
@@ -341,7 +341,7 @@ class SaveBench:
     is_interrupted: bool = False
     seconds: float = 0.0
     asked: int = 0
-    """Number of settings that the bench was to train with.
+    """Number of settings that the save benchmark was to train with.
 
     There are fewer rows when the bench was stopped."""
 
@@ -353,7 +353,7 @@ class TrialSpec:
     config: str
     """Absolute path of the config file: a trial may run elsewhere."""
     folder: str
-    """Folder for everything that the trial leaves, its log too.
+    """Folder for everything that the trial writes, including its log.
 
     No other trial uses it."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -379,7 +379,7 @@ class TrialSpec:
     profiled: int = 0
     """Number of iterations that torch.profiler records; 0 for none."""
     keeps_hook: bool = False
-    """True if GPUEfficiencyHook stays where the config has it.
+    """True if GPUEfficiencyHook stays as the config places it.
 
     ``hook`` goes first."""
 
@@ -523,7 +523,7 @@ class Profile:
     kernels: Optional[float]
     """Number of CUDA kernels and copies per train step; ``None`` without CUDA."""
     bound: Optional[str]
-    """Bottleneck of a train step on a GPU: kernel ``launches`` or the ``kernels``."""
+    """Bottleneck of a train step on a GPU: ``launches`` or ``kernels``."""
     bound_reason: Optional[Text]
     """Reason why the bottleneck of a train step is unknown."""
     amp: Optional[str]
@@ -539,7 +539,7 @@ class Profile:
 
     Those of :data:`HOST_PARTS` that there are."""
     uncovered_s: Optional[float] = None
-    """Seconds of a train step in which no kernel ran; ``None`` without CUDA.
+    """Seconds of a train step in which no GPU kernel ran; ``None`` without CUDA.
 
     They are the most that the card waited for the host."""
     fills: Optional[float] = None
@@ -549,7 +549,7 @@ class Profile:
     losses_pct: Optional[float] = None
     """Per cent of a step's busy time in loss functions, which AMP runs in float32."""
     counted: Optional[StepOverhead] = None
-    """Counts of the host's work in the train step, such as parameter groups."""
+    """Counts of host work in the train step, such as parameter groups."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Reason why an optimisation could not be used, by its name."""
 

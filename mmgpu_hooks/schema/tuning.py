@@ -46,7 +46,7 @@ class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
     cost_s: float = 0.0
     """Predicted seconds that making the proposed change holds up training."""
     why: Text = Text('')
-    """Clause on why no tuning action is due yet; empty where one is due."""
+    """Clause on why no tuning action is due yet; empty if one is due."""
 
 
 class TuneOffer(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ class Values(Protocol):
         """Allowed values in words, for an error: ``a whole number from 0 to 8``."""
 
     def takes(self, value: Any) -> bool:
-        """Return True if the config setting may have ``value``."""
+        """True if the config setting may have ``value``."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Whole:
         )
 
     def takes(self, value: Any) -> bool:
-        """Return True for a whole number in the range; a bool counts as no number."""
+        """Returns True for a whole number in the range; a bool counts as no number."""
         if value is None:
             return self.is_optional
         return type(value) is int and self.least <= value <= self.most
@@ -66,7 +66,7 @@ class Flag:
         return phrase('True or False')
 
     def takes(self, value: Any) -> bool:
-        """Return True for a bool; for ``None`` only where that is allowed."""
+        """Returns True for a bool; for ``None`` only if that is allowed."""
         return self.is_optional if value is None else type(value) is bool
 
 

@@ -33,7 +33,7 @@ class EvidenceWriter:
         )
 
     def write(self, record: EvidenceLine) -> None:
-        """Append one record to the evidence file.
+        """Appends one record to the evidence file.
 
         Raises:
             OSError: If it could not be written whole; nothing of it is left.
@@ -56,14 +56,14 @@ class EvidenceWriter:
             raise
 
     def close(self) -> None:
-        """Close the evidence file; a second call does nothing."""
+        """Closes the evidence file; a second call does nothing."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
 
 def open_evidence(path: Path, run: RunRecord) -> EvidenceWriter:
-    """Create an evidence file with its run record, or leave no file behind.
+    """Creates an evidence file with its run record, or leaves no file behind.
 
     A file without that record is none that anybody could read.
 

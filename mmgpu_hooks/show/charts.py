@@ -113,7 +113,7 @@ _FONTS = {
 _POINTS = 400
 """Maximum number of points of a line over time, as many as the page is wide."""
 _CUT = 4.0
-"""Multiple of the bars' 99th percentile at which longer bars are cut off."""
+"""Multiple of the bars' 99th percentile above which bars are cut off."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _open_panels(figure: Any, titles: Sequence[Text], x_title: Text) -> list[Any
 
 
 def chart_growth(run: Run) -> Chart | None:
-    """Chart of growing host memory over iterations, up to where it is full.
+    """Chart of growing host memory over iterations, up to full memory.
 
     ``None`` without growth, or where the free memory is unknown.
     """
@@ -332,7 +332,7 @@ _TRACKS = (
 
 
 class _TimeUnit(NamedTuple):
-    """A unit of the time axis, chosen by the length of the training."""
+    """Unit of the time axis, chosen by the length of the training."""
 
     least_s: float
     """Shortest training, in seconds, whose time axis has the unit."""

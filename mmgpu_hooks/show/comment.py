@@ -6,7 +6,7 @@ from mmgpu_hooks.judge.verdict_names import VERDICTS
 from mmgpu_hooks.schema.recorded import VerdictRecord
 
 COMMENT_START = 'mmgpu:'
-"""Prefix by which SLURM job comments of this package are recognised."""
+"""Prefix by which this package recognises its own SLURM job comments."""
 
 _MOST_LETTERS = 250
 _PART = {
@@ -20,7 +20,7 @@ _PART = {
 
 
 def phrase_comment(verdict: VerdictRecord) -> str | None:
-    """Text for a SLURM job's comment: ``mmgpu: data-bound 54 %, num_workers 0 -> 8``.
+    """Text of a SLURM job comment: ``mmgpu: data-bound 54 %, num_workers 0 -> 8``.
 
     Without ``|``, which separates the columns of ``sacct -P``.
 

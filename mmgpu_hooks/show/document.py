@@ -63,13 +63,13 @@ class Table:
     """True if clicking a heading sorts the rows, on a page."""
 
     def is_words(self, column: int) -> bool:
-        """Return True if a table column holds words and not numbers."""
+        """True if a table column holds words instead of numbers."""
         return column < self.texts or self.head[column] in _WORDS
 
 
 @dataclass(frozen=True)
 class Item:
-    """One entry of a list: a finding, a change, a note."""
+    """Entry of a list in a section: a finding, a change or a note."""
 
     text: str
     title: str = ''
@@ -169,7 +169,7 @@ def tabulate_setting(name: str, path: str) -> TableColumn:
 
 
 def list_facts(record: Any, columns: Sequence[TableColumn]) -> list[Fact]:
-    """List label and formatted value of each known value of a record."""
+    """Lists label and formatted value of each known value of a record."""
     facts = (Fact(column.label, _cell(record, column)) for column in columns)
     return [fact for fact in facts if fact.value is not None]
 
@@ -201,7 +201,7 @@ def to_json(**body: Any) -> str:
 
 
 def with_facts(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy a JSON object with ``facts``: the named values of each sentence in it.
+    """Copies a JSON object with ``facts``: the named values of each sentence in it.
 
     Args:
         body: What it holds by key; sentences stand in it, or in lists in it.

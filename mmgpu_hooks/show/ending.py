@@ -1,4 +1,4 @@
-"""Puts into words when a training ends, and what a job's time limit cuts off."""
+"""Phrases when a training ends, and what a job's time limit cuts off."""
 
 from __future__ import annotations
 

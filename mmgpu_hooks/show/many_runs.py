@@ -85,7 +85,7 @@ def tabulate_runs(totals: RunTotals, rows: Sequence[RunRow]) -> Table:
 
 
 def round_hours(hours: float) -> str:
-    """Text of a number of hours: whole from 10 on, below with two digits."""
+    """Text of a number of hours: whole from 10 on, two digits below."""
     return f'{hours:,.0f}' if abs(hours) >= 10 else f'{hours:.2g}'
 
 
@@ -119,7 +119,7 @@ def phrase_changes(changes: Sequence[RecommendedChange]) -> Text:
 
 
 def list_notes(answer: ManyRuns) -> Iterator[Text]:
-    """Sentences on runs that are not in the answer of ``mmgpu runs``, with reasons."""
+    """Sentences on runs missing in the answer of ``mmgpu runs``, with reasons."""
     if answer.totals.runs < answer.found:
         left_out = answer.found - answer.totals.runs
         yield phrase('The filters leave out {left_out} more.', left_out=left_out)

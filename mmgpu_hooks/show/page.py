@@ -77,7 +77,7 @@ def _render(described: Sequence[Section], label: str, kind: str) -> str:
     from markupsafe import Markup
 
     def shown(value: Any) -> Any:
-        """Return a value as text for the page, control characters made visible."""
+        """Returns a value as text for the page, with visible control characters."""
         if hasattr(value, '__html__'):
             return value
         return bind_units(visible(say(value)), '\u00a0')
@@ -124,5 +124,5 @@ def _style() -> str:
 
 
 def _read_own(name: str) -> str:
-    """Read a file of this package that the page is made of, such as ``page.css``."""
+    """Reads a file of this package that the page is made of, such as ``page.css``."""
     return files('mmgpu_hooks.show').joinpath(name).read_text(encoding='utf-8')

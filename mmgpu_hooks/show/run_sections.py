@@ -201,7 +201,7 @@ def describe_run(answer: Answer) -> list[Section]:
 
 
 def _list_figures(run: Run) -> Iterator[KeyFigure]:
-    """Key figures of a run's page in large print; unknown ones are shown as such."""
+    """Key figures of a run's page in large print; unknown ones are shown as unknown."""
     figures, parts = run.figures, run.figures.per_iteration
     steady = phrase('mean of {steady_iterations}', figures)
     yield KeyFigure(phrase('Iteration'), format_seconds(figures.iter_s), steady)

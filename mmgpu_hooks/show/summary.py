@@ -96,7 +96,7 @@ def render_training_summary(
 
 
 def _order_spared(run: Run, ranks: RanksSummary | None) -> list[str]:
-    """Return names of summary rows in the order in which a long summary drops them."""
+    """Returns the names of summary rows in the order in which they are dropped."""
     order = ['', *_SPARED]
     are_alike = ranks is not None and ranks.slowest is None
     if are_alike and run.meta.is_model_wrapped is not False:
@@ -186,7 +186,7 @@ def _train_command(
     program: Sequence[str],
     arguments: Mapping[str, Any] | None,
 ) -> str:
-    """Command line that trains again as this training did, with another config.
+    """Command that repeats this training with another config.
 
     Args:
         run: Of the training.
@@ -388,7 +388,7 @@ def _optimized(run: Run) -> Iterator[str]:
 
 
 def _memory(diagnosis: Diagnosis) -> Text:
-    """Text of the summary's row on the worst memory finding; empty without one."""
+    """Text of the summary's row on the most severe memory finding; may be empty."""
     for finding in diagnosis.findings:
         is_found = finding.severity in ('problem', 'notice')
         if finding.code.startswith('MG4') and is_found:

@@ -1,4 +1,4 @@
-"""Turns a verdict into fields that an experiment tracker shows for a run. Pure."""
+"""Turns a verdict into fields that an experiment tracker shows for a run; no I/O."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from mmgpu_hooks.show.words import say
 
 
 class _LineStyle(NamedTuple):
-    """Colour and marker of a line, so that no two lines differ by colour alone."""
+    """Colour and marker of a line, which differ from those of all other lines."""
 
     role: str
     """Key of the line's colour in ``COLORS`` of `charts`."""
@@ -57,7 +57,7 @@ def _label_x(axes: Any, words: Text) -> None:
 
 
 def title_memory(line: MemoryLine) -> Text:
-    """Title of the chart of memory: ``Batch 8 takes 1.5 times what batch 1 takes``."""
+    """Title of the memory chart: ``Batch 8 takes 1.5 times what batch 1 takes``."""
     first, last = line.points[0], line.points[-1]
     times = last.batch_size / first.batch_size
     grown = last.total_bytes / first.total_bytes

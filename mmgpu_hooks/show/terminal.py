@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 DEFAULT_WIDTH = 80
-"""Width, in columns, of output that goes to a file or pipe and to no terminal."""
+"""Output width in columns if standard output is no terminal."""
 MOST_WIDTH = 100
 """Largest width of prose, in columns, as longer lines are hard to read."""
 _UNLIMITED = 1000

@@ -22,7 +22,7 @@ _INVISIBLE = (
     '[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069'
     '\ud800-\udfff\ufeff\ufffe\uffff]|\r(?!\n)'
 )
-"""Regex for control and bidi characters, which `visible` replaces.
+"""Regex for control and bidi characters that `visible` replaces.
 
 To compile it takes 15 ms, which most commands do without.
 """
@@ -51,7 +51,7 @@ STANDARD_OUTPUT = 'standard output'
 
 
 class _Guarded:
-    """Output stream that writes control characters as escapes instead of as they are.
+    """Output stream that escapes control characters.
 
     An `OSError` of it has the name of the stream as its ``filename``.
     """
@@ -95,7 +95,7 @@ class _Guarded:
 
 @contextlib.contextmanager
 def guarded_output() -> Iterator[None]:
-    """Context in which :func:`visible` is applied to all that the process prints."""
+    """Context in which all output of the process passes through :func:`visible`."""
     before = sys.stdout, sys.stderr
     for stream in before:
         if isinstance(stream, io.TextIOWrapper):
@@ -113,7 +113,7 @@ def guarded_output() -> Iterator[None]:
 
 
 BOUND = '\ue000'
-"""Private character that stands for an unbreakable space, which rich would break."""
+"""Private character for an unbreakable space, as rich breaks lines at real ones."""
 _UNIT = re.compile(r'(\d) (%|s|us|ms|min|KiB|MiB|GiB|MHz|W|C)(?![A-Za-z])')
 
 
@@ -157,7 +157,7 @@ def widen(text: str) -> str:
 
 
 def _fill(text: str, breaking: str, joined: str) -> str:
-    """Text with a filler after each double-width character: breakable, or joined."""
+    """Text with a filler after each double-width character, breakable or not."""
     return _BEFORE_BREAK.sub(
         lambda found: found[1] + breaking if found[1] else found[2] + joined, text
     )

@@ -32,7 +32,7 @@ _LOCALES = 'LANGUAGE', 'LC_ALL', 'LC_MESSAGES', 'LANG'
 def list_languages(
     environ: Mapping[str, str], *, heeds_locale: bool = True
 ) -> list[str]:
-    """List the languages that the user asks for, best first; empty for English.
+    """Lists the languages that the user asks for, best first; empty for English.
 
     Args:
         environ: Environment variables.
@@ -86,7 +86,7 @@ _wording: Wording | None = None
 
 
 def speak(environ: Mapping[str, str] | None = None) -> None:
-    """Sets this process's language, click's messages included, by its locale.
+    """Sets this process's language from its environment, for click's messages, too.
 
     Without it ``MMGPU_LANG`` alone counts, as in a training.
 
@@ -136,7 +136,7 @@ def in_english() -> Iterator[None]:
 
 
 def say(said: object) -> str:
-    """Translates a text to this process's language; other values are returned as is."""
+    """Translates a text to this process's language; returns other values unchanged."""
     return current().say(said)
 
 
@@ -152,5 +152,5 @@ _STATUS_NAMES: dict[str, Text] = {
 
 
 def phrase_status(status: str) -> Text:
-    """Phrase how a training or a trial ended, by its recorded status."""
+    """Phrases how a training or a trial ended, by its recorded status."""
     return _STATUS_NAMES.get(status) or quoted(status.replace('_', ' '))

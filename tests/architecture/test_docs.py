@@ -1,4 +1,4 @@
-"""The documents say what the code does."""
+"""Tests that README and docs agree with the code: links, options, codes, settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mmgpu_hooks.schema import recorded
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / 'docs' / 'en').rglob('*.md'))
 LINKING = [*ROOT.glob('*.md'), *sorted((ROOT / 'docs').rglob('*.md'))]
-"""Pages whose links are tried, in every language."""
+"""Markdown pages, in every language, whose links are tested."""
 
 reference = load_script('reference')
 
@@ -70,7 +70,7 @@ def test_every_relative_link_leads_somewhere():
 
 
 def list_anchors(page: Path) -> set[str]:
-    """Names that a link may have behind ``#``, as GitHub makes them of headings."""
+    """Returns the anchors that GitHub generates for a page's headings."""
     text = re.sub(r'^```.*?^```', '', page.read_text(), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r'^#+ (.+)$', text, re.MULTILINE)
     return {re.sub(r'[^\w -]', '', h.lower()).replace(' ', '-') for h in headings}

@@ -1,4 +1,4 @@
-"""``make docs`` tries the links of the pages that it has built."""
+"""Tests the link check that ``make docs`` runs on the built HTML pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ links = load_script('links')
 
 @pytest.fixture
 def built(tmp_path: Path) -> Path:
-    """A page in Chinese that other ones lead to, and a picture."""
+    """Folder with a built HTML page in Chinese and a picture, as link targets."""
     (tmp_path / 'zh').mkdir()
     (tmp_path / 'zh' / 'why.html').write_text('<h2 id="卡住">卡住</h2>', 'utf-8')
     (tmp_path / 'a b.png').touch()

@@ -1,5 +1,5 @@
-"""The Chinese pages have the headings, commands, code, figures and links of the English
-ones.
+"""Tests that each Chinese page has the headings, commands, code, figures and
+links of its English original.
 
 Links and anchors of all pages are tried in ``test_docs.py``. What needs a reader, the
 words, no test can hold.
@@ -20,15 +20,15 @@ ENGLISH = ROOT / 'docs' / 'en'
 CHINESE = ROOT / 'docs' / 'zh_cn'
 READMES = ROOT / 'README.md', ROOT / 'README_zh-CN.md'
 SCALARS = ENGLISH / 'reference' / 'scalars.md', CHINESE / 'scalars.md'
-"""The English one is generated, so that the Chinese one has its rows alone."""
+"""English page of scalars, which is generated, and its Chinese version."""
 
 FENCE = re.compile(r'^ *```(\w*)\n(.*?)^ *```', re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(
     r'(?!mmgpu [\w-]+:)(?:\w+=\S+ )*(?:mmgpu|python|pip|make|export|sbatch) '
 )
-"""Pattern of a typed command; a line ``mmgpu sweep: ...`` is output and no command."""
+"""Regular expression of a command line to type (``mmgpu sweep: ...`` is output)."""
 OUTPUT = ('', 'text', 'console')
-"""Kinds of blocks that may be what a command prints in the language of the page."""
+"""Kinds of fenced blocks that may hold output in the page's language."""
 FIGURE = re.compile(
     r'(?<![\w.])(\d[\d,]*(?:\.\d+)?)\s*(%|GiB|MiB|ms|s)(?!\w)', re.ASCII
 )
@@ -37,29 +37,29 @@ NAME = re.compile(r'^\| `(\w+)` \| (\S+) \|', re.MULTILINE)
 
 
 class Block(NamedTuple):
-    """A fenced block."""
+    """Fenced block of a Markdown page."""
 
     kind: str
-    """Language behind the fence, such as ``console``; empty without."""
+    """Language named after the fence, such as ``console``; may be empty."""
     body: str
 
 
 class Page(NamedTuple):
-    """A page, taken apart."""
+    """Markdown page, split into fenced blocks and prose."""
 
     path: Path
     blocks: list[Block]
     prose: str
-    """Text of the page outside of its fenced blocks."""
+    """Text of the page outside its fenced blocks."""
 
     @property
     def levels(self) -> list[int]:
-        """Levels of the headings, in their order."""
+        """Level of each heading, in the order of the page."""
         return [len(signs) for signs in re.findall(r'^(#+) ', self.prose, re.MULTILINE)]
 
     @property
     def commands(self) -> list[str]:
-        """Lines to be typed, without prompts and comments."""
+        """Commands in fenced blocks, without prompts and comments."""
         lines = [
             line.removeprefix('$ ')
             for block in self.blocks
@@ -69,14 +69,14 @@ class Page(NamedTuple):
 
     @property
     def named_commands(self) -> set[str]:
-        """Commands in sentences and tables."""
+        """Commands in inline code of the prose."""
         code = re.findall(r'`([^`]+)`', self.prose)
         commands = (' '.join(words.split()) for words in code)
         return {command for command in commands if COMMAND.match(command)}
 
     @property
     def code(self) -> list[Block]:
-        """Blocks that are the same in every language, without comments."""
+        """Code blocks, which are equal in all languages except for their comments."""
         return [
             Block(block.kind, '\n'.join(map(drop_comment, block.body.splitlines())))
             for block in self.blocks
@@ -85,35 +85,35 @@ class Page(NamedTuple):
 
     @property
     def figures(self) -> Counter[str]:
-        """Figures with units in the prose."""
+        """Numbers with units in the prose, with their counts."""
         text = re.sub(r'\]\([^)]*\)', ']', self.prose)
         return Counter(f'{number} {unit}' for number, unit in FIGURE.findall(text))
 
     @property
     def targets(self) -> set[Path]:
-        """Files of this project that the page leads to."""
+        """Files of this repository that the page links to."""
         return {find_target(self.path, link) for link, _ in LINK.findall(self.prose)}
 
 
 def drop_comment(line: str) -> str:
-    """Line of code without its comment, which is in the language of the page."""
+    """Returns a line of code without its comment."""
     return re.sub(r'(^|\s+)# .*', '', line).rstrip()
 
 
 def find_target(page: Path, link: str) -> Path:
-    """Absolute path of what a relative link leads to."""
+    """Returns the absolute path that a page's relative link points to."""
     return Path(os.path.normpath(page.parent / link))
 
 
 def read_page(path: Path) -> Page:
-    """Reads a page and takes it apart."""
+    """Reads a Markdown page and splits it into blocks and prose."""
     text = path.read_text(encoding='utf-8')
     blocks = [Block(kind, body) for kind, body in FENCE.findall(text)]
     return Page(path, blocks, FENCE.sub('', text))
 
 
 def find_chinese(page: Path) -> Path:
-    """The Chinese page in the place of an English one; that one where there is none."""
+    """Returns the Chinese version of a page; the page itself if there is none."""
     if page == SCALARS[0]:
         return SCALARS[1]
     if not page.is_relative_to(ENGLISH):
@@ -131,7 +131,7 @@ ALL = [READMES[1], *(CHINESE / name for name in NAMES)]
 
 @pytest.fixture(params=PAIRS)
 def pair(request: pytest.FixtureRequest) -> tuple[Page, Page]:
-    """An English page and the Chinese one."""
+    """Pair of an English page and its Chinese version."""
     english, chinese = PAIRS[request.param]
     return read_page(english), read_page(chinese)
 
@@ -199,7 +199,7 @@ def test_each_readme_leads_to_the_other_one_below_its_title(readme: Path, other:
 
 
 def test_a_page_is_taken_apart(tmp_path: Path):
-    """The patterns find what a page has; else all comparisons would pass."""
+    """Tests that the patterns find all parts of an example page."""
     path = tmp_path / 'page.md'
     path.write_text(
         '# 标题\n\n`mmgpu\nwhy A` 占 5 %，3.2 s 到 1,000 ms，'

@@ -1,4 +1,4 @@
-"""A docstring's first line stands alone: in a tooltip, in ``help()``, in a reference.
+"""Tests that the first line of a docstring does not read like an answer.
 
 A first line that begins like an answer ("What ...", "Of ...", "Whether ...") leans on a
 question that its reader has not asked. The words below are the sign of that and not the
@@ -54,7 +54,7 @@ MOST_SHARE = 0.02
 
 
 class Docstring(NamedTuple):
-    """A docstring in its file, that of an attribute included."""
+    """Docstring of a module, class, function or attribute, with its file and line."""
 
     file: str
     line: int
@@ -67,7 +67,7 @@ class Docstring(NamedTuple):
 
     @property
     def has_sign(self) -> bool:
-        """True if it begins with one of :data:`SIGNS`, whatever quotes it has."""
+        """True if the first line begins with one of :data:`SIGNS`, quotes ignored."""
         words = re.findall(r"[\w']+", self.first_line.lower())[:2]
         return not {' '.join(words), *words[:1]}.isdisjoint(SIGNS)
 
@@ -76,7 +76,7 @@ class Docstring(NamedTuple):
 
 
 def list_docstrings(file: str, tree: ast.Module) -> Iterator[Docstring]:
-    """Yield the docstrings of a module, its classes, functions and attributes."""
+    """Yields the docstrings of a module and its classes, functions and attributes."""
     for node in ast.walk(tree):
         if isinstance(
             node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -92,7 +92,7 @@ def list_docstrings(file: str, tree: ast.Module) -> Iterator[Docstring]:
 def _list_of_attributes(
     file: str, owner: ast.Module | ast.ClassDef
 ) -> Iterator[Docstring]:
-    """Yield the strings that stand right after an assignment."""
+    """Yields attribute docstrings: the strings right after an assignment."""
     for before, node in zip(owner.body, owner.body[1:]):
         if not isinstance(before, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
             continue

@@ -1,5 +1,5 @@
-"""The page of messages and symptoms says what ``mmgpu why`` finds, and ends in commands
-that there are. The Chinese page has the same messages, causes and commands.
+"""Tests that the FAQ names the causes that ``mmgpu why`` finds, and commands that
+exist, and that the Chinese FAQ has the same messages, causes and commands.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ SEARCHED = (
     'loading annotations into memory...',
     'Advance dataloader 26667 steps',
 )
-"""Messages as users search for them: they stand on the page in one piece."""
+"""Messages that users search for, which must be on the page in one piece."""
 
 UNANSWERED = 'No command answers this yet'
 CHINESE_UNANSWERED = '目前还没有命令能'
 CERTAINTIES = {'确定': 'sure', '很可能': 'likely'}
 CORRECTIONS = '欢迎提 issue 指正'
-"""In the last line of a Chinese page, which stands behind its last entry."""
+"""Text of a Chinese page's last line, which belongs to no entry."""
 
 WITHOUT_COMMAND = (
     'Files are expensive',
@@ -51,7 +51,7 @@ WITHOUT_COMMAND = (
 
 
 class Entry(NamedTuple):
-    """A message or a symptom, and what the page says to it."""
+    """FAQ entry: a message or symptom, and its explanation."""
 
     title: str
     body: str
@@ -59,18 +59,18 @@ class Entry(NamedTuple):
 
     @property
     def consoles(self) -> list[str]:
-        """Console outputs that the entry quotes, each by itself."""
+        """Console outputs that the entry quotes."""
         return re.findall(r'^```text\n(.*?)^```', self.body, re.MULTILINE | re.DOTALL)
 
     @property
     def fences(self) -> list[tuple[str, str]]:
-        """Fenced blocks with their kinds: messages and commands."""
+        """Kind and text of each fenced block of the entry."""
         fence = re.compile(r'^```(\w+)\n(.*?)^```', re.MULTILINE | re.DOTALL)
         return fence.findall(self.body)
 
 
 def list_entries(text: str) -> list[Entry]:
-    """All entries, in the order of the page; the first group has the messages."""
+    """Returns the entries of a FAQ page in order; the first group are messages."""
     entries = list[Entry]()
     for number, part in enumerate(re.split(r'^## ', text, flags=re.MULTILINE)[1:]):
         for entry in re.split(r'^### ', part, flags=re.MULTILINE)[1:]:
@@ -84,7 +84,7 @@ BY_TITLE = {entry.title: entry for entry in ENTRIES}
 *_, _CLOSING = CHINESE_TEXT.rstrip().splitlines()
 CHINESE_ENTRIES = list_entries(CHINESE_TEXT.rstrip().removesuffix(_CLOSING))
 CHINESE_BY_TITLE = dict(zip(BY_TITLE, CHINESE_ENTRIES))
-"""Chinese entries by the titles of the English ones."""
+"""Chinese FAQ entries by the title of the English entry."""
 
 MESSAGES = {
     f'{entry.title} ({number})' if number else entry.title: (entry, console)
@@ -180,5 +180,5 @@ def test_each_anchor_is_a_heading(page):
 
 
 def _anchor(heading: str) -> str:
-    """The anchor that GitHub makes of a heading."""
+    """Returns the anchor that GitHub generates for a heading."""
     return re.sub(r'[^\w\- ]', '', heading.lower()).replace(' ', '-')

@@ -1,4 +1,4 @@
-"""The cases of parametrised tests are named in words."""
+"""Tests that the cases of parametrised tests have readable ids."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST = 120
 
 
 def find_fault(case: str, params: Mapping[str, object]) -> str | None:
-    """What keeps the id of a case from being read; ``None`` where it reads well.
+    """Returns why a parametrised case's id is unreadable; ``None`` if it reads well.
 
     Args:
         case: The id.
@@ -38,7 +38,7 @@ def find_fault(case: str, params: Mapping[str, object]) -> str | None:
 
 
 def find_twins(cases: Collection[str]) -> list[str]:
-    """Beginnings of the ids that were the same, which pytest tells apart by numbers.
+    """Returns common beginnings of ids that pytest distinguishes by a number only.
 
     Args:
         cases: The ids of one test.
@@ -57,7 +57,7 @@ def find_twins(cases: Collection[str]) -> list[str]:
 
 
 def test_cases_have_ids_that_read(collected):
-    """Of all tests that were collected: give ``ids``, or parametrise by a name."""
+    """Tests the ids of all collected cases; faults ask for ``ids`` or named values."""
     tests = defaultdict(list)
     faults = {}
     for item in collected:

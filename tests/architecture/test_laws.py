@@ -1,4 +1,4 @@
-"""The laws that a reading of the source can hold."""
+"""Tests rules of code structure by parsing the package's source."""
 
 from __future__ import annotations
 
@@ -99,12 +99,12 @@ def parse(name: str) -> ast.Module:
 
 
 def users(found: Callable[[ast.AST], bool]) -> set[str]:
-    """Modules that hold such a node."""
+    """Returns the modules whose syntax tree contains a matching node."""
     return {name for name in SOURCES if any(map(found, ast.walk(parse(name))))}
 
 
 def imported(node: ast.AST) -> list[str]:
-    """The packages that this statement imports."""
+    """Returns the top-level packages that an import statement imports."""
     names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
     if isinstance(node, ast.ImportFrom):
         names = [node.module or '']
@@ -112,7 +112,7 @@ def imported(node: ast.AST) -> list[str]:
 
 
 def at_import(node: ast.AST) -> Iterator[ast.AST]:
-    """All that runs when a module is imported."""
+    """Yields the syntax nodes that run when a module is imported."""
     yield node
     for child in ast.iter_child_nodes(node):
         for_types = isinstance(child, ast.If) and 'TYPE_CHECKING' in ast.dump(
@@ -196,7 +196,7 @@ def test_what_reads_a_gpu_knows_no_record():
 
 
 def nesting(node: ast.AST) -> int:
-    """How deep blocks stand in each other; an ``elif`` is no deeper than its ``if``."""
+    """Returns the depth of nested blocks; ``elif`` counts as its ``if``."""
     inner = 0
     for child in ast.iter_child_nodes(node):
         is_elif = isinstance(node, ast.If) and node.orelse == [child]
@@ -205,7 +205,7 @@ def nesting(node: ast.AST) -> int:
 
 
 def _count_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines of a function; a sentence with its facts counts as one."""
+    """Returns a function's number of lines; a ``phrase`` call counts as one line."""
     said = [
         node
         for node in ast.walk(function)
@@ -253,7 +253,7 @@ def test_analysis_needs_neither_torch_nor_a_training_host(tmp_path: Path):
 
 
 def is_nameless(annotation: ast.AST) -> bool:
-    """True if it has a tuple of three places, or of unlike kinds, without names."""
+    """True if a type contains a tuple of three items or of unlike types."""
     for part in ast.walk(annotation):
         if isinstance(part, ast.Subscript) and ast.unparse(part.value) in _TUPLES:
             kinds = part.slice.elts if isinstance(part.slice, ast.Tuple) else []
@@ -268,7 +268,7 @@ def is_public(name: str) -> bool:
 
 
 def list_types(node: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
-    """Types that others meet in a statement, each with the name of what has it."""
+    """Yields the type annotations of a statement, each with the name it is for."""
     types: list[ast.expr | None] = []
     name = ''
     if isinstance(node, ast.FunctionDef):
@@ -328,7 +328,7 @@ def test_what_has_no_names_is_found(code, is_found):
 
 
 def list_kinds(module: ast.Module) -> Iterator[str]:
-    """Public classes and types that a module defines."""
+    """Yields names of the public classes and type aliases of a module."""
     for node in module.body:
         name = node.name if isinstance(node, ast.ClassDef) else ''
         if isinstance(node, ast.Assign):
@@ -370,7 +370,7 @@ def test_what_runs_through_others_is_named_for_what_it_is():
 
 
 def list_wired(module: ast.Module) -> list[str]:
-    """Attributes of other objects that a module assigns."""
+    """Returns the attributes of other objects that a module assigns."""
     targets: list[ast.expr] = []
     for node in ast.walk(module):
         if isinstance(node, ast.Assign):

@@ -1,4 +1,4 @@
-"""Catalogs: what Babel would pass over in silence."""
+"""Tests that all messages are translated, and the catalogs up to date."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHINESE = ROOT / 'mmgpu_hooks/locale/zh_CN/LC_MESSAGES/mmgpu_hooks.po'
 
 @pytest.fixture(scope='module')
 def messages():
-    """The script of ``make messages``."""
+    """Module of the script behind ``make messages``."""
     return load_script('messages')
 
 

@@ -1,4 +1,4 @@
-"""Everything users lean on, as a frozen list: a change here needs a changelog line.
+"""Tests that the public surface equals the frozen list; changes need a changelog line.
 
 Run as a script, this writes ``public_surface.txt``.
 """
@@ -61,11 +61,11 @@ RECORDS = (
     'FirstAnswer',
     'LogFigures',
 )
-"""Of which users read the fields, in JSON answers."""
+"""Names of the records in JSON answers, whose fields users read."""
 
 
 def render() -> str:
-    """A paragraph for each part of the surface: its title, then an item a line."""
+    """Returns the public surface as text: a title per part, then one item per line."""
     from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
 
     hook = inspect.signature(mmgpu_hooks.GPUEfficiencyHook)

@@ -1,4 +1,4 @@
-"""Nothing without a reader: each field that is recorded or answered is read somewhere.
+"""Tests that some code reads each field that is recorded or answered.
 
 A rule, the model, the summary, a chart or a scalar reads it: an attribute, or a
 column's name in quotes. What measures and records does not count, but for what reads
@@ -47,11 +47,11 @@ ANSWERS = {
     # a line of the evidence that is an answer, for who reads many runs
     'VerdictRecord',
 }
-"""Kinds that ``--format json`` prints whole."""
+"""Record classes that ``--format json`` prints completely."""
 
 
 def list_fields() -> Iterator[tuple[str, str]]:
-    """Each kind with each of its fields."""
+    """Yields the name of each record class with each of its fields."""
     for name in MODULES:
         module = importlib.import_module(f'mmgpu_hooks.schema.{name}')
         for kind in vars(module).values():
@@ -63,12 +63,12 @@ def list_fields() -> Iterator[tuple[str, str]]:
 
 
 def makes_text(function: ast.expr) -> bool:
-    """True if it makes a text of a template, its first argument."""
+    """True if a called function is ``phrase``, which makes a text of a template."""
     return getattr(function, 'id', '') == 'phrase'
 
 
 def find_reads() -> set[str]:
-    """Names of all attributes that are read, and of columns in quotes."""
+    """Returns all attribute names and quoted column names that the code reads."""
     reads: set[str] = set()
     for path in PACKAGE.rglob('*.py'):
         package = path.relative_to(PACKAGE).parts[0]

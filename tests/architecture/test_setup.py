@@ -1,4 +1,4 @@
-"""The set-up builds mmcv of a few joined files, and says how far it is."""
+"""Tests MMCV's build: few joined source files, and a line of progress."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ setup(name='mmcv', version='2.1.0')
 
 
 def write_source(folder: Path, names: tuple[str, ...]) -> None:
-    """Write a source archive such as mmcv's, with files that only print themselves."""
+    """Writes an archive of MMCV-like sources, whose files only print their names."""
     texts = {f'{CSRC}/{name}': '' for name in names} | {'setup.py': SETUP}
     with tarfile.open(folder / 'mmcv-2.1.0.tar.gz', 'w:gz') as archive:
         for name, text in texts.items():
@@ -55,7 +55,7 @@ def write_source(folder: Path, names: tuple[str, ...]) -> None:
 
 @pytest.fixture
 def build(tmp_path: Path):
-    """Builds the archive into ``built``; the exit code and what a terminal showed."""
+    """Function that builds MMCV's archive; returns exit code and terminal output."""
 
     def run(*names: str) -> tuple[int, str]:
         write_source(tmp_path, names)
@@ -90,7 +90,7 @@ def test_a_wheel_is_built_and_the_terminal_says_how_far_it_is(build, tmp_path):
 
 
 def test_each_file_is_compiled_once(build, tmp_path):
-    """A failing build keeps its log, which has what set-up saw."""
+    """Tests that each file is compiled once, and that a failing build keeps its log."""
     (tmp_path / 'built').mkdir()
     (tmp_path / 'built' / 'build.log').write_text('error: an earlier build failed')
     code, shown = build(*FILES, 'fails.cpp')
@@ -124,14 +124,14 @@ esac
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A copy of the set-up, without packages."""
+    """Copy of the Makefile and ``requirements/`` without installed packages."""
     shutil.copytree(ROOT / 'requirements', tmp_path / 'requirements')
     shutil.copy2(ROOT / 'Makefile', tmp_path)
     return tmp_path
 
 
 def install_mmcv(clone: Path, venv: str, **environ: str) -> str:
-    """What the step of MMCV says."""
+    """Runs the set-up step of MMCV and returns its output."""
     python = clone / venv / 'bin' / 'python'
     python.parent.mkdir(parents=True, exist_ok=True)
     python.write_text(PYTHON)

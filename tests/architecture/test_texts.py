@@ -1,4 +1,4 @@
-"""Sentences are texts: a template that is one literal, and facts by its names.
+"""Tests that sentences for users are templates with named values, not f-strings.
 
 What gettext and Babel would pass over in silence is held here.
 """
@@ -73,7 +73,7 @@ def _calls(tree: ast.AST) -> Iterator[ast.Call]:
 
 
 def _find_faults(tree: ast.AST) -> Iterator[str]:
-    """Calls whose template is no single literal, or whose facts are not those in it."""
+    """Yields calls of ``phrase`` with a template or values that are not as required."""
     for call in _calls(tree):
         template = call.args[0] if call.args else None
         if not isinstance(template, ast.Constant) or not isinstance(
@@ -149,7 +149,7 @@ def test_a_figure_without_a_unit_is_found():
 
 
 def _is_sentence(node: ast.JoinedStr) -> bool:
-    """True if the literal parts of an f-string have two words and more."""
+    """True if the literal parts of an f-string hold at least two words."""
     parts = [
         part.value if isinstance(part, ast.Constant) else '0' for part in node.values
     ]

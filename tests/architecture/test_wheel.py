@@ -1,4 +1,4 @@
-"""What users install is the wheel, so the wheel is what is tried."""
+"""Tests the built wheel: its metadata and its files."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_wheel_requires_no_training_framework(wheel: Path):
 
 
 def test_an_index_can_show_the_metadata(wheel: Path):
-    """``make dist`` has twine check it, too."""
+    """Tests that the wheel's metadata can be shown by PyPI."""
     head, readme = read_metadata(wheel).split('\n\n', 1)
     fields = head.splitlines()
     assert 'License-Expression: Apache-2.0' in fields
@@ -88,7 +88,7 @@ def test_an_index_can_show_the_metadata(wheel: Path):
 
 @pytest.fixture
 def packaging(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What ``setup.py`` defines, run without building anything."""
+    """Names that ``setup.py`` defines when it is run without building anything."""
     monkeypatch.setattr('setuptools.setup', lambda **_: None)
     return runpy.run_path(str(ROOT / 'setup.py'))
 

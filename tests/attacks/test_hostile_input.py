@@ -1,4 +1,4 @@
-"""What others may have written: evidence, names, configs, lock files."""
+"""Tests hostile input: evidence, names, configs and lock files by other people."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mmgpu_hooks.schema.run_folder import evidence_name
 WORKERS = 'train_dataloader.num_workers=7'
 OWNED = '\x1b]0;OWNED\x07\u202e'
 MARKS = ('\x1b', '\x07', '\u202e')
-"""A terminal's title is set, and text runs from right to left."""
+"""Control characters that set a terminal's title or reverse the text direction."""
 
 
 def show_transform_name(folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a command may write over, and what it leaves behind."""
+"""Tests which files a command may overwrite, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ OUTPUTS = {
     'set --output': ('out.py', ['set', 'CONFIG', WORKERS, '--output', 'OUT']),
     'enable --output': ('out.py', ['enable', 'CONFIG', '--output', 'OUT']),
 }
-"""A file that each writes, and how it is asked for."""
+"""Output file of each command, with the arguments that request it."""
 
 
 def block(path: Path, kind: str) -> None:
-    """Have something there that no output may replace."""
+    """Creates an object at a path that no output may replace, such as a pipe."""
     if kind == 'pipe':
         os.mkfifo(path)
     elif kind == 'device':
@@ -43,7 +43,7 @@ def block(path: Path, kind: str) -> None:
 
 
 def identify(folder: Path) -> dict[Path, tuple[int, ...]]:
-    """Every file under a folder, and whether it is another one."""
+    """Returns inode, mode and modification time of each file below a folder."""
     found = {path: path.lstat() for path in folder.rglob('*')}
     return {
         path: (status.st_ino, status.st_mode, status.st_mtime_ns)

@@ -1,4 +1,4 @@
-"""Standard output and the keyboard: what a shell does to every command."""
+"""Tests commands with closed pipes, signals and other events of a shell."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ PRINTING = {
     'doctor': [],
     'runs': ['RUN'],
 }
-"""Arguments with which each prints something soon."""
+"""Arguments with which each command prints something quickly."""
 
 TRAINING = {'verify', 'profile', 'sweep', 'save-bench', 'demo', 'run'}
 
 WITHOUT_ARGUMENTS = {'explain': {0}, 'pick-gpu': {0}, 'doctor': {0, 1}}
-"""Exit codes; that of ``doctor`` is the machine's."""
+"""Allowed exit codes of commands that need no arguments."""
 
 
 @pytest.fixture
 def command_of(config, run_folder, fake_nvml, tmp_path, monkeypatch):
-    """The words of a command that prints."""
+    """Function that returns a printing command's words, by its name."""
     fake_nvml.set(FakeGpu(util=(0,)))
     monkeypatch.chdir(tmp_path)
     places = {'RUN': str(run_folder), 'CONFIG': str(config)}

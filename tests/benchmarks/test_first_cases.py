@@ -1,4 +1,4 @@
-"""Each benchmark is imported and builds its first case, so that a break shows early."""
+"""Tests that each benchmark can be imported and builds its first case."""
 
 from __future__ import annotations
 
@@ -384,7 +384,7 @@ ELSEWHERE = {
 
 
 def test_every_module_was_found():
-    """Of a pattern that finds nothing, all would be well."""
+    """Tests that all benchmark modules are found, so that the other tests run."""
     assert {*BUILDERS, *ELSEWHERE} <= {*MODULES}
     assert {*quick.BENCHMARKS} <= {*MODULES}
 

@@ -1,4 +1,4 @@
-"""``make gpu-check``, as far as it goes without a GPU: its rows and their verdicts."""
+"""Tests ``make gpu-check`` without a GPU: its rows and their verdicts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_without_cuda_it_says_so_in_a_sentence():
 
 @pytest.fixture
 def gpu_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """It, where there is CUDA; ``found`` has the rows of each check, or its error."""
+    """The ``gpu_check`` command with fake checks, whose rows ``found`` holds."""
     before = SimpleNamespace(driver='550', util_pct=None)
     driver = SimpleNamespace(describe_gpu=lambda: before)
     monkeypatch.setitem(sys.modules, 'benchmarks.gpu_check.nvml', driver)
@@ -128,7 +128,7 @@ def test_bad_arguments_are_refused_with_what_was_found(words, said, capsys):
 
 
 def write_wheel(folder: Path, name: str, tag: str = 'py3-none-any') -> None:
-    """A wheel with one module that says what it is."""
+    """Writes a wheel that contains one small module."""
     wheel = 'Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\n'
     with zipfile.ZipFile(folder / f'{name}-1.0-{tag}.whl', 'w') as file:
         file.writestr(f'{name}.py', "WHAT = 'a wheel'\n")
@@ -229,7 +229,7 @@ esac
 def box(
     fake_nvml: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> SimpleNamespace:
-    """A GPU that works when a test says so, and an nvidia-smi that sees the same."""
+    """Fake GPU and nvidia-smi whose utilisation a test sets."""
     util, smi = tmp_path / 'util', tmp_path / 'bin' / 'nvidia-smi'
     smi.parent.mkdir()
     smi.write_text(SMI.format(util=util, first=FakeGpu.uuid))
@@ -345,7 +345,7 @@ def test_losses_are_compared_beside_a_control(monkeypatch, losses, verdict, word
 
 @pytest.fixture
 def no_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trainings here have no card that could show any."""
+    """Sets the memory peak by PyTorch's allocator to 0, as no GPU is used."""
     monkeypatch.setattr(torch.cuda, 'max_memory_allocated', lambda: 0)
 
 
@@ -417,7 +417,7 @@ def test_the_changelog_counts_its_groups():
 
 
 def test_optimize_is_compared_on_a_cpu_as_on_a_card(monkeypatch):
-    """The real trainings; a wrapper for CUDA alone stands aside."""
+    """Tests the comparison with ``optimize`` by real trainings on the CPU."""
     monkeypatch.setattr(host, 'KINDS', {'fp32': 'OptimWrapper'})
     (row,) = host.check_optimize()
     assert (row.verdict, row.measured) == (OK, 'the same')

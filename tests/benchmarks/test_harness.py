@@ -1,4 +1,4 @@
-"""What a benchmark prints, keeps and returns, and how it sees other programs."""
+"""Tests the benchmark harness: output, kept results, exit code, other load."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHOWN = Figure('peer', 80.0, 'us')
 
 @pytest.fixture
 def other_pct(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What other programs use of the machine."""
+    """Sets the load by other programs, in per cent, to the last item of a list."""
     used = [0.0]
     monkeypatch.setattr(OtherLoad, 'read_pct', lambda self: used[-1])
     return used

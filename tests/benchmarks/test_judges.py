@@ -1,4 +1,4 @@
-"""The benchmarks' own arithmetic, on made-up measurements."""
+"""Tests the benchmarks' own arithmetic on synthetic measurements."""
 
 from __future__ import annotations
 

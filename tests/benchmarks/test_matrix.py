@@ -1,4 +1,4 @@
-"""Tests the table of ``make matrix``: reports of pytest, known failures, pages."""
+"""Tests the table of ``make matrix``: pytest reports, known failures, pages."""
 
 from __future__ import annotations
 
@@ -113,8 +113,8 @@ def test_what_is_named_is_there():
 
 
 def read_rows(page: Path) -> list[list[str]]:
-    """Rows of the first table of a page, without its first two columns, which are
-    words, and its last."""
+    """Returns the rows of a page's first table, without the first two columns and
+    the last one."""
     table = re.search(r'(?:^\|.*\n)+', page.read_text(), re.MULTILINE)
     assert table is not None
     _, _, *lines = table[0].splitlines()

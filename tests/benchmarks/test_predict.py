@@ -1,4 +1,4 @@
-"""Pipelines planted by others: each trains, and is judged against what repeats."""
+"""Tests the pipelines by others: each trains, and is judged by repeated trainings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mmgpu_hooks.schema.judged import Prediction
 
 @pytest.fixture(scope='module')
 def works() -> dict[str, costs.Work]:
-    """What burns CPU, by kind."""
+    """CPU loads for train steps and loading, by kind."""
     return costs.make_works()
 
 

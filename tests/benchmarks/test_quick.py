@@ -1,4 +1,4 @@
-"""The quick form of every benchmark in turn: one that fails keeps no other from it."""
+"""Tests ``make bench-quick``: a failing benchmark does not stop the others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLANTED = {
 
 @pytest.fixture
 def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Benchmarks that end as planted, in place of the real ones."""
+    """Replaces the real benchmarks by small ones with known outcomes."""
     package = tmp_path / 'planted_benchmarks'
     package.mkdir()
     for name, code in PLANTED.items():
@@ -34,7 +34,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read_table(text: str) -> dict[str, tuple[str, str]]:
-    """Result and last line of each benchmark."""
+    """Returns outcome and last output line by benchmark, parsed from the table."""
     lines = [line for line in text.splitlines() if line.startswith('| ')]
     rows = [[cell.strip() for cell in line.split('|')[1:-1]] for line in lines[2:]]
     return {name: (result, last_line) for name, _, result, last_line in rows}

@@ -1,4 +1,4 @@
-"""README and docs say what the kept tables of the benchmarks say."""
+"""Tests that README and docs agree with the kept benchmark results."""
 
 from __future__ import annotations
 

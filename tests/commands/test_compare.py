@@ -78,7 +78,7 @@ def test_runs_that_drift_apart_are_compared(tmp_path, capsys):
 
 
 def test_the_gate_at_zero_agrees_with_the_verdict(tmp_path, capsys):
-    """Runs that drift around the same speed: no sign, and no regression."""
+    """Tests that two runs with equal mean speed are no regression at a limit of 0 %."""
     runs = [
         str(write_run(tmp_path / str(seed), make_noisy_run(seed, intervals=18)))
         for seed in (3, 4)

@@ -1,4 +1,4 @@
-"""The end of the demo agrees with ``mmgpu compare``; its trainings take minutes."""
+"""Tests that the demo's final answer agrees with ``mmgpu compare``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mmgpu doctor``: on this machine, in a container's limits, with bound processes."""
+"""Tests ``mmgpu doctor`` on this machine, in a container, and with bound processes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ needs_two = pytest.mark.skipif(CPUS < 2, reason='one CPU cannot be made fewer')
 
 @pytest.fixture(autouse=True)
 def environ(monkeypatch) -> Mapping[str, str]:
-    """The environment of a training in which nothing is wrong."""
+    """Environment variables of a training without any problem."""
     for name in SPOILERS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(RESUME, '1')
@@ -54,7 +54,7 @@ def environ(monkeypatch) -> Mapping[str, str]:
 
 @pytest.fixture
 def host(tmp_path, monkeypatch) -> Path:
-    """A container of 1.5 cores and 6 GiB whose ``/dev/shm`` is a folder here."""
+    """Fake container with 1.5 cores, 6 GiB and a folder in place of ``/dev/shm``."""
     own, group = tmp_path / 'proc' / 'self', tmp_path / 'sys' / 'fs' / 'cgroup'
     own.mkdir(parents=True)
     group.mkdir(parents=True)
@@ -72,7 +72,7 @@ def host(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def check(capsys):
-    """Runs the command here; its rows by name, and that the exit code fits them."""
+    """Function that runs ``mmgpu doctor`` in this process; returns its rows by name."""
 
     def run(*words: str | Path) -> Rows:
         code = main(['doctor', *map(str, words), '--format', 'json'])
@@ -91,7 +91,7 @@ def read_rows(code: int, out: str) -> Rows:
 
 
 def check_in_process(*before: str, **environ: str) -> Rows:
-    """The same as a process of its own, behind words such as ``taskset -c 0``."""
+    """Runs ``mmgpu doctor`` as a process, as below ``taskset``; returns its rows."""
     command = [*before, sys.executable, '-m', 'mmgpu_hooks', 'doctor', '--format=json']
     done = subprocess.run(
         command,
@@ -147,7 +147,7 @@ def test_cores_that_slurm_gave_are_the_usable_ones(host, check, monkeypatch):
 
 @pytest.fixture
 def cpu_group():
-    """A real control group with half a core."""
+    """Real control group (cgroup 1) with a quota of half a core."""
     folder = Path(f'/sys/fs/cgroup/cpu/mmgpu-doctor-{os.getpid()}')
     own = Path('/proc/self/cgroup')
     if not own.exists() or ':cpu:/\n' not in own.read_text():
@@ -581,7 +581,7 @@ def test_no_driver_is_unknown_and_no_fault(host, check, fake_nvml):
 
 
 def install(folder: Path, name: str, version: str) -> None:
-    """What a package manager leaves of a distribution."""
+    """Writes the ``dist-info`` folder of an installed distribution."""
     info = folder / f'{name.replace("-", "_")}-{version}.dist-info'
     info.mkdir()
     (info / 'METADATA').write_text(f'Name: {name}\nVersion: {version}\n')
@@ -602,7 +602,7 @@ mmcv_maximum_version = '2.2.0'
 
 @pytest.fixture
 def site(host, monkeypatch) -> Path:
-    """A folder of packages that hides all of those that are installed."""
+    """Folder of fake packages that hides all installed packages."""
     folder = host / 'site'
     folder.mkdir()
     monkeypatch.setattr(sys, 'path', [str(folder), *sys.path])

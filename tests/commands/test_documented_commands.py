@@ -1,4 +1,4 @@
-"""Every command of README and docs is run as it is written there.
+"""Tests every command of README and docs by running it as written.
 
 Of what trains for minutes (sweep, save-bench, verify, profile, demo) the arguments are
 read. Of ``make``, each target that is named is there.
@@ -28,7 +28,7 @@ PAGES = [
     *sorted(ROOT.glob('README*.md')),
     *sorted(ROOT.glob('docs/*/**/*.md')),
 ]
-"""In every language."""
+"""Markdown pages whose commands are run, in every language."""
 
 PLACEHOLDERS = {
     'work_dirs/CONFIG': 'work_dirs/mine',
@@ -39,7 +39,7 @@ PLACEHOLDERS = {
     'DIR/sweep/trials/*': 'work_dirs/batch2 work_dirs/batch4',
     'DIR/sweep/trials/2-workers-batch-4': 'work_dirs/trial',
 }
-"""Words that stand for something of the reader's."""
+"""Replacements for placeholders in documented commands."""
 
 FENCE = re.compile(r'^ *```(\w*)\n(.*?)^ *```', re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(
@@ -49,7 +49,7 @@ COMMAND = re.compile(
 
 
 def list_commands(page: Path) -> list[tuple[str, bool]]:
-    """What a page has of ours, and whether it is a line to be typed.
+    """Returns a page's ``mmgpu`` commands, and if each is a line to type.
 
     What stands in a sentence or a comment may be a command without its arguments.
     """
@@ -72,7 +72,7 @@ def list_commands(page: Path) -> list[tuple[str, bool]]:
 
 
 def read_words(command: str) -> tuple[Path | None, list[str], list[str]]:
-    """The script, if any, its arguments, and the same as arguments of ``mmgpu``."""
+    """Splits a command into its script (if any), arguments, and ``mmgpu`` arguments."""
     words = list[str]()
     for word in shlex.split(command):
         # a placeholder may stand for several; an argument in quotes is one
@@ -84,12 +84,12 @@ def read_words(command: str) -> tuple[Path | None, list[str], list[str]]:
 
 
 def find_command(name: str) -> click.Command:
-    """The command; one that takes nothing if there is none."""
+    """Returns the click command of a name; one without options if there is none."""
     return mmgpu.get_command(click.Context(mmgpu), name) or click.Command(name)
 
 
 def parses(words: list[str]) -> bool:
-    """Whether ``mmgpu`` takes these arguments."""
+    """True if ``mmgpu`` accepts the arguments."""
     try:
         find_command(words[0]).make_context(words[0], words[1:])
     except click.exceptions.Exit:  # of --help
@@ -111,7 +111,7 @@ COMMANDS = sorted(
 
 @pytest.fixture
 def folder(tmp_path, fake_nvml, monkeypatch):
-    """Where all is that the documents name."""
+    """Folder with all runs, configs and programs that documented commands name."""
     config = prepare_folder(tmp_path)
     with config.open('a') as file:
         file.write("val_evaluator = dict(type='CocoMetric', ann_file='a.json')\n")
@@ -169,7 +169,7 @@ def test_every_target_of_make_is_there():
 
 
 def test_the_commands_were_found():
-    """Of a pattern that finds nothing, all would be well."""
+    """Tests that documented commands are found, so that the other tests run."""
     assert len(COMMANDS) >= 25
     assert 'mmgpu set CONFIG train_dataloader.num_workers=8' in COMMANDS
     assert 'python tools/recommend.py work_dirs/run1' in COMMANDS

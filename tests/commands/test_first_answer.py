@@ -1,4 +1,4 @@
-"""``mmgpu recommend`` without the hook: logs of MMEngine and of MMDetection 2.x."""
+"""Tests ``mmgpu recommend`` without the hook, on logs of MMEngine and MMCV 1.x."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ METADATA = {
 
 
 def make_line(number: int, time: float = 0.5, wait: float = 0.2, **logged: Any) -> Any:
-    """A train line as MMEngine's LoggerHook writes it; 50 iterations each."""
+    """Returns the n-th train line of a ``scalars.json``, one per 50 iterations."""
     return {
         'lr': 0.02,
         'data_time': wait,
@@ -41,7 +41,7 @@ def make_line(number: int, time: float = 0.5, wait: float = 0.2, **logged: Any) 
 
 
 def make_old_line(epoch: int, iteration: int, wait: float = 0.2) -> Any:
-    """A train line as MMCV's TextLoggerHook writes it: iterations of the epoch."""
+    """Returns a train line of MMCV 1.x's JSON log, with the iteration in the epoch."""
     return {
         'mode': 'train',
         'epoch': epoch,
@@ -66,13 +66,13 @@ def write_lines(path: Path, lines: Iterable[Any], end: str = '') -> Path:
 
 @pytest.fixture
 def scalars(tmp_path: Path) -> Path:
-    """Where MMEngine's scalars are written."""
+    """Path of MMEngine's ``scalars.json`` in the run's folder."""
     return tmp_path / RUN / 'vis_data' / 'scalars.json'
 
 
 @pytest.fixture
 def old_log(tmp_path: Path) -> Path:
-    """Where MMCV's are written."""
+    """Path of MMCV 1.x's JSON log in the work_dir."""
     return tmp_path / OF_2_X
 
 
@@ -146,7 +146,7 @@ def test_waits_in_few_lines_are_no_verdict(ask, tmp_path, scalars):
 def test_waits_where_epochs_begin_are_starts_of_workers(
     ask, tmp_path, old_log, workers, name
 ):
-    """Without workers none start, so it is something else."""
+    """Tests that slow first iterations count as worker starts, if there are workers."""
     lines = [
         make_old_line(epoch, 50 * n, wait=2.8 if n == 1 else 0.01)
         for epoch in (1, 2, 3)

@@ -1,4 +1,4 @@
-"""The group of all commands: help, errors and signals."""
+"""Tests the ``mmgpu`` group of commands: help, errors and signals."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ WINDOWS, MACOS = 'windows', 'macos'
 
 
 class Used(NamedTuple):
-    """Answers and files of the process that played another system."""
+    """Results of a process that simulated another operating system."""
 
     system: str
     found: Mapping[str, Any]
@@ -30,7 +30,7 @@ class Used(NamedTuple):
 
     @property
     def evidence(self) -> RunEvidence:
-        """Evidence of the process's training with the hook."""
+        """Evidence that the hook recorded in the process's training."""
         return evidence_of(self.folder / 'hooked')
 
 

@@ -1,4 +1,4 @@
-"""The command as users run it: real processes, the real pynvml, the fake driver."""
+"""Tests ``mmgpu pick-gpu`` by real processes, with pynvml and a fake driver."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def pick(environ, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def show_table(environ, capsys):
-    """A start without a command, which takes nothing: in this process."""
+    """Function that runs ``mmgpu pick-gpu`` without a command, in this process."""
 
     def show(*arguments: str) -> subprocess.CompletedProcess[str]:
         code = main(['pick-gpu', *arguments])
@@ -171,7 +171,7 @@ def test_without_a_command_there_is_a_table_and_nothing_is_taken(environ):
 
 @contextlib.contextmanager
 def holding(environ, **changed: str) -> Iterator[str]:
-    """A command on one card, which ends with the block; yields the card."""
+    """Context in which a process holds one GPU by ``pick-gpu``; yields the GPU."""
     with subprocess.Popen(
         [*PICK, '--', *HOLD],
         env={**environ, **changed},
@@ -185,7 +185,7 @@ def holding(environ, **changed: str) -> Iterator[str]:
 
 
 LOCKS = Path(f'locks-{os.getuid()}')
-"""The folder in ``/tmp``, as the commands here have it."""
+"""Folder of GPU lock files in ``/tmp``, as set for these tests."""
 
 
 def test_another_start_that_was_stopped_holds_nobody_up(environ, show_table):
@@ -315,7 +315,7 @@ def refuse(descriptor, operation):
     flock(descriptor, operation)
 fcntl.flock = refuse
 """
-"""The folder in the cache lies on a file system such as NFS, without a lock daemon."""
+"""Python code that makes file locks fail in the cache folder, as on some NFS."""
 
 
 def test_a_home_without_locks_is_left_out_where_another_folder_has_them(environ):

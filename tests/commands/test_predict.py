@@ -1,4 +1,4 @@
-"""``mmgpu predict`` of one run, and of several with other batch sizes."""
+"""Tests ``mmgpu predict`` on one run, and on several runs of other batch sizes."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ train_cfg = dict(type='IterBasedTrainLoop', max_iters=90000)
 
 @pytest.fixture
 def starved(tmp_path) -> str:
-    """Two workers of 0.4 s per batch; the step takes 0.1 s."""
+    """Run with two workers at 0.4 s per batch and a train step of 0.1 s."""
     return str(write_run(tmp_path / 'run1', make_starved()))
 
 
 @pytest.fixture
 def write_pair(tmp_path):
-    """Writes runs with batch sizes 2, the newest, and 4."""
+    """Function that writes two runs: batch size 2 (newest) and batch size 4."""
 
     def write(**other: Any) -> list[str]:
         config = tmp_path / 'mine.py'

@@ -1,4 +1,4 @@
-"""``mmgpu recommend``: what it judges, writes, only advises, and refuses."""
+"""Tests ``mmgpu recommend``: verdicts, rewritten configs, advice and refusals."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def work_dir(tmp_path: Path, config: Path) -> Path:
-    """A run without workers that waits as long as it computes."""
+    """Folder of a run without workers whose data wait equals its computing time."""
     run = make_run(config_path=str(config), loader=NO_WORKERS)
     return write_run(tmp_path / 'work_dirs', make_evidence(run=run, **WAITS))
 
 
 @pytest.fixture
 def recommend(ask):
-    """Runs the command; its JSON answer."""
+    """Function that runs ``mmgpu recommend`` and returns its JSON answer."""
     return lambda *words, **more: ask('recommend', *words, **more)
 
 
@@ -202,7 +202,7 @@ HOOKS = f'default_hooks = dict(gpu_efficiency={OURS}))\n'
 
 @pytest.fixture
 def contended(tmp_path: Path, config: Path) -> Path:
-    """A run that needs nothing of its loader, but whose saves workers hold up."""
+    """Folder of a run that loads fast enough but whose workers slow its saves."""
     run = make_run(config_path=str(config), host=HOST, loader=LOADER)
     evidence = make_evidence(run=run, data_wait_s=0.0)
     evidence = with_saves(evidence, make_contended_ones(4))
@@ -264,7 +264,7 @@ def test_when_training_ends_niced_workers_are_an_option_of_the_command(
 
 @pytest.fixture
 def validated(tmp_path, config):
-    """Writes a run whose validation has too few workers; training, too, if it waits."""
+    """Function that writes a run whose validation has too few workers."""
 
     def write(*, waits: bool = False) -> Path:
         run = make_run(config_path=str(config))
@@ -340,7 +340,7 @@ def test_ranks_that_recorded_no_interval_are_told_in_a_sentence(
 
 @pytest.fixture
 def narrow(tmp_path: Path, config: Path) -> Path:
-    """The run without workers, on one of the eight CPUs that SLURM gave it."""
+    """Folder of a run bound by srun to one of the eight CPUs given by SLURM."""
     run = make_run(config_path=str(config), loader=NO_WORKERS)
     host = replace(
         run.host,

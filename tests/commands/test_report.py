@@ -1,4 +1,4 @@
-"""``mmgpu report``: one file, whatever it is written over, or none."""
+"""Tests that ``mmgpu report`` writes one complete file or none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def run_folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def report(tmp_path: Path):
-    """Reports runs; the page, ``None`` when there is none."""
+    """Function that writes a report and returns its HTML; ``None`` without a file."""
     output = tmp_path / 'out' / 'report.html'
 
     def run(*words: object, code: int = 0) -> str | None:

@@ -1,4 +1,4 @@
-"""``mmgpu set`` and ``enable`` as a user meets them."""
+"""Tests ``mmgpu set`` and ``mmgpu enable`` from the command line."""
 
 from __future__ import annotations
 

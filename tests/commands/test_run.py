@@ -1,4 +1,4 @@
-"""``mmgpu run`` as users type it: real processes, MMDetection's own train.py."""
+"""Tests ``mmgpu run`` by real processes, such as MMDetection's ``train.py``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ val_cfg = val_dataloader = val_evaluator = None
 
 
 def start(*words: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:
-    """Run ``mmgpu run`` with these words; ``env`` adds to the environment."""
+    """Runs ``mmgpu run`` with the given arguments and more environment variables."""
     env = {**environ(), **more.pop('env', {})}
     command = [*MMGPU, *map(str, words)]
     return subprocess.run(command, env=env, capture_output=True, text=True, **more)
@@ -50,7 +50,7 @@ def start(*words: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:
 def ask_python(
     *words: str, env: dict[str, str], python: str | Path = sys.executable
 ) -> tuple[int, str, str]:
-    """Exit code and output of Python."""
+    """Runs Python with arguments; returns exit code, standard output and error."""
     command = [str(python), *words]
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr
@@ -97,7 +97,7 @@ def test_a_training_has_the_hook_and_no_file_is_touched(tmp_path, capsys):
 
 @pytest.fixture(scope='module')
 def spellings(tmp_path_factory):
-    """The hooks of each spelling, below ``mmgpu run`` with an argument."""
+    """Hooks found in differently written scripts that ran below ``mmgpu run``."""
     done = start(
         '--stuck-after',
         '7',
@@ -305,7 +305,7 @@ OTHERS = {
     'it ends the process': 'import os; print("gone", flush=True); os._exit(3)',
     'it is no Python': 'def',
 }
-"""What a ``sitecustomize`` further down the path holds."""
+"""Contents of a further ``sitecustomize`` module on Python's path."""
 
 
 @pytest.mark.parametrize('case', OTHERS)
@@ -333,7 +333,7 @@ def test_a_sitecustomize_of_the_users_still_runs(case, tmp_path):
 
 @pytest.fixture(scope='module')
 def other_python(tmp_path_factory):
-    """A Python without our package, with a ``sitecustomize`` and a tiny MMEngine."""
+    """Python of a virtual environment with ``sitecustomize`` and a tiny MMEngine."""
     folder = tmp_path_factory.mktemp('other')
     venv.create(folder, symlinks=True)
     (site,) = folder.glob('lib/python*/site-packages')

@@ -1,4 +1,4 @@
-"""``mmgpu runs``: many runs by their newest verdicts, whatever lies beside them."""
+"""Tests ``mmgpu runs``: lists runs by their newest verdicts, ignoring other files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def make_verdict(saved_hours: float | None = 1.0, **fields: Any) -> VerdictRecord:
-    """The final verdict on ten hours of eight GPUs."""
+    """Returns the final verdict record of a run of ten hours on eight GPUs."""
     verdict = VerdictRecord(
         verdict='data_bound_workers' if saved_hours else 'compute_bound',
         confidence='high',
@@ -53,7 +53,7 @@ def make_verdict(saved_hours: float | None = 1.0, **fields: Any) -> VerdictRecor
 
 
 def lay(folder: Path, *more: VerdictRecord | bytes, **fields: Any) -> Path:
-    """Leave a run as MMEngine names its folders; the evidence."""
+    """Writes a run's evidence with MMEngine's folder names; returns its path."""
     data = folder / 'vis_data'
     data.mkdir(parents=True)
     content = render_evidence(make_evidence(2, run=make_run(**fields))).encode()
@@ -238,7 +238,7 @@ def test_dask_that_is_missing_or_does_not_answer(tmp_path, capsys, monkeypatch):
 
 @pytest.fixture
 def unjudged(tmp_path) -> list[str]:
-    """Evidence of runs without a verdict, one of them damaged."""
+    """Paths of three evidence files without a verdict, one of them damaged."""
     paths = []
     for name in ('a', 'b', 'c'):
         path = lay(tmp_path / name)
@@ -264,7 +264,7 @@ def test_processes_judge_what_has_no_verdict(unjudged, tmp_path, ask):
 
 
 class Breaking(ThreadPoolExecutor):
-    """Breaks after a number of answers, as a pool of which a process was killed."""
+    """Executor that breaks after some answers, as if a process had been killed."""
 
     def __init__(self, answers: int) -> None:
         super().__init__(1)
@@ -407,7 +407,7 @@ def test_what_is_no_work_for_a_job_is_said_before_slurm_is_asked(
 
 
 class Fragile(ThreadPoolExecutor):
-    """Breaks when it judges the second run, as a pool whose process is killed does."""
+    """Executor that breaks at the second run, as if a process had been killed."""
 
     def submit(self, *words: Any, **_: Any) -> Future[Any]:
         _judge, evidence = words

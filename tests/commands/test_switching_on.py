@@ -1,4 +1,4 @@
-"""``mmgpu recommend`` lists what ``optimize`` takes off; each line it prints works."""
+"""Tests that ``mmgpu recommend`` lists gains by ``optimize``, and working commands."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NAMES = 'param_groups,ema'
 
 @pytest.fixture
 def make(tmp_path):
-    """Leaves a host-bound run of a config, with its profile; its work_dir."""
+    """Function that writes a host-bound run with its profile; returns its work_dir."""
 
     def leave(
         text: str, *, is_profiled: bool = True, small: int | None = 36, **fields: Any
@@ -50,7 +50,7 @@ def make(tmp_path):
 
 @pytest.fixture
 def overhead(ask):
-    """What the JSON answer says of it."""
+    """Function that returns ``host_overhead`` of ``mmgpu recommend``'s JSON answer."""
     return lambda folder, *words: ask('recommend', folder, '--dry-run', *words)[
         'host_overhead'
     ]
@@ -169,7 +169,7 @@ def test_what_cannot_be_written_is_a_note(make, ask, text, fields, said):
 
 
 def leave_profile(folder: Path) -> None:
-    """As ``mmgpu profile`` leaves it in a work_dir."""
+    """Writes a profile into a work_dir as ``mmgpu profile`` does."""
     path = folder / 'profile' / 'profile.json'
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(msgspec.json.encode(make_profile()))
@@ -191,7 +191,7 @@ def test_what_was_not_measured_is_measured_by_the_line_that_says_so(
     )
 
     def train(spec: TrialSpec) -> float:
-        """As the process of the training does."""
+        """Fake trial that writes a profile; returns the seconds per iteration."""
         leave_profile(folder)
         return 0.1
 

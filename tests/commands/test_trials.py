@@ -1,4 +1,4 @@
-"""What ``sweep``, ``save-bench`` and ``verify`` refuse before they train."""
+"""Tests what ``sweep``, ``save-bench`` and ``verify`` refuse before any training."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def refusal(capsys):
-    """Runs a command that must refuse; its one sentence."""
+    """Function that runs a command expected to fail; returns its error message."""
 
     def run(name: str, *words: object) -> str:
         assert main([name, *map(str, words)]) == 2
@@ -209,7 +209,7 @@ def test_a_training_that_ends_before_its_profile_is_one_line(
 
 @pytest.fixture
 def configs(tmp_path: Path) -> tuple[Path, Path]:
-    """Two configs that train, of which the second has two workers."""
+    """Two configs that can be trained; the second has two workers."""
     second = write_config(tmp_path, num_workers=2).rename(tmp_path / 'b.py')
     return write_config(tmp_path).rename(tmp_path / 'a.py'), second
 

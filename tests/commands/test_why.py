@@ -1,4 +1,4 @@
-"""``mmgpu why``: rough console logs, each with its cause, and what is left of a run."""
+"""Tests ``mmgpu why`` on console logs with known causes, and on runs' folders."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LINES = {
     'pod': '2024-06-01T10:00:00.123456789Z stderr F {}',
     'srun': '1: {}',
 }
-"""What stands around each line."""
+"""Templates of how launchers and loggers decorate a line."""
 NOISE = {
     'windows': lambda text: text.replace('\n', '\r\n'),
     'bars': lambda text: re.sub(r'(?m)^(?=\S)', BAR, text),
@@ -152,7 +152,7 @@ LOGGED = '2026/11/20 10:15:01 - mmengine - INFO - Environment\n'
 
 
 def make_work_dir(work_dir: Path, *attempts: str) -> Path:
-    """A run of this host that came to its end, and attempts without evidence."""
+    """Writes a completed run, and folders of attempts without evidence."""
     vis_data = write_run(work_dir / OLD / 'vis_data', make_evidence())
     (vis_data.parent / f'{OLD}.log').write_text(LOGGED)
     for stamp in attempts:

@@ -1,4 +1,4 @@
-"""``mmgpu why --log``: banners, glued and long lines, encodings, speed."""
+"""Tests ``mmgpu why --log``: banners, glued and long lines, encodings, speed."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ def test_a_bar_is_shown_on_a_terminal_alone(tmp_path):
 
 
 class Growing(io.BytesIO):
-    """A log that grows by as much as is read of it."""
+    """Log file that grows by as many bytes as are read of it."""
 
     def read(self, size=-1):
         at = self.tell()
@@ -378,7 +378,7 @@ REPEATED = [
 
 
 def list_worst_lines(example: str) -> list[str]:
-    """Lines of 64 KB that nearly match: its starts, its words and its end, repeated."""
+    """Returns 64 KB lines that nearly match an example, to test the regex's speed."""
     line = example.rpartition('\n')[2]
     words = line.split(' ')
     step = max(len(words) // 3, 1)
@@ -491,7 +491,7 @@ def test_a_shape_hides_no_line_of_a_pattern():
 
 
 def name_pattern(matcher: Matcher) -> str:
-    """Its cause and the words of its example, which no two patterns share."""
+    """Returns a pattern's test id: its cause and the words of its example."""
     words = re.findall('[A-Za-z]+', matcher.sign.example.replace('\n', ' '))
     return f'{matcher.sign.cause}: {" ".join(words)[-90:]}'
 
@@ -502,7 +502,7 @@ def list_signs(text: str) -> list[Sign]:
 
 @pytest.mark.parametrize('matcher', MATCHERS, ids=name_pattern)
 def test_a_pattern_knows_its_example_from_what_is_well(matcher):
-    """The example alone has this sign, and no pattern above takes its place."""
+    """Tests that a pattern matches its example, but not the similar harmless line."""
     sign = matcher.sign
     assert sign in list_signs(f'{sign.example}\n')
     log = read_log(io.BytesIO(sign.example.encode()))
@@ -520,7 +520,7 @@ def test_a_pattern_knows_its_example_from_what_is_well(matcher):
     ids=['syslog', 'dmesg -T', 'a date'],
 )
 def test_a_month_is_no_word_of_a_banner(form, month):
-    """May is one of the words that say what can happen."""
+    """Tests that the month May does not mark a line as a banner ("may fail")."""
     line = 'Out of memory: Killed process 991 (python) total-vm:61kB, UID:1000'
     assert [sign.cause for sign in list_signs(form.format(month, line))] == ['oom_host']
 

@@ -1,4 +1,4 @@
-"""``mmgpu why`` of several ranks: which one the others wait for, and why."""
+"""Tests ``mmgpu why`` on several ranks: which rank the others wait for, and why."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ IN_GATHER = ('torch/distributed/distributed_c10d.py:3151 in all_gather_object',)
 
 
 def stand(part: str, **fields: Any) -> StuckRecord:
-    """A standstill of a rank that has trained 117 batches of its epoch."""
+    """Returns the standstill record of a rank after 117 batches of its epoch."""
     known = {'iteration': 117, 'waited_s': 61.0, 'has_met': True, **fields}
     return StuckRecord(part=part, **known)
 
 
 def in_step(**fields: Any) -> StuckRecord:
-    """It waits for the gradients of the others, in its 119th batch."""
+    """Returns a standstill record: the rank waits for gradients in its 119th batch."""
     known = {'iteration': 118, 'batches_taken': 119, 'epoch_batches': 119, **fields}
     return stand('step', stack=IN_STEP, **known)
 
 
 def note(stuck: StuckRecord) -> StuckRecord:
-    """The same, noted for the others alone."""
+    """Returns a standstill record that is noted for other ranks, without an alarm."""
     return replace(stuck, is_alarm=False)
 
 
@@ -75,7 +75,7 @@ COMPLETED = EndRecord(status='completed', iterations=118, duration_s=9.0, ledger
 
 @pytest.fixture
 def ask_ranks(ask, tmp_path):
-    """Ask why, of a run with these records of its ranks, by rank."""
+    """Function that runs ``mmgpu why`` on a run with the given records by rank."""
 
     def ask_of(
         ranks: Mapping[int, list[Any]], size: int, batches: Mapping[int, int]
@@ -270,7 +270,7 @@ def stand_at_start(stack: tuple[str, ...], **fields: Any) -> StuckRecord:
 
 @pytest.fixture
 def ask_starts(ask, tmp_path):
-    """Ask why, of ranks on one host that have not begun to train, by rank."""
+    """Function that runs ``mmgpu why`` on ranks that have not begun to train."""
 
     def ask_of(
         ranks: Mapping[int, list[Any]], size: int, trains: Mapping[int, list[Any]]

@@ -1,4 +1,4 @@
-"""``mmgpu why`` on terse logs: what a site says about failures, and real failures."""
+"""Tests ``mmgpu why`` on terse logs: harmless banners, and real failures."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mmgpu_hooks.judge.why import NamedLog, judge_end
 
 HERE = Path(__file__).parent
 BANNERS = (HERE / 'console_banners.txt').read_text().splitlines()
-"""Messages of the day, news, help texts, lists, prologs and epilogs, health checks."""
+"""Harmless console lines: messages of the day, news, help texts, health checks."""
 LINES = [
     line.split(': ', 1)
     for line in (HERE / 'console_lines.txt').read_text().splitlines()
 ]
-"""Causes, and lines in the forms that programs and their versions give them."""
+"""Causes, each with a console line in the form that some program prints."""
 
 FRAME = '  File "tools/train.py", line 121, in <module>\n    main()\n'
 TRACEBACK = f'Traceback (most recent call last):\n{FRAME}'
@@ -102,7 +102,7 @@ LATER = [
     'srun: Terminating StepId=1.0',
     'Epilog: cleaning /tmp/bob',
 ]
-"""What a program or a site prints after the end."""
+"""Console lines that programs or a cluster print after the end of a training."""
 
 
 def judge(*lines: str) -> str | None:
@@ -321,7 +321,7 @@ def test_a_log_of_zeros_is_said_to_be_no_text(ask, tmp_path):
 
 
 def log_losses(first: int, count: int, loss: str) -> str:
-    """Lines as MMEngine's LoggerHook writes them."""
+    """Returns log lines with a loss, as MMEngine's LoggerHook prints them."""
     lines = [
         f'05/01 10:{number // 60:02d}:{number % 60:02d} - mmengine - INFO - '
         f'Epoch(train) [1][{10 * number}/900]  lr: 1.0e-03  loss: {loss}\n'

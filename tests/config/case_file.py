@@ -1,4 +1,4 @@
-"""Reads the written-out cases: one file per spelling, its parts behind headings."""
+"""Reads test cases of config rewrites from files, one case per file."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ CASES = sorted(Path(__file__).with_name('cases').glob('*.case'))
 
 
 class Case(NamedTuple):
-    """One spelling: what is asked, and two configs."""
+    """Test case of a config rewrite: settings, and the config before and after."""
 
     settings: dict
     files: dict
-    """The base configs by name."""
+    """Texts of the base configs, by file name."""
 
     before: str
     after: str

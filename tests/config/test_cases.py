@@ -1,4 +1,4 @@
-"""One written-out case per spelling, each with a no-op twin."""
+"""Tests config rewrites on case files, and on configs that need no change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What differs between two configs, as their trainings see it."""
+"""Tests how two configs are compared: differing keys and what they affect."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make_config(**more: Any) -> dict[str, Any]:
 
 
 def compare(change: Any) -> ConfigDifference:
-    """What a function changes in a config."""
+    """Returns the difference between a config and a copy changed by a function."""
     before, after = make_config(), make_config()
     change(after)
     return compare_configs(parse_flat(before), parse_flat(after))
@@ -114,7 +114,7 @@ CASES = {
 
 
 class RetinaNet:
-    """Stands in a config in the place of its name."""
+    """Class used as a ``type`` in a config in place of its name."""
 
 
 @pytest.mark.parametrize('name', CASES)

@@ -1,4 +1,4 @@
-"""Rewrites of one config at once: none loses an edit, a killed one leaves nothing.
+"""Tests concurrent rewrites of one config: no edit is lost, no file left over.
 
 Processes are forked from one that has imported MMEngine, and start at one moment.
 """
@@ -46,7 +46,7 @@ def config(tmp_path):
 
 
 def start_at_once(*jobs):
-    """Runs functions in processes of their own that begin together; the exit codes."""
+    """Runs functions in simultaneous processes; returns their exit codes."""
     context = multiprocessing.get_context('fork')
     barrier = context.Barrier(len(jobs))
 
@@ -129,7 +129,7 @@ def test_two_commands_started_at_once_both_write_their_setting(config):
 
 @contextlib.contextmanager
 def held(folder):
-    """The folder as another program holds it."""
+    """Context in which a folder is locked, as by another program."""
     descriptor = os.open(folder, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     try:
@@ -179,7 +179,7 @@ OWN, NOBODY = os.getuid(), 65534
 
 @contextlib.contextmanager
 def held_by(command, *words):
-    """The folder as another process holds it; yields the process id that it prints."""
+    """Context in which another process locks a folder; yields its process id."""
     with subprocess.Popen(
         [command, *map(str, words)], stdout=subprocess.PIPE, start_new_session=True
     ) as process:

@@ -1,4 +1,4 @@
-"""The edit alone, text in and text out, as tables with no-op twins."""
+"""Tests edits of config texts in memory, also of texts that need no change."""
 
 from __future__ import annotations
 

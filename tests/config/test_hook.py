@@ -1,4 +1,4 @@
-"""Switching the hook on in every kind of config, without dropping any other."""
+"""Tests that the hook can be added to every kind of config, next to other hooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line of our hook in a config, where a rewrite cannot add an argument to it."""
+"""Tests finding the config line that names the hook, for advice on hand edits."""
 
 from __future__ import annotations
 

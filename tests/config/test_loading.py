@@ -1,4 +1,4 @@
-"""Loaded configs compared: the proof must notice every kind of damage, too."""
+"""Tests the comparison of loaded configs: every kind of damage is noticed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks of a base that a child's ``custom_hooks`` replaced, in every spelling."""
+"""Tests finding base hooks that a child's ``custom_hooks`` list replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which settings a config is trained with in memory, and which are refused."""
+"""Tests settings that change a config in memory: accepted and refused ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recommended config of a run: it trains what the run trained, in its folder."""
+"""Tests that a run's recommended config repeats the run's training, but faster."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FOUND = Recommendation(
 def make_run(
     folder: Path, config: Path, **started: Any
 ) -> tuple[RunFiles, dict[str, Any]]:
-    """The folder that MMEngine leaves of a run, and what the run trained with.
+    """Writes the folder of an MMEngine run; returns its files and its loaded config.
 
     Args:
         folder: The work_dir.
@@ -65,7 +65,7 @@ def write_configs(folder: Path, name: str = 'mine.py', text: str = CONFIG) -> Pa
 
 
 def expect_changed(path: Path, trained: dict[str, Any], *apart: str) -> None:
-    """It loads as what the run trained with, but for the changes."""
+    """Asserts that a config differs from the run's only by the recommended changes."""
     loaded, expected = Config.fromfile(path).to_dict(), {**trained}
     expected['train_dataloader'] = {
         **expected['train_dataloader'],

@@ -1,4 +1,4 @@
-"""Bad input is a sentence, never an exception, and never leaves a file."""
+"""Tests that bad input to a rewrite gives one sentence and leaves no file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tree(folder):
 
 
 def refuse(source, settings=None, **options):
-    """Asks for a rewrite that must be refused; returns the outcome."""
+    """Requests a rewrite that must be refused; returns its outcome."""
     folder = Path(source).parent
     before = tree(folder)
     outcome = rewrite_config(

@@ -1,4 +1,4 @@
-"""Keys, types and ranges that a rewrite takes from the settings themselves."""
+"""Tests keys, types and ranges that a rewrite takes from the known settings."""
 
 from __future__ import annotations
 

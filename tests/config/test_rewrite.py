@@ -1,4 +1,4 @@
-"""A rewrite of files: proven before it is written, and nothing else touched."""
+"""Tests rewrites of config files: proven by loading, other files untouched."""
 
 from __future__ import annotations
 

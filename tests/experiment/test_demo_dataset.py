@@ -1,4 +1,4 @@
-"""The demo's data set: its boxes by arithmetic, its files by reading them back."""
+"""Tests the demo's data set: its boxes, and its files read back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine with a made-up plan, and with trainings that are none."""
+"""Tests the experiment engine with a made-up plan and fake trainings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mmgpu_hooks.schema.tried import Trial, TrialSpec
 
 
 def make_plan(folder: Path, seeds: Sequence[int] = (1, 2, 3)) -> Plan:
-    """How long does an iteration take with each seed?"""
+    """Returns a plan that measures the iteration time with each random seed."""
     return Plan(
         [
             Turn(

@@ -1,4 +1,4 @@
-"""What sweep, verify and save-bench ask for, and make of it."""
+"""Tests the plans of ``sweep``, ``verify`` and ``save-bench``, and their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What events of a card say: parts, modules, launches; those here are made up."""
+"""Tests the summary of a profile on synthetic GPU events: parts, modules, launches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NODE = 'autograd::engine::evaluate_function: ConvolutionBackward0'
 
 
 def event(name: str, parent: Any = None, *kernels: tuple[str, float], **more: Any):
-    """Of torch.profiler; ``self_us`` is its own time on the host."""
+    """Returns a fake torch.profiler event; ``self_us`` is its own host time."""
     return SimpleNamespace(
         name=name,
         cpu_parent=parent,
@@ -173,7 +173,7 @@ def test_parts_of_an_iteration_are_added_up_once(monkeypatch):
 
     class Wrapper:
         def clip(self) -> None:
-            """One second by the clock."""
+            """Advances the fake clock by one second."""
 
         def step(self) -> str:
             self.clip()

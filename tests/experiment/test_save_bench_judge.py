@@ -1,4 +1,4 @@
-"""Saves beside several numbers of workers, every figure planted."""
+"""Tests judging saves by number of workers, on synthetic save times."""
 
 from __future__ import annotations
 

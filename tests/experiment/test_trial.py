@@ -1,4 +1,4 @@
-"""A trial's process: how it ends, and that all of it ends."""
+"""Tests a trial's process: how it ends, and that no descendant survives."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Stand-ins at the real borders of the package."""
+"""Fakes for the package's real interfaces: GPU driver, clock, processes, runs."""

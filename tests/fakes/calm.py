@@ -1,4 +1,4 @@
-"""Says whether the machine was calm enough for a test that measures times."""
+"""Finds if the machine was calm enough for a test that measures times."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import time
 from benchmarks.harness import BUSY_LIMIT_PCT, OtherLoad
 
 SLEEP_S = 0.03
-"""A step of the trainings in the tests."""
+"""Seconds of a train step in the test trainings."""
 
 MOST_COLD_S = 0.0015
-"""Of the work below: 0.2 ms at once, and about 0.7 ms after a sleep on a calm 2-core
-VM. One whose host takes its memory back, or whose cores others use, needs longer."""
+"""Limit in seconds for :func:`_work` right after a sleep: 0.2 ms without a sleep,
+0.7 ms after one on a calm 2-core VM, more if other guests use the host."""
 
 ARITHMETIC_S = 0.0036
-"""What `time_arithmetic_s` takes on the core that limits in seconds are stated for."""
+"""CPU seconds of :func:`time_arithmetic_s` on the reference core of time limits."""
 
 MOST_LATE_S = 0.001
-"""A sleep may last so much longer; 0.1 ms is usual."""
+"""Limit in seconds by which a sleep may last too long (0.1 ms is usual)."""
 
 
 def find_disturbance(load: OtherLoad) -> str | None:
-    """Why times that were just measured say little; ``None`` on a calm machine.
+    """Returns why times measured just now are unreliable; ``None`` if they are not.
 
     Args:
         load: Began to measure before the test did.
@@ -52,7 +52,7 @@ def find_disturbance(load: OtherLoad) -> str | None:
 
 
 def time_arithmetic_s() -> float:
-    """CPU of some arithmetic, in seconds; `ARITHMETIC_S` on the usual core."""
+    """Returns the CPU seconds of a fixed piece of arithmetic, to compare cores."""
     began = time.process_time()
     total = 0
     for number in range(60_000):
@@ -61,7 +61,7 @@ def time_arithmetic_s() -> float:
 
 
 def _work() -> None:
-    """A little of many modules, as between two steps of a training."""
+    """Runs code of many modules, like the work between two train steps."""
     values = {'one': [1, 2, {'two': 3.5}], 'three': 'x' * 50}
     json.loads(json.dumps(copy.deepcopy(values)))
     re.sub('a+', 'b', 'caaandaab')

@@ -1,4 +1,4 @@
-"""Words for the cases of parametrised tests, where pytest would number an object."""
+"""Makes readable ids for the cases of parametrised tests."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 
 LONGEST = 50
-"""Characters of one value; of a longer text both ends are shown."""
+"""Maximum number of characters of a value in a test id; longer ones are cut."""
 MOST_FIELDS, MOST_VALUES = 3, 8
-"""Of a record and of a list: one with more is named by what it is."""
+"""Maximum number of fields of a record, and of items of a list, in a test id."""
 
 
 def name_value(value: object) -> str | None:
-    """The words for a value of a case; ``None`` where pytest's own are good.
+    """Returns a readable test id for a value; ``None`` to use pytest's own.
 
     Numbers, classes and functions have a name. A dictionary is named by what it holds,
     a record by the few fields that are not at their default, an object by its class.
@@ -70,7 +70,7 @@ def _phrase_fields(fields: Mapping[object, object]) -> str:
 
 
 def _list_set_fields(record: object) -> dict[object, object]:
-    """Fields of a dataclass or a struct that are not at their default."""
+    """Returns the fields of a dataclass or struct that differ from their defaults."""
     if isinstance(record, msgspec.Struct):
         defaults = {
             field.name: field.default for field in msgspec.structs.fields(record)
@@ -83,7 +83,7 @@ def _list_set_fields(record: object) -> dict[object, object]:
 
 
 def _spell(text: str) -> str:
-    """A text in ASCII: other characters by their name, without backslashes."""
+    """Returns a text in ASCII, with other characters replaced by their names."""
     return ''.join(
         character
         if ' ' <= character <= '~'

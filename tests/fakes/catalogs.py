@@ -1,4 +1,4 @@
-"""A catalog of a language, as `msgfmt` compiles it."""
+"""Writes gettext catalogs in the binary format of ``msgfmt``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_catalog(folder: Path, language: str, said: Mapping[str, str]) -> None:
-    """Write a ``.mo`` file with one plural form, as Chinese has.
+    """Writes a ``.mo`` catalog with one plural form, as Chinese has.
 
     Args:
         folder: Of the catalogs of all languages.

@@ -1,4 +1,4 @@
-"""What a recommendation changes, in short."""
+"""Lists the changes of a recommendation in short form."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mmgpu_hooks.schema.judged import Recommendation
 
 
 def changed(found: Recommendation) -> dict[str, Any]:
-    """New values by key, without the name of the train loader."""
+    """Returns new values by key, without the prefix ``train_dataloader.``."""
     return {
         change.key.replace('train_dataloader.', ''): change.new
         for change in found.changes

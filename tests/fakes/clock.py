@@ -1,10 +1,10 @@
-"""A clock that is turned by hand."""
+"""Fake clock that tests set by hand."""
 
 from __future__ import annotations
 
 
 class HandClock:
-    """Seconds that pass only when a test says so."""
+    """Fake clock in seconds, which advances only when a test turns it."""
 
     def __init__(self, now: float = 100.0) -> None:
         self.now = now

@@ -1,4 +1,4 @@
-"""A real SLURM of one node, this machine, for the tests marked ``slurm``."""
+"""Runs a real one-node SLURM on this machine for tests marked ``slurm``."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ PATH = os.pathsep.join(
 
 
 def has_slurm() -> bool:
-    """True if SLURM's daemons are installed."""
+    """True if SLURM's daemons and ``sbatch`` are installed."""
     names = ('slurmctld', 'slurmd', 'sbatch')
     return all(shutil.which(name, path=PATH) for name in names)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A SLURM that runs."""
+    """Running one-node SLURM, to which tests submit jobs."""
 
     environ: Mapping[str, str]
-    """For its commands, and for ours."""
+    """Environment variables for commands of SLURM and of this package."""
 
     def run(self, *words: str | Path, text: str = '') -> str:
-        """Standard output of one of SLURM's commands, which must succeed."""
+        """Runs a SLURM command that must succeed; returns its standard output."""
         done = subprocess.run(
             [str(word) for word in words],
             input=text,
@@ -53,7 +53,7 @@ class Cluster:
     def run_job(
         self, folder: Path, options: Sequence[str], line: str, limit_s: float = 60
     ) -> str:
-        """What a line of a batch script prints, as a job of its own."""
+        """Runs a shell line as a SLURM job and returns its output."""
         out = folder / 'job.out'
         script = f'#!/bin/bash\n{line}\n'
         ours = ('--parsable', f'--output={out}', f'--chdir={folder}')
@@ -64,12 +64,12 @@ class Cluster:
         return text
 
     def read_state(self, job: str) -> str:
-        """State of a job, such as ``RUNNING``."""
+        """Returns the state of a job, such as ``RUNNING``."""
         found = self.run('scontrol', 'show', 'job', '-o', job)
         return found.partition('JobState=')[2].split()[0]
 
     def wait_for(self, job: str, *states: str, limit_s: float = 60) -> str:
-        """Wait until a job is in one of some states; which one."""
+        """Waits until a job is in one of the given states; returns that state."""
         until_s = time.monotonic() + limit_s
         while (state := self.read_state(job)) not in states:
             assert time.monotonic() < until_s, f'job {job} is {state}, not {states}'
@@ -78,7 +78,7 @@ class Cluster:
 
 
 def _find_port() -> int:
-    """A free port whose successor is free, too."""
+    """Returns a free TCP port whose next port is free, too."""
     while True:
         with socket.socket() as first, socket.socket() as second:
             first.bind(('127.0.0.1', 0))
@@ -90,7 +90,7 @@ def _find_port() -> int:
 
 @contextlib.contextmanager
 def start_cluster(folder: Path) -> Iterator[Cluster]:
-    """Start a SLURM, and end it with all of its jobs.
+    """Context in which a one-node SLURM runs; ends all its jobs afterwards.
 
     Args:
         folder: Gets all files of it.
@@ -113,7 +113,7 @@ def start_cluster(folder: Path) -> Iterator[Cluster]:
 
 @pytest.fixture(scope='session')
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A SLURM with this machine's CPUs."""
+    """Running one-node SLURM with this machine's CPUs."""
     if not has_slurm():
         pytest.skip(WHY_NOT)
     with start_cluster(tmp_path_factory.mktemp('slurm')) as started:

@@ -1,4 +1,4 @@
-"""Runs that are noisy in a known way, to be set against each other."""
+"""Synthetic runs with known noise, for comparing two runs."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ DRIFTING_AFTER_S = (
     0.379,
     0.443,
 )
-"""Iteration times of two trainings that drift and never meet, as the demo's did on a
-busy machine: lag-1 correlations of 0.68 and 0.54."""
+"""Iteration times in seconds of two trainings that drift apart like the demo's
+on a busy machine: lag-1 autocorrelations of 0.68 and 0.54."""
 
 
 def make_noisy_run(
@@ -63,7 +63,7 @@ def make_noisy_run(
     alike: float = 0.5,
     **run: Any,
 ) -> RunEvidence:
-    """A run whose waits and steps vary together, each interval like its neighbour.
+    """Returns a run whose autocorrelated waits and steps vary together.
 
     They do by 3 %.
 
@@ -89,7 +89,7 @@ def make_noisy_run(
 
 
 def make_timed_run(iterations_s: Sequence[float], **run: Any) -> RunEvidence:
-    """A run whose intervals have these iteration times, after one of warm-up.
+    """Returns a run with the given iteration time in each interval, after a warm-up.
 
     Args:
         iterations_s: Mean of each interval.

@@ -1,4 +1,4 @@
-"""Runs drawn from a random generator: loaders, hosts, limits, starts, other load."""
+"""Draws runs at random: loaders, hosts, limits, starts and other load."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mmgpu_hooks.schema.run import RunEvidence
 
 
 def draw_run(seed: int) -> RunEvidence:
-    """A run of up to 16 workers on up to 16 cores.
+    """Returns a random run with up to 16 workers and up to 16 cores.
 
     Some starve and some do not; some restart their workers, wait for storage, have
     little memory, share the host, or have threads of OpenCV that thrash.

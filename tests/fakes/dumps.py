@@ -1,4 +1,4 @@
-"""Dumps of NCCL's flight recorder, as torch 2.13 would write them."""
+"""Synthetic dumps of NCCL's flight recorder in the format of torch 2.13."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REDUCE, SPREAD = 'nccl:all_reduce', 'nccl:broadcast'
 
 
 def make_entry(number: int, name: str, size: int = 64, **more: Any) -> dict[str, Any]:
-    """A collective of one rank, with the keys that torch 2.13 writes."""
+    """Returns a collective's entry in a flight recorder dump of torch 2.13."""
     calls = ({'name': 'forward', 'filename': '/w/heads.py', 'line': 88},)
     return {
         'record_id': number,
@@ -53,7 +53,7 @@ def make_dump(entries: Sequence[dict[str, Any]], ranks: str) -> dict[str, Any]:
 def write_dumps(
     folder: Path, ranks: Mapping[int, list[dict[str, Any]]], size: int | None = None
 ) -> str:
-    """Write what each rank dumped.
+    """Writes a flight recorder dump for each rank; returns the path prefix.
 
     Returns:
         What stands before a rank's number in the names.

@@ -1,4 +1,4 @@
-"""Answers of sweeps, save benchmarks, verifications, profiles, with planted figures."""
+"""Synthetic results of sweeps, save benchmarks, verifications and profiles."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ SWEPT = make_sweep(
     make_sweep_row(4, 0.4),
     make_sweep_row(8, None, status='out_of_memory', error='MemoryError: no room'),
 )
-"""A sweep whose fastest setting is beyond the host, and one trial ran out of memory."""
+"""Sweep whose fastest setting exceeds the host, with one trial out of memory."""
 HARMED = make_bench(
     make_row(0, 0.4),
     make_row(2, 0.42),
     make_row(8, 2.0, cause='workers', won_s=0.5),
     make_row(32, None, status='out_of_memory', error='MemoryError: no room'),
 )
-"""A save benchmark in which 8 workers slow saves, and 32 need too much memory."""
+"""Save benchmark in which 8 workers slow the saves, and 32 exceed the memory."""
 VERIFIED = Verification(
     gain=Estimate(0.5, 0.45, 0.55, 8),
     before_s=0.3,
@@ -54,7 +54,7 @@ VERIFIED = Verification(
     before_config='a.py',
     after_config='a.py',
 )
-"""A verification whose second setting is faster, as was predicted."""
+"""Verification whose second setting is faster, as predicted."""
 
 SWEEPS = {
     'beyond the host': SWEPT,
@@ -138,4 +138,4 @@ DESCRIBED: dict[str, Callable[[], list[Section]]] = {
         for case, profile in PROFILES.items()
     },
 }
-"""Functions that describe these answers, by command and case."""
+"""Functions that render the synthetic results, by command and case."""

@@ -1,4 +1,4 @@
-"""Commands in a process of their own, without the seconds that imports take."""
+"""Runs ``mmgpu`` in forked processes, which saves the seconds for imports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run_forked(
     script: Path | None = None,
     limit_s: float = 20.0,
 ) -> tuple[int, str, str]:
-    """Run ``mmgpu`` with these words.
+    """Runs ``mmgpu`` with the given words in a forked process.
 
     Args:
         words: Its arguments.

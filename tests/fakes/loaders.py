@@ -1,4 +1,4 @@
-"""Datasets of known cost, and a train loop with a probe on its loader alone."""
+"""Runs ``mmgpu`` with the given arguments in a forked process."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from mmgpu_hooks.schema.recorded import WorkersWindow
 
 
 def burn(seconds: float) -> None:
-    """Take so much CPU of this process, however long that takes."""
+    """Computes for the given CPU seconds of this process."""
     end = time.process_time() + seconds
     while time.process_time() < end:
         pass
 
 
 class Costly(Dataset):
-    """Each sample burns and sleeps."""
+    """Data set whose samples take known CPU and waiting times."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Costly(Dataset):
 
 
 class Texts(Dataset):
-    """Samples that are no tensors."""
+    """Data set whose samples are strings."""
 
     def __len__(self) -> int:
         return 8
@@ -63,28 +63,28 @@ class Texts(Dataset):
 
 
 class Counting(IterableDataset):
-    """An iterable-style dataset."""
+    """Iterable-style data set of ten numbers."""
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(10))
 
 
 class Sealed(type):
-    """Classes of this kind let nobody patch them."""
+    """Metaclass whose classes cannot be patched."""
 
     def __setattr__(cls, name: str, value: object) -> None:
         raise TypeError(f'{cls.__name__} is sealed')
 
 
 class Double(metaclass=Sealed):
-    """A transform that cannot be timed."""
+    """Transform that cannot be patched and so cannot be timed."""
 
     def __call__(self, value: int) -> int:
         return 2 * value
 
 
 class Piped(Dataset):
-    """Applies transforms one after the other."""
+    """Data set that applies a pipeline of transforms."""
 
     def __init__(self, *transforms: Any) -> None:
         self.pipeline = list(transforms)
@@ -100,7 +100,7 @@ class Piped(Dataset):
 
 
 class Loop(LoopListener):
-    """A train loop that does nothing but ask for batches."""
+    """Train loop that only loads batches, measured by a `LoaderProbe`."""
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
@@ -125,7 +125,7 @@ class Loop(LoopListener):
         return list(self.iterator)
 
     def take(self, batches: int) -> None:
-        """Go on with the iterator that there is."""
+        """Takes batches from the current iterator."""
         for _ in range(batches):
             next(self.iterator)
 
@@ -143,7 +143,7 @@ class Loop(LoopListener):
 
 @contextmanager
 def open_loops() -> Iterator[Callable[..., Loop]]:
-    """Builds loops as a ``DataLoader`` is built, and closes them in the end."""
+    """Function that makes loading loops; closes their loaders after the test."""
     loops: list[Loop] = []
 
     def build(dataset: Any, **options: Any) -> Loop:

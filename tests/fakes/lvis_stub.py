@@ -1,4 +1,4 @@
-"""A stub of the package `lvis` with what MMDetection asks of it, where it is missing.
+"""Stub of the package ``lvis`` with the methods that MMDetection calls.
 
 It is ours, and reads the file as the real one (0.5.3) does: with Python's ``open``,
 into indexes that are kept as plain data.
@@ -15,7 +15,7 @@ from typing import Any
 
 
 class LVIS:
-    """Annotations of LVIS, by image and by category."""
+    """Stub of ``lvis.LVIS``: annotations by image and by category."""
 
     def __init__(self, annotation_path: str) -> None:
         with open(annotation_path) as file:
@@ -46,7 +46,7 @@ class LVIS:
 
 
 def provide_lvis(monkeypatch: Any) -> None:
-    """Makes `import lvis` possible, by the stub where the package is missing."""
+    """Makes ``import lvis`` possible, with the stub if the package is missing."""
     if importlib.util.find_spec('lvis') is None:
         module = ModuleType('lvis')
         module.LVIS = LVIS  # type: ignore[attr-defined]

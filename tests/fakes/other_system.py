@@ -1,4 +1,4 @@
-"""Trains, judges and rewrites without what Linux has and another system lacks.
+"""Program that trains, judges and rewrites as on a system other than Linux.
 
     python -m fakes.other_system windows FOLDER
 
@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 HIDDEN = ('/proc', '/sys', '/dev/shm', '/dev/kmsg')
-"""Folders and files that Linux alone has."""
+"""Paths that exist only on Linux."""
 OF_PSUTIL = ('/proc', '/sys')
-"""Folders that psutil reads on Linux; it asks other systems by calls instead."""
+"""Linux folders that psutil reads, for which other systems have calls."""
 
 IMPORTED_BEFORE = (
     'click',
@@ -46,7 +46,7 @@ IMPORTED_BEFORE = (
     'torch.utils.data',
     'yapf.yapflib.yapf_api',
 )
-"""Packages that find out where they are when they are imported."""
+"""Packages that detect the system at import, imported before Linux is hidden."""
 
 MODULES = {
     'windows': ('fcntl', 'grp', 'pty', 'pwd', 'resource', 'syslog', 'termios', 'tty'),
@@ -76,7 +76,7 @@ ATTRIBUTES = {
     ),
     'macos': _LINUX_ALONE,
 }
-"""Names in os, signal and time that the other system has not."""
+"""Names in ``os``, ``signal`` and ``time`` that another system lacks."""
 
 PLATFORMS = {'windows': 'win32', 'macos': 'darwin'}
 NAMES = {'windows': 'Windows', 'macos': 'Darwin'}
@@ -84,11 +84,11 @@ OF_PROCESSES = {
     'windows': ('num_fds', 'uids', 'gids', 'terminal', 'rlimit'),
     'macos': ('cpu_affinity', 'io_counters', 'ionice', 'rlimit'),
 }
-"""Methods that psutil's processes have not there."""
+"""Methods of psutil's ``Process`` that another system lacks."""
 
 
 def is_hidden(path: object) -> bool:
-    """True if a path leads to what is hidden, and psutil does not ask."""
+    """True if a path is hidden from all code except psutil."""
     if isinstance(path, os.PathLike):
         path = os.fspath(path)
     name = os.fsdecode(path) if isinstance(path, (str, bytes)) else ''
@@ -111,7 +111,7 @@ def _is_below(name: str, roots: tuple[str, ...]) -> bool:
 
 
 def hide(system: str) -> None:
-    """Take away what a system has not; there is no way back."""
+    """Removes from this process what another system lacks, irreversibly."""
     for name in IMPORTED_BEFORE:
         importlib.import_module(name)
     # MMEngine imports it where it is installed
@@ -150,7 +150,7 @@ def hide(system: str) -> None:
 
 
 def ask(*words: str) -> dict[str, Any]:
-    """Type a command in this process: its exit code and what it printed."""
+    """Runs a command in this process; returns its exit code and output."""
     from mmgpu_hooks.commands.main import main
 
     out, errors = io.StringIO(), io.StringIO()
@@ -160,7 +160,7 @@ def ask(*words: str) -> dict[str, Any]:
 
 
 def train(folder: Path, num_workers: int) -> dict[str, Any]:
-    """Train without the hook and with it: both times' losses, and the log."""
+    """Trains without and with the hook; returns the losses of both and the log."""
     from training.toy import HOOK, LossTape, build_runner, log_of, losses_of
     from training.toy import train as train_toy
 
@@ -183,7 +183,7 @@ def train(folder: Path, num_workers: int) -> dict[str, Any]:
 
 
 def lay_out(folder: Path) -> Path:
-    """Copy a recorded run, and the config that it names; the folder of the run."""
+    """Copies a recorded run with its config; returns the run's folder."""
     case = Path(__file__).parents[1] / 'golden' / 'no_workers'
     for name in ('config.py', 'run/gpu_efficiency.jsonl'):
         target = folder / name
@@ -193,7 +193,7 @@ def lay_out(folder: Path) -> Path:
 
 
 def main(system: str, folder: Path) -> None:
-    """Do all that is to work there, and print what came of it as JSON."""
+    """Trains and runs commands as on another system; prints the results as JSON."""
     hide(system)
     assert not [name for name in sys.modules if name.startswith('mmgpu_hooks')]
     # Windows starts workers by spawning, which the toys are not made for

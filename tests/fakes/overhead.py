@@ -1,4 +1,4 @@
-"""Runs that the host holds up, and profiles of them, with every figure planted."""
+"""Synthetic host-bound runs and profiles with known host costs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COUNTED = StepOverhead(
     fills_new_tensors=False,
     is_compiled=False,
 )
-"""RTMDet-tiny, as its config trains it."""
+"""Counts of host work in RTMDet-tiny's train step, as trained by its config."""
 
 HOST_PARTS = {
     'forward and backward': HostPart(0.060, 0.060),
@@ -38,11 +38,11 @@ HOST_PARTS = {
     'batch received': HostPart(0.002, 0.001),
     'batch sent': HostPart(0.004, 0.002),
 }
-"""Of an iteration of 0.1 s; ``optimize`` takes 24 ms of the training thread off."""
+"""CPU seconds of an iteration's parts; ``optimize`` saves 24 ms of 0.1 s."""
 
 
 def make_overhead_run(**fields: Any) -> RunRecord:
-    """A run on a CPU whose hook stands in ``default_hooks``."""
+    """Returns the first record of a CPU run with the hook in ``default_hooks``."""
     given: dict[str, Any] = {
         'overhead': COUNTED,
         'hook_place': 'default_hooks.gpu_efficiency',
@@ -51,7 +51,7 @@ def make_overhead_run(**fields: Any) -> RunRecord:
 
 
 def make_profile(**fields: Any) -> Profile:
-    """A profile of that run."""
+    """Returns a profile of the synthetic host-bound run."""
     profile = Profile(
         device='CPU',
         iterations=20,
@@ -76,7 +76,7 @@ def make_profile(**fields: Any) -> Profile:
 def make_host_bound(
     profile: Profile | None = None, *, run: RunRecord | None = None, **fields: Any
 ) -> RunEvidence:
-    """100 ms an iteration, of which the loop waits for data for 1 ms.
+    """Returns a run of 100 ms per iteration, with 1 ms of data wait.
 
     Args:
         profile: That lies in its work_dir.
@@ -98,7 +98,7 @@ def make_host_bound(
 
 
 def with_histories(evidence: RunEvidence, copy_s: float) -> RunEvidence:
-    """The run with histories that were measured in its last interval."""
+    """Returns a run with measured scalar histories in its last interval."""
     measured = HistoryCost(values=100_000, scalars=13, copy_s=copy_s)
     *before, last = evidence.intervals
     intervals = (*before, replace(last, histories=measured))

@@ -1,4 +1,4 @@
-"""``mmgpu pick-gpu`` as a process of its own, with its locks in the current folder.
+"""Program that runs ``mmgpu pick-gpu`` with its lock files in the current folder.
 
 It waits for other starts for half a second alone.
 """

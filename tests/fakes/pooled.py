@@ -1,4 +1,4 @@
-"""Runs of one training with several settings, as the hook would have recorded them."""
+"""Synthetic runs of one training with several batch sizes and worker counts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mmgpu_hooks.schema.run import RunEvidence
 
 PIXELS = 800 * 1344
 FIXED, EACH = 1 * GIB, 2 * GIB
-"""Memory of the planted training: of any batch, and of each image."""
+"""Bytes of memory of the synthetic training: for any batch, and per image."""
 
 
 def make_pooled(
@@ -32,7 +32,7 @@ def make_pooled(
     run: dict[str, Any] | None = None,
     **fields: Any,
 ) -> RunEvidence:
-    """A run that waits for nothing: its step is a line over the batch size.
+    """Returns a run without data wait, whose step time is linear in the batch size.
 
     Args:
         batch_size: Images per batch.

@@ -1,4 +1,4 @@
-"""Ground truth of the demo's data, and what a detector may have predicted on it."""
+"""Ground truth of the demo's data, and synthetic predictions of a detector."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from mmgpu_hooks.experiment.demo_dataset import CATEGORIES, write_demo_dataset
 SIZE = WIDTH, HEIGHT = 320, 240
 META = {'classes': CATEGORIES}
 MODULE = __import__(CocoMetric.__module__, fromlist=['*'])
-"""Where MMDetection's metric finds ``load`` and ``COCOeval``."""
+"""Module in which MMDetection's CocoMetric looks up ``load`` and ``COCOeval``."""
 
 
 def write_annotations(folder: Path, images: int = 12) -> Path:
-    """Write the data set, with an outline for each object and some crowds."""
+    """Writes the demo's data set with an outline per object and some crowds."""
     write_demo_dataset(folder, images=images, width=WIDTH, height=HEIGHT)
     path = folder / 'annotations.json'
     coco = json.loads(path.read_text())
@@ -44,7 +44,7 @@ def predict(
     masks: bool = False,
     seed: int = 3,
 ) -> list[DetDataSample]:
-    """Boxes near those of the ground truth, and others; some scores are equal.
+    """Returns predicted boxes, some near the ground truth, some with equal scores.
 
     Args:
         annotations: The ground truth.
@@ -89,7 +89,7 @@ def _pack(
 def evaluate(
     metric: Any, samples: Sequence[DetDataSample], size: int | None = None
 ) -> dict[str, float]:
-    """What MMEngine's evaluator makes of predictions, batch by batch.
+    """Returns the metric values that MMEngine's evaluator computes batch by batch.
 
     Args:
         metric: A metric, or its config.

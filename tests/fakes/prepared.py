@@ -1,4 +1,4 @@
-"""A folder with what the commands of the documents name: runs and configs."""
+"""Writes a folder with the runs and configs that documented commands name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from training.trial_toys import write_config
 
 
 def make_starved(config: Path | None = None, **fields: Any) -> RunEvidence:
-    """A run whose two workers are too few, on a host of eight cores."""
+    """Returns a run with two workers, which are too few, on a host of eight cores."""
     run = make_run(config_path=str(config) if config else None)
     starved = {
         'workers': make_inside_workers(0.4),
@@ -24,13 +24,13 @@ def make_starved(config: Path | None = None, **fields: Any) -> RunEvidence:
 
 
 def prepare_config(folder: Path, name: str = 'mine.py', **fields: Any) -> Path:
-    """A config that trains."""
+    """Writes a config that can be trained; returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     return write_config(folder, num_workers=2, **fields).rename(folder / name)
 
 
 def prepare_folder(folder: Path) -> Path:
-    """Write ``configs/`` and ``work_dirs/``; returns the config of the runs."""
+    """Writes ``configs/`` and ``work_dirs/``; returns the path of the runs' config."""
     for name in ('a.py', 'b.py'):
         prepare_config(folder / 'configs', name)
     config = prepare_config(folder / 'configs')

@@ -1,4 +1,4 @@
-"""A record with some fields changed, be it recorded (a Struct) or made of records."""
+"""Copies a record with some fields changed, for structs and dataclasses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _T = TypeVar('_T')
 
 
 def replace(record: _T, **fields: Any) -> _T:
-    """``dataclasses.replace`` for records of either kind."""
+    """Returns a copy of a struct or dataclass with some fields changed."""
     is_struct = isinstance(record, msgspec.Struct)
     change: Any = msgspec.structs.replace if is_struct else dataclasses.replace
     return change(record, **fields)

@@ -1,4 +1,4 @@
-"""Runs as a report has them, judged by the real rules."""
+"""Synthetic runs, judged by the real rules, for the report's pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mmgpu_hooks.schema.run import RunEvidence
 
 
 def make_full_ranks() -> list[RunEvidence]:
-    """Ranks with something for every panel of a page; the last one is slowest."""
+    """Returns ranks with data for every panel of a page; the last rank is slowest."""
     ranks = make_ranks(
         [0.1, 0.15],
         hooks_s=0.01,
@@ -41,7 +41,7 @@ def make_full_ranks() -> list[RunEvidence]:
 
 
 def make_reported(evidence: RunEvidence | Sequence[RunEvidence]) -> Answer:
-    """A run with its verdict; several ranks are joined and the first is judged."""
+    """Returns a judged run; of several ranks, the first one is judged."""
     ranks = [evidence] if isinstance(evidence, RunEvidence) else list(evidence)
     run, *others = map(Run, ranks)
     return Answer(
@@ -55,5 +55,5 @@ def make_reported(evidence: RunEvidence | Sequence[RunEvidence]) -> Answer:
 
 
 def make_full_run() -> Answer:
-    """A run with something in every panel."""
+    """Returns a judged run with data for every panel of a page."""
     return make_reported(make_full_ranks())

@@ -1,4 +1,4 @@
-"""Runs as the hook would have recorded them, with every figure chosen by the test."""
+"""Synthetic runs as the hook would record them, with values set by the test."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GIB = 2**30
 
 
 def steady(seconds: float, count: int) -> DurationStats:
-    """``count`` times the same duration, in whole nanoseconds as in a file."""
+    """Returns duration statistics of ``count`` equal durations."""
     each, total = round(seconds, 9), round(seconds * count, 9)
     return DurationStats(
         count=count, total_s=total, mean_s=each, p50_s=each, p95_s=each
@@ -37,7 +37,7 @@ def steady(seconds: float, count: int) -> DurationStats:
 
 
 def make_loader(num_workers: int = 2, **fields: Any) -> LoaderSettings:
-    """Persistent workers that make batches of four out of 400 images."""
+    """Returns settings of a loader with persistent workers and batches of four."""
     loader = LoaderSettings(
         num_workers=num_workers,
         persistent_workers=num_workers > 0,
@@ -51,7 +51,7 @@ def make_loader(num_workers: int = 2, **fields: Any) -> LoaderSettings:
 
 
 def make_run(**fields: Any) -> RunRecord:
-    """A GPU-less run of 8 usable cores, two workers and twelve epochs."""
+    """Returns a run record: no GPU, 8 usable cores, two workers, twelve epochs."""
     run = RunRecord(
         started_unix_s=1_700_000_000.0,
         work_dir='/runs/one',
@@ -86,7 +86,7 @@ def make_interval(
     by_hook: Mapping[str, float] | None = None,
     **fields: Any,
 ) -> IntervalRecord:
-    """One interval in which every iteration took the same.
+    """Returns a log interval record in which all iterations take equally long.
 
     Args:
         index: Intervals before it.
@@ -136,7 +136,7 @@ def make_interval(
 def make_workers(
     cpu_s: float, *, count: int = 2, iterations: int = 20, run_delay_s: float = 0.0
 ) -> WorkersWindow:
-    """Workers that used ``cpu_s`` and waited ``run_delay_s`` per batch."""
+    """Returns measurements of workers with the given CPU and run delay per batch."""
     return WorkersWindow(
         count=count, cpu_s=cpu_s * iterations, run_delay_s=run_delay_s * iterations
     )
@@ -150,7 +150,7 @@ def make_inside_workers(
     iterations: int = 20,
     **fields: Any,
 ) -> WorkersWindow:
-    """Workers that were measured from inside and made as many batches as were taken."""
+    """Returns measurements from inside workers, for one batch per iteration."""
     made = replace(
         steady(batch_time_s, iterations), p95_s=round(batch_time_s + 2 * std_s, 9)
     )
@@ -179,7 +179,7 @@ def make_inside_workers(
 
 
 def make_gpu_fields(util_pct: float = 62.0) -> dict[str, Any]:
-    """What intervals of a training on a card carry."""
+    """Returns the fields of a log interval's record that describe a GPU."""
     return {
         'gpu': GpuWindow(
             samples=60,
@@ -206,7 +206,7 @@ def make_gpu_fields(util_pct: float = 62.0) -> dict[str, Any]:
 
 
 def make_gpu_run(rank: int = 0, world_size: int = 1, **fields: Any) -> RunRecord:
-    """One rank of a training on as many cards of one host as it has ranks."""
+    """Returns the run record of one rank of a training with one GPU per rank."""
     run = make_run(
         rank=rank,
         world_size=world_size,
@@ -226,7 +226,7 @@ def make_gpu_run(rank: int = 0, world_size: int = 1, **fields: Any) -> RunRecord
 def make_ranks(
     data_wait_s: Sequence[float], *, iter_s: float = 0.3, **fields: Any
 ) -> list[RunEvidence]:
-    """Ranks that wait so long for data each and for the slowest in their step."""
+    """Returns ranks with given data waits, whose steps wait for the slowest rank."""
     world = len(data_wait_s)
     return [
         make_evidence(
@@ -240,7 +240,7 @@ def make_ranks(
 
 
 def make_host_window(**fields: Any) -> HostWindow:
-    """A host at ease."""
+    """Returns measurements of an idle host with enough memory."""
     window = HostWindow(
         throttled_s=0.0, ram_available_bytes=48 * GIB, shm_free_bytes=32 * GIB
     )
@@ -250,7 +250,7 @@ def make_host_window(**fields: Any) -> HostWindow:
 def make_evidence(
     intervals: int = 8, run: RunRecord | None = None, **fields: Any
 ) -> RunEvidence:
-    """A completed run of equal intervals; ``fields`` as for `make_interval`."""
+    """Returns a completed run of equal intervals (``fields``: see `make_interval`)."""
     records = tuple(make_interval(index, **fields) for index in range(intervals))
     ledger: dict[str, float] = {}
     by_hook: dict[str, float] = {}
@@ -274,7 +274,7 @@ def make_evidence(
 
 
 def add_to_end(evidence: RunEvidence, **seconds: float) -> RunEvidence:
-    """The run with more seconds in some parts of its ledger."""
+    """Returns a run with more seconds in some parts of its time ledger."""
     assert evidence.end is not None
     ledger = dict(evidence.end.ledger_s)
     for part, more in seconds.items():
@@ -286,7 +286,7 @@ def add_to_end(evidence: RunEvidence, **seconds: float) -> RunEvidence:
 
 
 def render_evidence(evidence: RunEvidence) -> str:
-    """The evidence as the lines of a file."""
+    """Returns a run as the text of an evidence file."""
     lines = [
         evidence.run,
         *([evidence.start] if evidence.start else []),
@@ -300,7 +300,7 @@ def render_evidence(evidence: RunEvidence) -> str:
 
 
 def write_run(folder: Path, evidence: RunEvidence, config: str = '') -> Path:
-    """Leave it in a folder as the hook would, with MMEngine's copy of its config."""
+    """Writes a run's evidence into a folder, and the config copy by MMEngine."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / EVIDENCE_NAME).write_text(render_evidence(evidence))
     if config:

@@ -1,4 +1,4 @@
-"""Experiments on saves as they would have been measured, every figure chosen."""
+"""Synthetic results of ``mmgpu save-bench``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mmgpu_hooks.schema.text import quoted
 from mmgpu_hooks.schema.tried import SaveBench, SaveBenchRow
 
 NOISE = (0.98, 0.99, 1.0, 1.0, 1.01, 1.02)
-"""Six saves about their median."""
+"""Factors of six save times relative to their median."""
 
 
 def make_row(
@@ -24,7 +24,7 @@ def make_row(
     status: str = 'completed',
     error: str | None = None,
 ) -> SaveBenchRow:
-    """A row before it is set against others; without a save length it has no saves."""
+    """Returns an unjudged row of a save benchmark; no saves if ``save_s`` is None."""
     walls = [] if save_s is None else [save_s * factor for factor in noise]
     saves = tuple(
         make_save(24 * number, cpu_s=0.4, run_delay_s=wall_s - 0.4)
@@ -48,6 +48,6 @@ def make_row(
 
 
 def make_bench(*rows: SaveBenchRow, interrupted: bool = False) -> SaveBench:
-    """Those rows, judged."""
+    """Returns a judged save benchmark with the given rows."""
     asked = len(rows) + interrupted
     return judge_save_bench(rows, asked=asked, seconds=95.0, is_interrupted=interrupted)

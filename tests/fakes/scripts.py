@@ -1,4 +1,4 @@
-"""Scripts in ``requirements/``, which is no package, as modules."""
+"""Loads scripts of ``requirements/`` as modules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FOLDER = Path(__file__).parents[2] / 'requirements'
 
 
 def load_script(name: str) -> ModuleType:
-    """Import a script of ``requirements/`` by its name."""
+    """Imports a script of ``requirements/`` by its name."""
     spec = importlib.util.spec_from_file_location(name, _FOLDER / f'{name}.py')
     assert spec is not None
     assert spec.loader is not None

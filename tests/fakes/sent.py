@@ -1,4 +1,4 @@
-"""Batches of all that workers send, for loaders that start them in any way."""
+"""Data set with all kinds of data that workers send, for any start method."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 
 class SentDataset(Dataset[Any]):
-    """Samples of MMDetection's shape, and of every kind of tensor there is.
+    """Data set of MMDetection-like samples with every kind of tensor.
 
     Args:
         length: Samples.
@@ -42,7 +42,7 @@ class SentDataset(Dataset[Any]):
 
 
 def make_kinds(index: int) -> dict[str, Any]:
-    """Tensors, of which some must not go by value."""
+    """Returns tensors, some of which must not be sent by value."""
     large, base = torch.rand(2000), torch.arange(12.0) + index
     shared = torch.rand(3).share_memory_()
     alias = torch.rand(4)
@@ -85,17 +85,17 @@ def _freeze(array: Any) -> Any:
 
 
 def collate(samples: list[Any]) -> list[Any]:
-    """The samples as they are; a lambda could not be sent to a spawned worker."""
+    """Collate function that returns the samples unchanged, and can be pickled."""
     return samples
 
 
 def seed_worker(worker_id: int) -> None:
-    """A user's own ``worker_init_fn``."""
+    """A user's own ``worker_init_fn``, which seeds torch."""
     torch.manual_seed(100 + worker_id)
 
 
 def describe(value: Any) -> Any:
-    """All bits and properties of what was received, nested as it is."""
+    """Returns all bits and properties of a received batch, for comparison."""
     if isinstance(value, torch.Tensor):
         dense = value.to_dense() if value.is_sparse else value
         raw = dense.detach().contiguous().resolve_conj().resolve_neg()

@@ -1,4 +1,4 @@
-"""Rows of a sweep with the figures that a test chooses."""
+"""Synthetic rows of a sweep with values set by the test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MIB = 2**20
 def make_sweep_row(
     workers: int, iter_s: float | None = 0.5, *, batch: int | None = 4, **fields: Any
 ) -> SweepRow:
-    """One measured trial; without ``iter_s`` one that failed.
+    """Returns the row of a measured trial; of a failed one if ``iter_s`` is None.
 
     Args:
         workers: Of its setting.
@@ -44,6 +44,6 @@ def make_sweep_row(
 
 
 def make_sweep(*rows: SweepRow, **fields: Any) -> Sweep:
-    """Those rows, judged."""
+    """Returns a judged sweep with the given rows."""
     sweep = Sweep(rows, asked=len(rows), best=choose_best(rows), seconds=95.0)
     return replace(sweep, **fields)

@@ -1,4 +1,4 @@
-"""A fake process of a training: it does what a test says, by a clock of its own."""
+"""Fake trial processes that follow a test's script, on a fake clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mmgpu_hooks.schema.tried import TrialBlock, TrialEnd, TrialEvent, TrialSpec
 
 
 class ScriptedTrial:
-    """Stands for ``RunningTrial``; every iteration takes what the script says.
+    """Fake `RunningTrial` whose iterations take the scripted time.
 
     The class holds the script, so that a test can set it.
     """
@@ -21,7 +21,7 @@ class ScriptedTrial:
     ending: Callable[[TrialSpec], tuple[str, str | None] | None] = staticmethod(
         lambda spec: None
     )
-    """How it ends before its first block, if it does."""
+    """Scripted status of a trial that ends before its first block, or ``None``."""
     batch_size: Callable[[TrialSpec], int | None] = staticmethod(lambda spec: 2)
     clock_s = 0.0
     is_loss_finite = True
@@ -73,7 +73,7 @@ class ScriptedTrial:
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedTrial]:
-    """Trainings by script, in the place of processes."""
+    """Replaces the processes of trials by scripted ones."""
 
     class Trial(ScriptedTrial):
         started: list[ScriptedTrial] = []  # noqa: RUF012

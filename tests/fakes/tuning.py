@@ -1,4 +1,4 @@
-"""The child process that tunes, with answers that a test has written."""
+"""Fake child process for tuning, with answers set by the test."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ NOTHING = TuneAnswer(why=phrase('no other setting is surely faster'))
 
 
 def settings(workers: int, **more: Any) -> TunedSettings:
-    """Settings of a loader, persistent as the toys are not."""
+    """Returns loader settings with persistent workers."""
     return TunedSettings(num_workers=workers, **more)
 
 
 def propose(
     old: TunedSettings, new: TunedSettings, *, cost_s: float = 0.0, **more: Any
 ) -> TuneAnswer:
-    """The answer that other settings are worth it."""
+    """Returns a tuner's answer that proposes new loader settings."""
     figures = {
         'iter_s': 0.3,
         'predicted_iter_s': 0.1,
@@ -39,7 +39,7 @@ def propose(
 def judge(
     old: TunedSettings, new: TunedSettings, reason: str, **more: Any
 ) -> TuneAnswer:
-    """The answer that a change is kept where both settings are alike, or taken back."""
+    """Returns a tuner's answer that keeps the last change, or undoes it."""
     record = TunedRecord(
         iteration=0,
         action='keep' if old == new else 'roll_back',
@@ -57,7 +57,7 @@ def judge(
 
 
 class ScriptedAdviser:
-    """Gives one answer after the other, and then that there is nothing to do."""
+    """Fake tuning process that gives the scripted answers, then proposes nothing."""
 
     def __init__(self, answers: Sequence[TuneAnswer | Exception]) -> None:
         self._answers: Iterator[TuneAnswer | Exception] = iter(answers)
@@ -85,7 +85,7 @@ class ScriptedAdviser:
 
 
 class NoAdviser:
-    """Fails as where no child process can be started."""
+    """Fake tuning process that cannot be started."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         raise SourceError('no process could be started (planted)')

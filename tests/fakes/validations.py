@@ -1,4 +1,4 @@
-"""Validations as the hook would have recorded them, with every figure chosen."""
+"""Synthetic validations as the hook would record them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_validation(
     first_wait_s: float = 0.2,
     **fields: Any,
 ) -> ValidationRecord:
-    """A validation that takes whatever its workers or its step take.
+    """Returns a validation record limited by its workers or its step.
 
     Of loading, nine tenths are CPU; the metrics take 3 s.
 
@@ -82,7 +82,7 @@ def make_validation(
 
 
 def summarise(*validations: ValidationRecord, **fields: Any) -> Run:
-    """A run that validated so; ``fields`` as for ``make_evidence``."""
+    """Returns a run with the given validations (``fields``: see ``make_evidence``)."""
     evidence = make_evidence(**fields)
     wall_s = sum(validation.wall_s for validation in validations)
     evidence = add_to_end(evidence, validation=wall_s)

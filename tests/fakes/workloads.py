@@ -1,4 +1,4 @@
-"""Workloads with every cost chosen by the test."""
+"""Synthetic workloads with costs set by the test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mmgpu_hooks.model.workload import Cost, Workload
 
 
 def make_workload(**fields: Any) -> Workload:
-    """40 ms of loading, half of it CPU, a 15 ms step that waits, eight free cores."""
+    """Returns a workload: 40 ms loading (half CPU), 15 ms step, eight free cores."""
     workload = Workload(
         num_workers=2,
         prefetch_factor=2,

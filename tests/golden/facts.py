@@ -1,4 +1,4 @@
-"""What the front door says of a case: facts and figures, no phrases.
+"""Collects the facts in the answers of ``mmgpu`` to a recorded run.
 
 A case is a folder with evidence under ``run`` (or several ``run...``), perhaps a
 ``config.py``, and ``expected.json``. ``@CASE@`` in a file stands for the folder that
@@ -24,22 +24,22 @@ CASES = Path(__file__).parent
 EXPECTED = 'expected.json'
 PLACEHOLDER = '@CASE@'
 SHARED_CONFIG = CASES / 'shared_config.py'
-"""Of the cases without one of their own."""
+"""Config for the recorded runs that have none of their own."""
 
 TOLERANCES = {'measured': (1e-6, 0.0), 'predicted': (0.02, 2.0)}
-"""How far figures may be off: relative, or in points where they are in per cent."""
+"""Allowed relative error of values, and error in points of percentages, by kind."""
 
 Json = dict[str, Any]
 Ask = Callable[[list[str]], tuple[int, str]]
 
 
 def list_cases() -> list[str]:
-    """The names of all cases."""
+    """Allowed errors by kind: relative ones of values, absolute ones of percentages."""
     return sorted(path.parent.name for path in CASES.glob(f'*/{EXPECTED}'))
 
 
 def ask_in_process(words: list[str]) -> tuple[int, str]:
-    """Run ``mmgpu`` here; its exit code and what it printed."""
+    """Runs ``mmgpu`` in this process; returns its exit code and output."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
         code = main(words)
@@ -49,7 +49,7 @@ def ask_in_process(words: list[str]) -> tuple[int, str]:
 def gather_facts(
     case: Path, folder: Path, flags: list[str], ask: Ask = ask_in_process
 ) -> Json:
-    """Lay a case out and ask about it.
+    """Copies a recorded run, and returns the facts that ``mmgpu`` answers about it.
 
     Args:
         case: Folder of the case.
@@ -84,7 +84,7 @@ def gather_facts(
 
 
 def near(kind: str, figures: Json) -> Json:
-    """Each figure as one that equals all within its tolerance."""
+    """Returns expected values that compare equal within their tolerance."""
     relative, points = TOLERANCES[kind]
     return {
         key: pytest.approx(value, relative, points if key.endswith('_pct') else None)
@@ -93,7 +93,7 @@ def near(kind: str, figures: Json) -> Json:
 
 
 def lay_out(case: Path, folder: Path) -> None:
-    """Copy a case, with the placeholder filled."""
+    """Copies a recorded run to a folder and inserts the folder's path."""
     for source in case.rglob('*'):
         if source.is_file() and source.name != EXPECTED:
             target = folder / source.relative_to(case)
@@ -113,7 +113,7 @@ def _ask_json(ask: Ask, words: list[str]) -> tuple[int, Json]:
 
 
 def _changed(old: Path, new: Path) -> Json:
-    """Lines that are in one of the files only, and what all bytes come to."""
+    """Returns removed and added lines of a rewritten file, and its SHA-256."""
     lines = [path.read_bytes().decode().splitlines() for path in (old, new)]
     return {
         'removed': [line for line in lines[0] if line not in lines[1]],
@@ -148,7 +148,7 @@ NamedFigures = Iterator[tuple[str, Any]]
 
 
 def _measured(answer: Json) -> NamedFigures:
-    """Sums and means of what was recorded."""
+    """Yields measured values in the answer of ``mmgpu recommend``, by name."""
     for key, count in answer.get('evidence', {}).items():
         yield f'count.{key}', count
     for finding in answer.get('findings', ()):
@@ -175,7 +175,7 @@ def _compared(compared: Json) -> NamedFigures:
 
 
 def _predicted(answer: Json) -> NamedFigures:
-    """What the model makes of them."""
+    """Yields predicted values in the answer of ``mmgpu recommend``, by name."""
     yield 'headspace_pct', answer.get('verdict', {}).get('headspace_pct')
     for change in answer.get('changes', ()):
         for key in (

@@ -1,4 +1,4 @@
-"""Records the goldens: ``python tests/golden/record.py [CASE ...]``, from the root.
+"""Records the golden runs and answers: ``python tests/golden/record.py [CASE ...]``.
 
 The answers to the evidence of the named cases, or of all, are recorded anew, into each
 ``expected.json``, and the facts that changed are printed. Of a named training, and of
@@ -40,7 +40,7 @@ GROUPS: dict[str, Iterable[str]] = {'trainings': TRAININGS, 'demo': DEMO_RUNS}
 
 
 def run(*words: str, expected: int = 0) -> None:
-    """Run Python with the tests on its path."""
+    """Runs Python with the tests on its path."""
     paths = [str(ROOT), str(ROOT / 'tests'), os.environ.get('PYTHONPATH', '')]
     environ = {**os.environ, 'PYTHONPATH': os.pathsep.join(paths).rstrip(os.pathsep)}
     # torch >= 2.6 refuses MMEngine's checkpoints otherwise
@@ -50,7 +50,7 @@ def run(*words: str, expected: int = 0) -> None:
 
 
 def train_toy(name: str, folder: Path) -> None:
-    """Train a toy, and collect what it left."""
+    """Runs a toy training, and stores its evidence as a golden run."""
     training = TRAININGS[name]
     launch = []
     if training.ranks > 1:
@@ -62,7 +62,7 @@ def train_toy(name: str, folder: Path) -> None:
 
 
 def train_demo(folder: Path) -> None:
-    """Train the demo before and after its recommendation."""
+    """Runs the demo, and stores its runs before and after as golden runs."""
     run('tools/demo.py', DEMO, '--work-dir', str(folder))
     for name, (run_folder, config) in DEMO_RUNS.items():
         collect(name, folder / run_folder, folder)
@@ -70,7 +70,7 @@ def train_demo(folder: Path) -> None:
 
 
 def collect(name: str, work_dir: Path, folder: Path) -> None:
-    """Copy the evidence, with no path of ours."""
+    """Copies a run's evidence to its golden case, without paths of this machine."""
     (vis_data,) = work_dir.glob('*/vis_data')
     found = sorted(vis_data.glob('gpu_efficiency*.jsonl'))
     target = CASES / name / 'run'
@@ -88,7 +88,7 @@ def collect(name: str, work_dir: Path, folder: Path) -> None:
 
 
 def record_answer(case: Path) -> list[str]:
-    """Write what the front door says now; a line for each fact that is another."""
+    """Writes the present answers to a golden run; returns a line per changed fact."""
     path = case / EXPECTED
     old = json.loads(path.read_text()) if path.exists() else {}
     flags = old.get('flags', [])
@@ -121,7 +121,7 @@ def _flatten(facts: Json) -> Json:
 
 
 def main(names: list[str]) -> None:
-    """Record the evidence of the named cases, then the answers to it."""
+    """Records the evidence of the named cases anew, and the answers to it."""
     known = {path.parent.name for path in CASES.glob('*/run*')}.union(*GROUPS.values())
     named = {case for name in names for case in GROUPS.get(name, [name])}
     if named - known:

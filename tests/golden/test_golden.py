@@ -1,4 +1,4 @@
-"""Evidence in, facts out: verdicts, rule codes, changes, figures, the rewritten bytes.
+"""Tests the answers to golden runs: verdicts, codes, changes, values, rewrites.
 
 ``record.py`` records the cases and what is expected of them.
 """

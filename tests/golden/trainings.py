@@ -1,4 +1,4 @@
-"""The real trainings: ``python -m golden.trainings NAME FOLDER`` runs one.
+"""Toy trainings for golden runs: ``python -m golden.trainings NAME FOLDER``.
 
 ``record.py`` calls it, under ``torchrun`` for several ranks, and collects the evidence.
 """
@@ -20,25 +20,25 @@ SAVING = {'interval': 20, 'by_epoch': False, 'max_keep_ckpts': 1}
 
 @dataclass(frozen=True)
 class Training:
-    """A toy's settings; ``build_runner`` says what they mean."""
+    """Settings of a toy training, passed to ``build_runner``."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     burnt_s: float = 0.0
-    """CPU seconds that a worker burns for each image."""
+    """CPU seconds that a worker uses for each image."""
     weights: int = 0
-    """Numbers that each checkpoint holds besides."""
+    """Number of additional weights in each checkpoint."""
     validated: int = 0
-    """Images of its validations, loaded without workers in 5 ms each."""
+    """Number of validation images, each loaded in 5 ms without workers."""
     ranks: int = 1
-    """The last one loads its images four times as slowly."""
+    """Number of ranks; the last of several loads four times as slowly."""
     killed_after: int | None = None
-    """Iterations after which it gets a SIGKILL."""
+    """Iteration after which the training is killed by SIGKILL; ``None`` for never."""
     resumed: bool = False
-    """Whether an epoch of it was trained before."""
+    """True if the training resumes after an epoch was trained before."""
 
 
 def of_epochs(epochs: int, iterations: int, **settings: Any) -> dict[str, Any]:
-    """Settings of a training that logs every ten iterations."""
+    """Returns settings of a training that logs every ten iterations."""
     defaults = {'log_interval': 10, 'step_s': 0.02}
     return {**defaults, 'epochs': epochs, 'iterations': iterations, **settings}
 
@@ -103,7 +103,7 @@ TRAININGS: dict[str, Training] = {
 
 
 def train_toy(training: Training, folder: Path) -> None:
-    """Train in this process."""
+    """Runs a toy training in this process."""
     import torch
 
     from training.toy import train

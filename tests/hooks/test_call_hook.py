@@ -1,4 +1,4 @@
-"""Each hook timed: by its own stamps, in every kind of Runner."""
+"""Tests the timing of each hook, in every kind of Runner, against its own clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mmgpu_hooks.measure.loop_listener import LoopListener
 
 
 class Sleeper(Hook):
-    """Sleeps at each point, and keeps how long that took."""
+    """Hook that sleeps at each hook point and records how long."""
 
     def __init__(self, seconds: float = 0.004) -> None:
         self.seconds = seconds
@@ -30,26 +30,26 @@ class Sleeper(Hook):
 
 
 class SleepsElsewhere(Sleeper):
-    """Another class."""
+    """Sleeping hook of another class, to be timed separately."""
 
 
 class SleepsEachIteration(Hook):
-    """Sleeps in each iteration of whatever loop."""
+    """Hook that sleeps in each iteration of training, validation and test."""
 
     def _after_iter(self, *args: Any, **kwargs: Any) -> None:
         time.sleep(0.004)
 
 
 class DoesNothing(Hook):
-    """Inherits all that it has."""
+    """Hook without any method of its own."""
 
 
 class Replaced(Hook):
-    """Inherits all that its class has."""
+    """Hook without methods, to which a test assigns one."""
 
 
 class Acting(Hook):
-    """Does something before each iteration."""
+    """Hook that calls a function before each iteration."""
 
     def __init__(self, action: Callable[[Any], None]) -> None:
         self.action = action
@@ -62,7 +62,7 @@ class Acting(Hook):
 
 
 def bare(kind: type[Any], *hooks: Hook) -> Any:
-    """A Runner that has nothing but hooks."""
+    """Returns a Runner that has hooks but nothing else."""
     runner = object.__new__(kind)
     runner._hooks = list(hooks)
     return runner
@@ -113,7 +113,7 @@ def test_hooks_are_called_by_methods_that_somebody_gave_to_all(monkeypatch):
 
 
 class Noting(Hook):
-    """Notes that it was called around a validation."""
+    """Hook that records its calls around a validation."""
 
     def __init__(self, events: list[str]) -> None:
         self.events = events
@@ -126,7 +126,7 @@ class Noting(Hook):
 
 
 class Hearing(LoopListener):
-    """Notes what it hears."""
+    """Loop listener that records the events it receives."""
 
     def __init__(self, events: list[str]) -> None:
         self.events = events
@@ -196,7 +196,7 @@ def test_an_iteration_within_a_hook_leaves_what_runs_around_it(kind, depth):
 )
 def test_a_hook_that_raises_ends_as_without_us(kind, has_cause):
     def take_nothing() -> None:
-        """It does not accept how it is called."""
+        """Hook method that accepts no arguments, so that calling it fails."""
 
     action: Callable[..., None] = take_nothing
     runner = bare(kind, Acting(action))
@@ -230,7 +230,7 @@ def test_hooks_come_and_go_in_the_midst_of_a_call():
 
 
 class OwnRunner(Runner):
-    """Calls its hooks in a way of its own."""
+    """Runner that calls its hooks in reverse order."""
 
     def call_hook(self, fn_name: str, **kwargs: Any) -> None:
         for hook in reversed(self._hooks):

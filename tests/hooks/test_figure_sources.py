@@ -1,4 +1,4 @@
-"""Sources of figures: each opens, reads, closes and fails alone."""
+"""Tests sources of measured values: each opens, reads, closes and fails alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mmgpu_hooks.measure.absent import AbsentError
 
 
 class Scripted(FigureSource):
-    """Counts its calls, and fails where it is told to.
+    """Source of measured values that counts its calls and fails on demand.
 
     Args:
         name: The source that it plays.

@@ -1,4 +1,4 @@
-"""The guard, where no training shows what it does."""
+"""Tests the guard against failing sources without a training."""
 
 from __future__ import annotations
 

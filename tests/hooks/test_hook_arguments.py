@@ -1,4 +1,4 @@
-"""Bad arguments raise when the config is built, with a sentence that helps."""
+"""Tests that bad hook arguments raise a helpful error when the config is built."""
 
 from __future__ import annotations
 

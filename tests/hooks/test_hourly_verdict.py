@@ -1,4 +1,4 @@
-"""A verdict about once an hour, by a clock turned by hand; real processes judge."""
+"""Tests hourly verdicts by a fake clock and real judging processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WAITS: dict[str, Any] = {
 
 @pytest.fixture
 def evidence(tmp_path) -> Path:
-    """Of a run that waits for its data and is still going on."""
+    """Evidence file of a data-bound run that is still training."""
     run = make_run(loader=NO_WORKERS, slurm_job_id=4711)
     still = replace(make_evidence(run=run, **WAITS), end=None)
     folder = write_run(tmp_path / 'run', still)
@@ -39,7 +39,7 @@ def evidence(tmp_path) -> Path:
 
 
 class Recording:
-    """What the source needs of a recording."""
+    """Fake recording with the attributes that `VerdictSource` uses."""
 
     def __init__(self, evidence: Path) -> None:
         self.writer = SimpleNamespace(path=evidence)
@@ -53,7 +53,7 @@ def recording(evidence) -> Recording:
 
 
 def follow_until(source: VerdictSource, recording: Recording, count: int) -> None:
-    """End intervals until so many verdicts are written."""
+    """Lets log intervals end until the given number of verdicts is written."""
     until_s = time.monotonic() + 60
     while len(recording.written) < count:
         assert time.monotonic() < until_s

@@ -1,4 +1,4 @@
-"""What a line says of the records since the one before it."""
+"""Tests the scalars of a log line, averaged over the intervals since the last line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def record_of(
     save_s: float = 0.0,
     **fields: Any,
 ) -> IntervalRecord:
-    """An interval with these iterations; other figures are unknown unless given."""
+    """Returns an interval record with given iterations; other values are unknown."""
     return IntervalRecord(
         iteration=len(waits_s),
         epoch=1,

@@ -1,4 +1,4 @@
-"""What nearly fills the host's memory is shared out over all ranks, by any of them."""
+"""Tests that a warning of full memory lists the shares of all ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a resumed training is that loads what it skips."""
+"""Tests the progress lines of a resumed training that loads batches to skip them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mmgpu_hooks.hooks.resume_source import ResumeProgress
 
 
 class Log:
-    """Keeps what is said."""
+    """Fake logger that keeps its lines."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

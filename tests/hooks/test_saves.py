@@ -1,4 +1,4 @@
-"""The waits after a save."""
+"""Tests the comparison of data waits after a save with usual ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the verdict's fields in W&B and MLflow, and trackers that fail or stand."""
+"""Tests the verdict's fields in W&B and MLflow, and trackers that fail or hang."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FIGURES = {'mmgpu/ledger/step_pct': 90.0}
 
 
 class Wandb(WandbVisBackend):
-    """A user's own backend; its W&B keeps what it is given.
+    """User's own backend class with a fake W&B that records its summary.
 
     Args:
         update: Of the summary; ``None`` where the user has finished the run.
@@ -49,7 +49,7 @@ class Wandb(WandbVisBackend):
 
 
 class MLflow(MLflowVisBackend):
-    """Another one; its MLflow keeps texts and figures by run."""
+    """User's own backend class with a fake MLflow that records values by run."""
 
     def __init__(self, run_id: str | None) -> None:
         super().__init__('nowhere')
@@ -75,7 +75,7 @@ class MLflow(MLflowVisBackend):
 
 
 def show(*backends: Any, limit_s: float = 10.0) -> None:
-    """Write the verdict into all of these backends."""
+    """Writes the verdict into all given backends."""
     named = {f'backend {number}': each for number, each in enumerate(backends)}
     write_summary_fields(SimpleNamespace(_vis_backends=named), VERDICT, limit_s)
 
@@ -114,7 +114,7 @@ def test_one_that_fails_does_not_keep_the_next_one_from_its_fields():
 
 @pytest.fixture
 def silent():
-    """A tracker that answers once the test is over."""
+    """Fake W&B backend that blocks until the test is over."""
     released = threading.Event()
 
     def wait(fields: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Ranks agree on a change, with a store that must never be waited for."""
+"""Tests the ranks' agreement on a loader change through a store without waits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mmgpu_hooks.schema.tuning import TuneOffer
 
 
 class Store:
-    """Keys of all ranks; whoever asks for one that is not there would wait."""
+    """Fake key-value store of torch; getting a missing key fails instead of waiting."""
 
     def __init__(self) -> None:
         self.kept: dict[str, bytes] = {}

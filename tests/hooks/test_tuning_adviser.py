@@ -1,4 +1,4 @@
-"""The child process that tunes: real ones, asked through their pipes."""
+"""Tests the child process for tuning: real processes, asked through their pipes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUESTION = TuneQuestion(iterations_left=10_000)
 
 @pytest.fixture(scope='module')
 def evidence(tmp_path_factory) -> Path:
-    """Of a run without workers that waits for its data and is still going on."""
+    """Evidence file of a data-bound run without workers that is still training."""
     loader = make_loader(0, persistent_workers=False, prefetch_factor=None)
     waits = make_evidence(
         run=make_run(loader=loader),

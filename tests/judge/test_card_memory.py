@@ -1,4 +1,4 @@
-"""What the card's memory figures mean, and whether a larger batch explains growth."""
+"""Tests the split of GPU memory, and if a larger batch explains its growth."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mmgpu_hooks.show.terminal import render
 
 
 def make_card_run(grown: dict[str, Any], *, used: float = 15.8, size: int = 24) -> Any:
-    """7 GiB at the peak of each interval but the 40th of 50, which has 9.1."""
+    """Returns a run with GPU memory peaks of 7 GiB, and 9.1 GiB in one interval."""
     base = {
         'gpu_mem_peak_bytes': 7 * GIB,
         'gpu_mem_reserved_bytes': int(14.3 * GIB),

@@ -1,4 +1,4 @@
-"""The limit on cores, in the words of the program that set it."""
+"""Tests that a limit on cores is named as by the program that sets it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of machines that no test runs on."""
+"""Tests ``mmgpu doctor``'s judgement of synthetic machines."""
 
 from __future__ import annotations
 

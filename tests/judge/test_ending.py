@@ -1,4 +1,4 @@
-"""When a training ends, by the records of a part of it."""
+"""Tests the forecast of a training's end by the records so far."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ EVERY_EPOCH = TrainingPlan(
     saves_last=True,
 )
 ITER_S = 0.3
-"""Of `make_interval`."""
+"""Seconds per iteration of intervals by :func:`make_interval`."""
 
 
 def run_of(**fields: Any) -> Any:
-    """Twelve epochs of 100 iterations."""
+    """Returns the run record of twelve epochs of 100 iterations."""
     return make_run(**{'plan': EVERY_EPOCH, 'max_epochs': 12, **fields})
 
 
 def feed(intervals: int = 5, **fields: Any) -> EndForecaster:
-    """The forecaster of a run that has trained so many times 20 iterations."""
+    """Returns a forecaster that was given a number of intervals of 20 iterations."""
     forecaster = EndForecaster(run_of(**fields))
     for index in range(intervals):
         forecaster.add_interval(make_interval(index))
@@ -101,7 +101,7 @@ def test_too_few_iterations_and_a_training_that_is_over_have_no_end():
 
 
 def drifting(change: Any, tenth: int = 120) -> float:
-    """Left after a tenth of 1,200 intervals, in iterations, over what is true."""
+    """Returns the error of the time left, forecast after a tenth of a drifting run."""
     run = run_of(loader=make_loader(batches_per_epoch=24_000), max_epochs=1, plan=None)
     forecaster, true_s = EndForecaster(run), 0.0
     for index in range(1200):
@@ -174,7 +174,7 @@ def test_a_limit_is_said_in_iterations_where_these_are_counted():
 
 
 NOW = datetime(2026, 11, 27, 22, 0)
-"""A Friday."""
+"""Friday evening, as the time of the forecast."""
 
 
 @pytest.mark.parametrize(

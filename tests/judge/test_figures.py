@@ -1,4 +1,4 @@
-"""Stored figures, and what follows from them: a figure that is replaced moves both."""
+"""Tests which derived values change with each stored value of a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARTS: dict[str, tuple[float, tuple[str, ...]]] = {
     'hooks_s': (0.4, (*ITERATION, 'bound_share', 'workload')),
     'loop_s': (0.4, (*ITERATION, 'bound_share', 'workload')),
 }
-"""As the next, of the parts of an iteration."""
+"""New values of an iteration's parts, with the derived values that change."""
 MOVED: dict[str, tuple[Any, tuple[str, ...]]] = {
     'per_iteration': (None, (*ITERATION, *BOUND, 'is_enough', 'used_cores')),
     'images': (9.0, ('images_per_s',)),
@@ -45,7 +45,7 @@ MOVED: dict[str, tuple[Any, tuple[str, ...]]] = {
     'worker_thread_cpu_s': (9.0, ('threads',)),
     'loader': (None, ('threads', 'blocked_share', 'confined_cpus')),
 }
-"""Another value of a stored figure, and what moves with it."""
+"""New value of each stored figure, with the derived values that must change."""
 ALONE = {
     'iterations',
     'saves',
@@ -67,12 +67,12 @@ ALONE = {
     'gpu_last_iteration',
     'gpu',
 }
-"""Stored figures that rules and reports read as they are."""
+"""Names of stored values that no other value is derived from."""
 
 
 @pytest.fixture(scope='module')
 def run() -> Run:
-    """A data-bound run whose starts, quota, threads and delays are all known."""
+    """Data-bound run with known worker starts, quota, threads and core waits."""
     workers = msgspec.structs.replace(
         make_inside_workers(0.8, opencv_threads=2, affinity_cpus=1),
         fetch_cpu_s=0.6,
@@ -107,7 +107,7 @@ def test_each_stored_figure_is_known_to_stand_alone_or_to_move_others():
 def find_unmoved(
     run: Run, figures: RunFigures, followers: tuple[str, ...]
 ) -> list[str]:
-    """Those of the followers that are the same with other figures."""
+    """Returns the derived values that do not change with other stored values."""
     other = run.replaced(figures=figures)
 
     def read(some: Run, follower: str) -> Any:

@@ -1,4 +1,4 @@
-"""Innermost calls that never end, each with its cause and cure."""
+"""Tests known calls that never end, each with its cause and remedy."""
 
 from __future__ import annotations
 

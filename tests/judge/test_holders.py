@@ -1,4 +1,4 @@
-"""Who holds the host's memory: the sentence, the number that holds, the kill."""
+"""Tests which processes hold host memory, how many workers fit, and kills."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MIB = 2**20
 
 
 def make_memory(used: float = 60, **fields: Any) -> MemoryRecord:
-    """62 GiB, of which eight workers have 41."""
+    """Returns a memory record: 62 GiB, of which eight workers hold 41."""
     record = MemoryRecord(
         phase='train',
         elapsed_s=360.0,
@@ -43,7 +43,7 @@ def make_memory(used: float = 60, **fields: Any) -> MemoryRecord:
 
 
 def make_ranks(*memory: MemoryRecord, grows: float = 0, **run: Any) -> list[Any]:
-    """Evidence of a run that was killed, its workers growing so many MiB a minute."""
+    """Returns ranks of a killed run whose workers grow by some MiB per minute."""
     intervals = tuple(
         make_interval(n, worker_own_bytes=int(41 * GIB + grows * MIB * n / 10))
         for n in range(60)
@@ -54,7 +54,7 @@ def make_ranks(*memory: MemoryRecord, grows: float = 0, **run: Any) -> list[Any]
 
 
 def judge(*memory: MemoryRecord, **run: Any) -> str:
-    """The detail of MG409."""
+    """Returns the sentence of finding MG409, or an empty text."""
     (evidence,) = make_ranks(*memory, **run)
     found = {f.code: f for f in diagnose_run(Run(evidence)).findings}
     return found['MG409'].detail if 'MG409' in found else ''

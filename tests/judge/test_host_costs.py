@@ -1,4 +1,4 @@
-"""What an iteration has the host do: weighed by a profile, else by counts."""
+"""Tests the host work per iteration, measured by a profile or estimated by counts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOST_CODES = ('MG601', 'MG602', 'MG603', 'MG604', 'MG605', 'MG606', 'MG607')
 
 
 def find(evidence: RunEvidence) -> dict[str, Any]:
-    """Findings about the host by code."""
+    """Returns the findings on host work by rule code."""
     findings = diagnose_run(Run(evidence)).findings
     return {each.code: each for each in findings if each.code in HOST_CODES}
 
@@ -105,7 +105,7 @@ def test_what_is_bound_elsewhere_gets_silence(evidence, why):
 
 
 def on_card(bound: str, uncovered_s: float) -> RunEvidence:
-    """A run on a card, with a profile whose step has no kernels for so long."""
+    """Returns a GPU run whose profiled step has some seconds without a kernel."""
     profile = make_profile(
         device='NVIDIA H100 80GB HBM3', bound=bound, uncovered_s=uncovered_s
     )

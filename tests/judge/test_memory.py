@@ -1,4 +1,4 @@
-"""Rules about memory and threads, over runs whose every figure is planted."""
+"""Tests the rules on memory and threads with synthetic runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Fields = Callable[[int], dict[str, Any]]
 def judge(
     fields: Fields, run: Any = None, count: int = READINGS, *, has_ended: bool = True
 ) -> tuple[Any, dict]:
-    """The verdict's name, and severity and sentence of each finding."""
+    """Returns the verdict's name, with severity and sentence of each finding."""
     evidence = make_evidence(count, run=run)
     if not has_ended:
         evidence = replace(evidence, end=None)
@@ -47,7 +47,7 @@ def judge(
 
 
 def process(mib_each: float, free: int = 40 * GIB) -> Fields:
-    """The training process grows by so many MiB in each interval of 20 iterations."""
+    """Returns interval fields in which the training process grows by some MiB."""
     host = make_host_window(ram_available_bytes=free)
     return lambda n: {
         'process_own_bytes': int(GIB + n * mib_each * MIB),
@@ -66,7 +66,7 @@ def workers(mib_each: float) -> Fields:
 
 
 def sending(n: int) -> dict[str, Any]:
-    """The workers' heaps, as eight workers showed that send one tensor a batch.
+    """Returns interval fields with the heap growth of eight sending workers.
 
     They grow until each has sent 128 tensors, more slowly until 256, and then swing.
     """
@@ -81,7 +81,7 @@ LONG = make_run(max_iters=100_000, max_epochs=1000)
 
 
 ENDING = replace(LONG, loader=make_loader(persistent_workers=False))
-"""Its workers end with each epoch."""
+"""Run record of a training whose workers end with each epoch."""
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_shared_memory_that_batches_in_flight_fill_is_found(
 
 
 def on_card(**memory: Any) -> Fields:
-    """Steady, but for what is given of the allocator."""
+    """Returns interval fields with the given values of the CUDA allocator."""
     still = make_gpu_fields()
     window = replace(still['cuda_memory'], **memory)
     return lambda n: {**still, 'cuda_memory': window}
@@ -190,7 +190,7 @@ def leaking(mib_each: float) -> Fields:
 
 
 def bursting(n: int) -> dict[str, Any]:
-    """Interval 40 has a batch of twice the boxes."""
+    """Returns interval fields in which interval 40 has twice as many boxes."""
     is_large = n == 40
     return {
         **make_gpu_fields(),

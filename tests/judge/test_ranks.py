@@ -1,4 +1,4 @@
-"""The rank that the others wait for, over planted ranks."""
+"""Tests finding the rank that the others wait for, with synthetic ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def compare(ranks: list[RunEvidence], *notes: str) -> RanksSummary:
 
 
 def with_parts(rank: RunEvidence, only: int | None = None, **seconds: float):
-    """The rank with more seconds per interval in some parts, out of its step."""
+    """Returns a rank with seconds moved from its step to other parts."""
     intervals = []
     for index, record in enumerate(rank.intervals):
         ledger = dict(record.ledger_s)

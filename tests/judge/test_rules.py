@@ -1,4 +1,4 @@
-"""Rules and the verdict, over runs whose every figure is planted."""
+"""Tests the rules and the verdict with synthetic runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from mmgpu_hooks.schema.recorded import (
 from mmgpu_hooks.schema.run import RunEvidence
 
 MAIN: dict[str, Any] = {'process_cpu_s': 4.0}
-"""0.2 s per iteration: the step."""
+"""Interval fields of a run whose step takes 0.2 s of CPU per iteration."""
 KEEPS_UP = {'data_wait_s': 0.001, 'step_s': 0.299, **MAIN}
 
 
@@ -48,14 +48,14 @@ def on_cores(cores: float, **fields: Any) -> Any:
 
 
 def bound(cpus: int, workers: int = 2) -> Any:
-    """Started with eight CPUs, and bound to fewer since."""
+    """Returns fields of a run that was bound to fewer than its eight CPUs."""
     eight: dict[str, Any] = {'logical_cpus': 8, 'unbound_cpus': 8, 'usable_cores': 8.0}
     host = HostLimits(affinity_cpus=cpus, bound_by='OMP_PROC_BIND', **eight)
     return {'run': make_run(host=host, loader=make_loader(workers)), **MAIN}
 
 
 def narrow(cpus: int, workers: int = 2, tasks: int = 1) -> Any:
-    """Given eight CPUs by SLURM, and bound to fewer by srun."""
+    """Returns fields of a run that srun bound to fewer CPUs than SLURM gave."""
     host = HostLimits(
         logical_cpus=8,
         affinity_cpus=cpus,
@@ -77,17 +77,17 @@ UNEXPLAINED = {
     ),
     **MAIN,
 }
-"""One CPU, and a thread that may run on all eight."""
+"""Fields of a run on one CPU, one of whose threads may use all eight."""
 
 
 def crowded(busy_pct: float) -> dict[str, Any]:
-    """Two cores, as busy as that, and a batch that takes 0.3 s of CPU."""
+    """Returns fields of a run on two busy cores with 0.3 s of CPU per batch."""
     used = {'process_cpu_s': 3.0, 'system_cpu_pct': busy_pct}
     return {'run': on_cores(2.0), 'workers': make_workers(0.15), **used}
 
 
 def nine_workers(cpu_share: float) -> dict[str, Any]:
-    """Nine workers on eight cores, for this share of the time."""
+    """Returns fields of a run with nine workers on eight cores."""
     batch_cpu = steady(cpu_share * 0.9, 18)
     workers = make_inside_workers(0.9, batch_cpu=batch_cpu, count=9, iterations=18)
     return {
@@ -279,7 +279,7 @@ def test_the_headspace_is_what_free_data_would_give():
 
 
 def saving(saves: Sequence[SaveRecord], **fields: Any) -> Run:
-    """A compute-bound run of 40 s beside its saves, each followed by usual waits."""
+    """Returns a compute-bound run of 40 s with the given saves and usual waits."""
     run = make_run(host=HOST, loader=LOADER, **fields)
     evidence = make_evidence(run=run, data_wait_s=0.0, step_s=0.25)
     return Run(with_saves(evidence, saves))

@@ -1,4 +1,4 @@
-"""The figures of a run: what its intervals add up to."""
+"""Tests the values of a run that are summed up from its intervals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run_of(*intervals: IntervalRecord, **fields: Any) -> Run:
 
 
 def after_warm_up(*fields: dict[str, Any]) -> Run:
-    """An interval of warm-up, then one with each of these fields."""
+    """Returns a run of a warm-up interval and one interval per dict of fields."""
     records = [make_interval(index, **values) for index, values in enumerate(fields, 1)]
     return run_of(make_interval(), *records)
 

@@ -1,4 +1,4 @@
-"""Two runs that are noisy in a known way, compared."""
+"""Tests the comparison of two synthetic runs with known noise."""
 
 from __future__ import annotations
 

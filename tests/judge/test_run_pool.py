@@ -1,4 +1,4 @@
-"""Several planted runs of one training, fitted together."""
+"""Tests the joint fit of several synthetic runs of one training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slow saves and their causes, over saves whose every figure is planted."""
+"""Tests the judging of slow saves and their causes with synthetic saves."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ SIMPLE = {
 def records(
     kind: type[msgspec.Struct], **fixed: st.SearchStrategy
 ) -> st.SearchStrategy:
-    """Any record that a line of evidence can hold: what may be unknown often is."""
+    """Returns a Hypothesis strategy for any record of a kind, with unknown values."""
     hints = typing.get_type_hints(kind)
     fields: dict[str, st.SearchStrategy[Any]] = dict(fixed)
     for name in kind.__struct_fields__:

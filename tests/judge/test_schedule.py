@@ -1,4 +1,4 @@
-"""When a training validates and saves, beside MMEngine's loops played step by step."""
+"""Tests the schedule of validations and saves against MMEngine's own loops."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def draw_plan(draw: random.Random) -> TrainingPlan:
 
 
 def play(plan: TrainingPlan, epochs: int, epoch: int) -> list[PlannedEvent]:
-    """Validations and saves, by the conditions of MMEngine's loop and hook."""
+    """Returns validations and saves as MMEngine's loop and hook schedule them."""
     found = []
     begins = [span.begin for span in plan.val_intervals]
     for iteration in range(1, epochs * epoch + 1):

@@ -1,4 +1,4 @@
-"""What is said of a start: rules, the summary, the page, and why it ended."""
+"""Tests what rules, summary, page and ``why`` say about a training's start."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def make_start(*data_sets: DatasetStart, **more: Any) -> StartRecord:
 
 
 def make_run_of(start: StartRecord | None, ranks: int = 1, **ledger: float) -> Run:
-    """A run of 48 s and its start; ``ledger`` are more seconds of it."""
+    """Returns a run of 48 s with a start record and more seconds in its ledger."""
     evidence: RunEvidence = make_evidence(run=make_run(world_size=ranks))
     assert evidence.end is not None
     parts = {**evidence.end.ledger_s, **ledger}
@@ -57,7 +57,7 @@ def make_run_of(start: StartRecord | None, ranks: int = 1, **ledger: float) -> R
 
 
 def list_found(run: Run) -> dict[str, str]:
-    """Findings on the start, by code."""
+    """Returns the findings on a training's start by rule code."""
     findings = diagnose_run(run).findings
     return {each.code: each.detail for each in findings if each.code[:3] == 'MG7'}
 
@@ -226,7 +226,7 @@ def test_a_start_is_a_line_of_the_evidence():
 
 
 def begin_start(rank: int, *parts: StartPartRecord) -> RunEvidence:
-    """A rank of two that did not come to its train loop."""
+    """Returns the evidence of one of two ranks that never began to train."""
     run = make_run(rank=rank, world_size=2)
     return RunEvidence(path='', run=run, intervals=(), start_parts=parts)
 

@@ -1,4 +1,4 @@
-"""CPU of plain training beside saves and validations, planted with what each used."""
+"""Tests the CPU time of training alone, minus that of saves and validations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mmgpu_hooks.schema.run import RunEvidence
 
 SAVE = make_save(cpu_s=0.5, run_delay_s=0.3, workers_cpu_s=0.1, other_cpu_s=0.2)
 OWN = make_inside_workers(0.1, count=1, iterations=20)
-"""Validation's own worker: 1.8 s of CPU."""
+"""Measurements of the validation's own worker: 1.8 s of CPU in all."""
 VALIDATION = replace(
     make_validation(),
     wall_s=4.0,
@@ -40,7 +40,7 @@ HOST = HostLimits(logical_cpus=8, affinity_cpus=8, usable_cores=8.0)
 
 
 def make_busy(index: int, **fields: Any) -> IntervalRecord:
-    """6 s of training, then a save of 0.8 s and a validation of 4 s.
+    """Returns an interval of 6 s training, a save of 0.8 s and a validation of 4 s.
 
     A step takes 0.2 s of the process's CPU and waits 0.02 s for a core; a batch takes
     a worker 0.3 s of CPU; other programs use half a core.
@@ -61,7 +61,7 @@ def make_busy(index: int, **fields: Any) -> IntervalRecord:
 
 
 def run_of(*intervals: IntervalRecord, save=SAVE, validation=VALIDATION) -> Run:
-    """A run with such a save and validation in each of its intervals."""
+    """Returns a run with a save and a validation in each interval."""
     last = [record.iteration for record in intervals]
     return Run(
         RunEvidence(
@@ -144,7 +144,7 @@ def test_the_waits_are_left_out_and_unknown_workers_leave_others_unknown():
 def make_host_ranks(
     hosts: str, *, busy_pct: float, local: int, **fields: Any
 ) -> list[Run]:
-    """Ranks, one for each letter, which names its host of 64 CPUs.
+    """Returns ranks on hosts of 64 CPUs; each letter names a rank's host.
 
     A rank and its two workers use 1 and 2 cores.
     """

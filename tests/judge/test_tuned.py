@@ -1,4 +1,4 @@
-"""Runs whose loader was changed while they trained, and what that gave."""
+"""Tests the judging of loader changes that were made during training."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make_tuned(
     system_pct: float = 10.0,
     device: str = 'cpu',
 ) -> RunEvidence:
-    """A run from 0 workers, which waits 0.3 s an iteration, to four.
+    """Returns a run that was tuned from 0 workers to four during training.
 
     Args:
         after: Intervals of 20 iterations with four.

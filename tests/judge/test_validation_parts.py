@@ -1,4 +1,4 @@
-"""What validations were spent on, and where one stood that did not end."""
+"""Tests the times of validation parts, and where an unfinished one stopped."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_log_names_the_parts_that_are_worth_it():
 
 
 def stop_in(**fields: Any) -> RunEvidence:
-    """A run whose evidence ends in a validation after iteration 160."""
+    """Returns a run whose evidence ends inside a validation at iteration 160."""
     record = ValidationProgressRecord(
         iteration=160,
         elapsed_s=352.0,

@@ -1,4 +1,4 @@
-"""What is found of validations by their parts, and the hours of a whole run."""
+"""Tests the findings on validations by part, and the hours of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mmgpu_hooks.schema.judged import Finding, Recommendation
 from mmgpu_hooks.schema.recorded import TrainingPlan, ValInterval
 
 PLAN = TrainingPlan(val_intervals=(ValInterval(begin=0, interval=1),))
-"""Of twelve epochs of 100 iterations of 0.3 s; 160 iterations are recorded."""
+"""Schedule with a validation after each of twelve epochs."""
 
 
 def validate(
@@ -26,7 +26,7 @@ def validate(
     run: dict[str, Any] | None = None,
     **parts_s: float,
 ) -> Run:
-    """A run with one validation of these parts."""
+    """Returns a run with one validation of the given parts in seconds."""
     record = make_validation(
         parts_s=parts_s,
         metrics_s=metrics_s,

@@ -1,4 +1,4 @@
-"""What figures of a run say about the line that its console ended with."""
+"""Tests how measured values of a run affect the cause found in its console."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def stands_in(*calls):
 
 
 def make_end(said=None, **fields):
-    """An end record of a run of no iterations, completed or with such an exception."""
+    """Returns the end record of a run, completed or with the given exception."""
     if said is not None:
         lines = ('Traceback (most recent call last):', *said.split('\n'))
         error = lines[-1].partition(':')[0].rpartition('.')[2]
@@ -41,7 +41,7 @@ def make_end(said=None, **fields):
 
 
 def judge(text, *, free=None, limit=None, kills=None, end=None, host=GONE):
-    """Judge a run of 64 GiB by the last line of its console."""
+    """Returns the judgement of a run on 64 GiB by the last line of its console."""
     run = make_run(pid=7, oom_kills=None if kills is None else 2)
     limits = replace(run.host, ram_total_bytes=64 * GIB, cgroup_memory_bytes=limit)
     evidence = replace(make_evidence(run=replace(run, host=limits)), end=end)
@@ -131,7 +131,7 @@ def make_stuck(part, **fields):
 
 
 def make_rank(number, *, stuck=None, end=None, host=ALIVE):
-    """One of two ranks; what it stands in counts from its last interval on."""
+    """Returns one of two ranks with the given standstill and end records."""
     evidence = make_evidence(run=make_run(rank=number, world_size=2, pid=7 + number))
     last = replace(evidence.intervals[-1], iteration=40)
     stuck = () if stuck is None else (stuck,)

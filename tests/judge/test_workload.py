@@ -1,4 +1,4 @@
-"""From a scripted run to its workload; from an absurd one to a reason."""
+"""Tests that a synthetic run yields its workload, and an absurd one a reason."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ RARE_STD_S = (RARE_SHARE * (1 - RARE_SHARE)) ** 0.5 * (RARE_S - USUAL_S)
 
 
 def make_rare(cpu_share: float, **fields: Any) -> dict[str, Any]:
-    """Two workers whose rare slow batches are CPU in part, the others wholly."""
+    """Returns interval fields of two workers with rare slow batches."""
     usual = DurationStats(
         count=20,
         total_s=20 * RARE_MEAN_S,
@@ -249,7 +249,7 @@ def test_a_gpu_run_spins_while_it_waits_for_the_gpu():
 
 
 def test_a_pipeline_that_changed_midway_is_cut():
-    """YOLOXModeSwitchHook closes Mosaic for the last epochs."""
+    """Tests that a run is cut where its pipeline changes (YOLOXModeSwitchHook)."""
     slow = [make_interval(i, **STARVED) for i in range(8)]
     fast = [
         make_interval(8 + i, **{**STARVED, 'workers': make_inside_workers(0.1)})
@@ -268,7 +268,7 @@ NO_SETTINGS = {'run': make_run(loader=LoaderSettings())}
 MANY_WORKERS = {'run': make_run(loader=make_loader(10**9))}
 ONE_OF_FOUR = HostLimits(logical_cpus=2, usable_cores=0.5, ranks_on_host=4)
 UNEVEN = {'run': make_run(host=ONE_OF_FOUR, world_size=4)}
-"""One rank burns all of two cores, and its part of them is half of one."""
+"""Fields of a run in which one rank uses all CPU of two shared cores."""
 MUCH_AHEAD = {'run': make_run(loader=make_loader(prefetch_factor=10**9))}
 
 

@@ -10,7 +10,7 @@ from mmgpu_hooks.measure.gpu import SAMPLER_THREAD
 
 @pytest.fixture(autouse=True)
 def no_thread_left() -> Iterator[None]:
-    """No test may leave a sampler thread behind."""
+    """Asserts that no test leaves a sampler thread behind."""
     yield
     left = [t for t in threading.enumerate() if t.name == SAMPLER_THREAD]
     assert not left

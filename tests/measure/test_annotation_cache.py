@@ -1,4 +1,4 @@
-"""The folder of parsed annotations: what is read is whole, current and one's own."""
+"""Tests that the annotation cache returns complete, current and own files only."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STATE = pickle.dumps({'cat_ids': [1, 2]})
 
 @pytest.fixture
 def source(tmp_path) -> Path:
-    """An annotation file."""
+    """Path of an annotation file."""
     path = tmp_path / 'train.json'
     path.write_text('{}')
     return path
@@ -41,14 +41,14 @@ def source(tmp_path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path):
-    """The open folder."""
+    """Opened folder of the annotation cache."""
     found = CacheFolder(tmp_path / 'cache' / 'annotations')
     yield found
     found.close()
 
 
 def make_arrays(samples: int = 50, seed: int = 0) -> tuple[Any, Any]:
-    """Serialised samples, and where each ends."""
+    """Returns serialised samples, and the offset at which each ends."""
     chosen = np.random.default_rng(seed)
     ends = np.cumsum(chosen.integers(20, 400, samples))
     return chosen.integers(0, 256, int(ends[-1]), np.uint8), ends
@@ -176,7 +176,7 @@ def test_what_the_disk_has_lost_is_damaged_and_never_mapped(
 
 
 def test_reading_is_cheap_beside_parsing(folder, source):
-    """75 MB, as of COCO's annotations, which take seconds to parse."""
+    """Tests that reading 75 MB of cached annotations takes under 0.5 s of CPU."""
     data = np.zeros(75_000_000, np.uint8)
     ends = np.arange(1_000, 75_000_001, 1_000)
     folder.keep(KEY, [read_stamp(str(source))], STATE, data, ends)
@@ -359,14 +359,14 @@ def test_of_two_writers_one_writes(folder, source):
 
 
 def name_part(folder: CacheFolder, pid: int, host: str | None = None) -> Path:
-    """Path of an unfinished cache file of the same annotations."""
+    """Returns the path of an unfinished cache file of the test's annotations."""
     name = annotation_cache._name(KEY)
     host = host or annotation_cache._name_host()
     return folder.path / f'{name}.{host}.{pid}.aa.part'
 
 
 def refuse_locks(monkeypatch: Any, number: int) -> None:
-    """Refuse a file lock, as a file system without locks does."""
+    """Makes ``flock`` fail, as on a file system without locks."""
 
     def flock(descriptor: int, operation: int) -> None:
         raise OSError(number, os.strerror(number))
@@ -497,7 +497,7 @@ def test_deleting_is_safe_at_any_time(folder, source):
 
 
 def read_sum(array: Any, answers: Any) -> None:
-    """In another process: what it was given, and if that is mapped."""
+    """Runs in another process: sends an array's type, sum, and if it is mapped."""
     answers.put((type(array).__name__, int(np.sum(array)), array.base is not None))
 
 

@@ -1,4 +1,4 @@
-"""NCCL's flight recorder: planted dumps, read by torch's own reader."""
+"""Tests reading synthetic NCCL flight recorder dumps with torch's reader."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_dump_of_an_older_run_is_left_alone(tmp_path):
 
 
 class Command:
-    """A pickle that runs a program when it is read."""
+    """Object whose pickle runs a command when it is loaded."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

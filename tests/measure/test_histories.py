@@ -1,4 +1,4 @@
-"""Histories are measured from a length on, and again when they have doubled."""
+"""Tests that scalar histories are timed from a length on, at each doubling."""
 
 from __future__ import annotations
 

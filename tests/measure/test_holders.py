@@ -1,4 +1,4 @@
-"""Who holds memory, out of scripted files of the kernel, and when it is read."""
+"""Tests which processes hold memory, read from fake kernel files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROLLUP = 'a-b [rollup]\nRss: 900 kB\nPss: 500 kB\nPss_Anon: {} kB\nPss_File: 9 k
 
 @pytest.fixture
 def meter(tmp_path):
-    """A host of 8000 kB with 5000 free, in a group of 4000 kB with 1000 free."""
+    """Memory meter on a fake host of 8000 kB, in a control group of 4000 kB."""
     proc, group = tmp_path / 'proc', tmp_path / 'sys/fs/cgroup/job'
     (proc / 'self').mkdir(parents=True)
     group.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""When SLURM ends a job, by its words."""
+"""Tests reading when SLURM ends a job, from its environment and commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The time ledger against a clock that is turned by hand."""
+"""Tests the time ledger with a fake clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mmgpu_hooks.measure.ledger import (
 
 
 class EMAHook:
-    """Stands for any hook; like some, it is not hashable."""
+    """Fake hook that is not hashable."""
 
     __hash__ = None
 
@@ -26,11 +26,11 @@ class EMAHook:
 
 
 class LossHook:
-    """Another one."""
+    """Fake hook of another class."""
 
 
 class Driver:
-    """Drives a ledger: ``spend(part, s)`` lets time pass that belongs to a part."""
+    """Drives a time ledger by a fake clock; ``spend(part, s)`` ends a part."""
 
     def __init__(self, **arguments: object) -> None:
         self.clock = HandClock()

@@ -1,4 +1,4 @@
-"""Readings of memory out of a scripted ``/proc``, and the weight of a dataset."""
+"""Tests memory readings from a fake ``/proc``, and the size of a data set."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAGE = os.sysconf('SC_PAGE_SIZE')
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
-    """This process, and worker 7 with three threads; worker 8 is hidden."""
+    """Fake ``/proc`` of this process, worker 7 with three threads, hidden worker 8."""
     for name, pages in (('self', 1000), ('7', 200)):
         for thread in '123':
             (tmp_path / name / 'task' / thread).mkdir(parents=True)
@@ -102,14 +102,14 @@ def test_what_a_new_process_could_have_is_the_least_of_host_and_groups(tmp_path)
 
 
 class Holder:
-    """A dataset with these attributes."""
+    """Data set with the given attributes."""
 
     def __init__(self, **attributes: Any) -> None:
         vars(self).update(attributes)
 
 
 class Hostile:
-    """Raises whatever is asked of it."""
+    """Object that raises an error on every access."""
 
     def __getattribute__(self, name: str) -> Any:
         raise RuntimeError(name)

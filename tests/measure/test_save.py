@@ -1,4 +1,4 @@
-"""A save's time by phase and by what the thread waited for, and what is in it."""
+"""Tests the times of a save by phase and kind of wait, and the checkpoint's content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of a start, by a clock turned by hand, and the age of this process."""
+"""Tests the parts of a training's start by a fake clock, and the process's age."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stack of calls of a validation, by a clock that is turned by hand."""
+"""Tests the stack of timed calls in a validation, by a fake clock."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def parts(clock):
 
 
 def run(parts: ValidationParts, clock: HandClock, call: PartCall, *spent: Any) -> None:
-    """A call that takes seconds, and calls others in between."""
+    """Runs a fake call that takes seconds and calls others in between."""
     depth = parts.begin(call)
     for step in spent:
         if isinstance(step, tuple):
@@ -95,7 +95,7 @@ def test_calls_of_other_threads_are_left_alone(parts):
 
 
 class Metric:
-    """Can be sent to another process."""
+    """Metric that can be pickled."""
 
     def compute(self, number: int) -> int:
         """Doubles a number."""

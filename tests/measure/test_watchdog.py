@@ -1,4 +1,4 @@
-"""The watchdog by a scripted clock, and what it reads of processes."""
+"""Tests the watchdog by a fake clock, and what it reads of processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEP = Running('step', 7.0, usual_s=0.1)
 
 
 class Training:
-    """A watchdog of 60 s whose clock is turned by hand."""
+    """Fake training with a watchdog of 60 s on a fake clock."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

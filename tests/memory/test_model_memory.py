@@ -1,4 +1,4 @@
-"""Real models of MMDetection, thin ones, held against what torch and MMEngine keep."""
+"""Tests memory estimates of small MMDetection models against real training steps."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def estimate(config: Path, **options: Any) -> MemoryEstimate:
 
 @contextlib.contextmanager
 def loss_of(config: Path, images: int, *size: int) -> Iterator[tuple[Any, Any, int]]:
-    """Model, loss and bytes saved for it, by another way of counting."""
+    """Context with a model, its loss, and its saved bytes counted by autograd hooks."""
     built = config_model.read_config_model(config)
     saved: dict[int, int] = {}
     kept = []
@@ -181,7 +181,7 @@ def test_what_stands_in_for_a_kernel_changes_no_number(folder, monkeypatch):
 
 @pytest.fixture
 def own_models(monkeypatch) -> None:
-    """Models of a user's own module."""
+    """Registers models of a user's own module."""
     import sys
 
     from mmengine.logging import MessageHub
@@ -204,7 +204,7 @@ def own_models(monkeypatch) -> None:
             return {'loss': self.layer(rows).sum() + (fixed * torch.ones(7)).sum()}
 
     class Staged(CudaOnly):
-        """Trains another way in its first epochs, as TOOD does."""
+        """Model that computes another loss in its first epochs, as TOOD does."""
 
         def forward(self, inputs: Any, data_samples: Any = None, mode: str = '') -> Any:
             is_early = MessageHub.get_current_instance().get_info('epoch') < 5

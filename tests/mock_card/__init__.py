@@ -1,1 +1,1 @@
-"""Trainings on a card that others wrote: NVIDIA's mock driver, and FakeGPU's torch."""
+"""Trainings on simulated GPUs: NVIDIA's mock driver, and FakeGPU's torch."""

@@ -1,4 +1,4 @@
-"""Makes torch believe in the cards of the mock driver; a config imports it first.
+"""Makes torch use the mock driver's GPUs; configs import this module first.
 
 FakeGPU stands for ``torch.cuda``: the arithmetic runs on the CPU, the allocator is
 modelled. Added here is what it lacks: names of the cards that the driver knows too,
@@ -35,7 +35,7 @@ NAMED_BY = os.environ.get('MOCK_CARD_NAMED_BY', 'uuid')
 
 
 class Event:
-    """A CUDA event on a card whose work is done when it is asked for."""
+    """Fake CUDA event that is complete as soon as it is recorded."""
 
     def __init__(self, **_: Any) -> None:
         self._at_s = 0.0
@@ -51,7 +51,7 @@ class Event:
 
 
 def visible_cards(path: Path) -> list[dict[str, Any]]:
-    """The driver's cards that CUDA would show, in its order."""
+    """Returns the mock driver's GPUs that CUDA would show, in CUDA's order."""
     cards: list[dict[str, Any]] = yaml.safe_load(path.read_text())['devices']
     chosen = os.environ.get('CUDA_VISIBLE_DEVICES')
     if chosen is None:
@@ -65,7 +65,7 @@ def visible_cards(path: Path) -> list[dict[str, Any]]:
 
 
 def plug_in() -> None:
-    """Once per process, before anything is put on the device."""
+    """Makes torch use the mock GPUs, once per process and before any GPU use."""
     driver_config = Path(os.environ['MOCK_NVML_CONFIG'])
     text = driver_config.read_text()
     driver_config.write_text(text.replace('OWN_PID', str(os.getpid())))

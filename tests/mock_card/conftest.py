@@ -1,4 +1,4 @@
-"""The folder with the mock driver and FakeGPU."""
+"""Fixtures for the folder with the mock driver and FakeGPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mock_card.trainings import SOURCE, MockCards
 
 @pytest.fixture(scope='session')
 def mock_source() -> Path:
-    """The folder with ``driver/`` and ``fakegpu_src/``."""
+    """Folder with ``driver/`` and ``fakegpu_src/``; skips tests if it is missing."""
     named = os.environ.get(SOURCE)
     if not named:
         pytest.skip(f'{SOURCE} names no folder with a mock driver (CONTRIBUTING.md)')
@@ -26,5 +26,5 @@ def mock_source() -> Path:
 def mock_cards(
     mock_source: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> MockCards:
-    """Trains on the cards of the mock driver."""
+    """Trainer of configs on the mock driver's GPUs."""
     return MockCards(mock_source, tmp_path_factory.mktemp('mock_card'))

@@ -1,4 +1,4 @@
-"""A model that takes as much of the card's memory as a test asks for."""
+"""Model that uses as much GPU memory as a test requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from training.toy import ToyModel
 
 
 class HungryModel(ToyModel):
-    """One convolution, and buffers.
+    """Model of one convolution with buffers of requested sizes.
 
     Args:
         step_s: Seconds that a training step sleeps.

@@ -1,4 +1,4 @@
-"""What is planted on the mock driver's cards, beside what is recorded of trainings."""
+"""Tests the records of trainings against the mock driver's known GPU values."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ HOT = {
     'clocks': {'sm_current': 1110},
     'clocks_throttle_reasons': {'gpu_idle': False, 'sw_power_cap': True},
 }
-"""Cards whose clocks are held down."""
+"""Mock driver's values of GPUs whose clocks are throttled."""
 
 BUSY = {'utilization': {'gpu': 71, 'memory': 0}}
 
 LEAK_MIB = 3
-"""Of tensors that a step keeps."""
+"""MiB of tensors that each train step leaks."""
 
 SHARED = {
     'memory': {'used_bytes': OTHERS, 'free_bytes': 49 * 2**30},
     'processes': [{'pid': 4242, 'type': 'C', 'used_memory_mib': OTHERS // MIB}],
 }
-"""Another process has memory of the card."""
+"""Mock driver's values of a GPU with another process's memory."""
 
 
 def failure(mode: str, **more: object) -> dict[str, object]:
@@ -64,7 +64,7 @@ def failure(mode: str, **more: object) -> dict[str, object]:
 
 
 LATER = {'after_calls': 60}
-"""Calls of the driver: more than the first interval makes, less than all."""
+"""Number of driver calls before a fault: after the first interval, before the end."""
 
 FAILING = {
     'plain': BUSY,
@@ -75,18 +75,18 @@ FAILING = {
 }
 
 WAVES = {'even': (80, 0.3, 0.3, 12), 'mostly_idle': (100, 0.4, 1.2, 5)}
-"""Per cent, seconds up and down, and how many beside the first interval."""
+"""Square waves of utilisation: per cent, seconds high and low, number of waves."""
 
 
 @pytest.fixture(scope='module')
 def squares() -> dict[str, SquareWave]:
-    """The waves that were planted, once they were."""
+    """Square waves of GPU utilisation by training, filled when they have run."""
     return {}
 
 
 @pytest.fixture(scope='module')
 def trainings(mock_cards, squares) -> dict[str, Training]:
-    """All of them, four at a time."""
+    """All trainings on mock GPUs, run four at a time."""
     found = {
         name: mock_cards.plan(
             name, iterations=10 + round((up_s + down_s) * waves / 0.1), step_s=0.1

@@ -1,4 +1,4 @@
-"""``doctor`` on the mock driver's cards: their driver, and their place."""
+"""Tests ``mmgpu doctor`` on the mock driver's GPUs: driver version and NUMA node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``estimate-memory`` beside the peak that FakeGPU's allocator models.
+"""Tests ``mmgpu estimate-memory`` against the peak of FakeGPU's allocator.
 
 Focal losses have no place here: MMCV has no kernel of theirs for the CPU.
 """

@@ -1,4 +1,4 @@
-"""``pick-gpu`` on the mock driver's eight cards, most of them other people's."""
+"""Tests ``mmgpu pick-gpu`` on eight mock GPUs, most of them in use by others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FREE = {0, 3, 5}
 
 @pytest.fixture
 def environ(mock_source: Path, tmp_path: Path) -> dict[str, str]:
-    """Of a process in ``tmp_path``, on a host with eight cards of the GB200."""
+    """Environment of a process on a host with eight mock GB200 GPUs."""
     memory = {'free': 1, 'used': 191, 'total': 192}
     of_others = {f'{name}_bytes': gib * 2**30 for name, gib in memory.items()}
     full = {index: {**BUSY, 'memory': of_others} for index in set(range(8)) - FREE}

@@ -1,4 +1,4 @@
-"""Trainings on the mock driver's cards, and what is planted there."""
+"""Runs trainings on the mock driver's GPUs with known GPU values."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ visualizer = dict(type='Visualizer', vis_backends=[dict(type='LocalVisBackend')]
 """
 
 SOURCE = 'MMGPU_MOCK_CARD'
-"""Names the folder with ``driver/`` and ``fakegpu_src/``."""
+"""Environment variable with the folder of ``driver/`` and ``fakegpu_src/``."""
 
 CARDS = Path('driver/cards.yaml')
-"""The driver's configuration, in the folder that a training runs in: the driver reads
-the environment that the process was started with, and all are forks of one."""
+"""Path of the mock driver's configuration below a training's folder: the driver takes
+its path from the environment at start, which all forked trainings share."""
 
 
 def merge(base: dict[str, Any], more: Mapping[str, Any]) -> None:
-    """Set what ``more`` holds, in mappings inside of mappings too."""
+    """Merges a nested mapping into a dict, in place."""
     for name, value in more.items():
         if isinstance(value, Mapping) and name in base:
             merge(base[name], value)
@@ -66,7 +66,7 @@ def write_cards(
     defaults: Mapping[str, Any],
     devices: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
 ) -> None:
-    """Write the driver's configuration.
+    """Writes the mock driver's configuration into a training's folder.
 
     Args:
         source: The folder with ``driver/``.
@@ -88,35 +88,35 @@ def write_cards(
 
 @dataclass(frozen=True)
 class Training:
-    """One training on the mock card, and what it left in its folder."""
+    """Training on a mock GPU, with the files that it left."""
 
     folder: Path
 
     @property
     def work_dir(self) -> Path:
-        """The run's own folder."""
+        """Work_dir of the training."""
         return self.folder / 'work_dir'
 
     @cached_property
     def run(self) -> Run:
-        """Its evidence."""
+        """Recorded run, read from the training's evidence file."""
         return Run(evidence_of(self.work_dir))
 
     @property
     def printed(self) -> str:
-        """Its log, as the user saw it."""
+        """Logs that the training printed."""
         return (self.folder / 'training.log').read_text()
 
     @property
     def losses(self) -> list[str]:
-        """Bit by bit."""
+        """Loss of each iteration as exact text."""
         losses: list[str] = json.loads((self.folder / 'losses.json').read_text())
         return losses
 
 
 @dataclass(frozen=True)
 class MockCards:
-    """Trains on the cards of the mock driver: eight of a kind, four of the T4.
+    """Trains configs on the mock driver's GPUs (eight of a kind, four T4s).
 
     Args:
         source: The folder with ``driver/``.
@@ -126,10 +126,10 @@ class MockCards:
     source: Path
     folder: Path
     tasks: dict[str, Task] = field(default_factory=dict)
-    """To be trained."""
+    """Planned trainings by name."""
 
     def train(self) -> dict[str, int]:
-        """Train what was planned, four at a time; exit codes by name."""
+        """Runs the planned trainings, four at a time; returns exit codes by name."""
         tasks = dict(self.tasks)
         self.tasks.clear()
         environ = {
@@ -156,7 +156,7 @@ class MockCards:
         driver: Mapping[str, Any] = MappingProxyType({}),
         **environ: str,
     ) -> Training:
-        """Plan a training of a small model with MMDetection's ``train.py``.
+        """Plans a training of a small model with MMDetection's ``train.py``.
 
         Args:
             name: Of it.
@@ -192,7 +192,7 @@ class MockCards:
         driver: Mapping[str, Any] = MappingProxyType({}),
         **environ: str,
     ) -> Training:
-        """Plan a training of any config that imports ``mock_card.card``."""
+        """Plans a training of any config that imports ``mock_card.card``."""
         folder = self.folder / name
         write_cards(self.source, folder, kind, driver)
         (folder / 'config.py').write_text(text)
@@ -203,7 +203,7 @@ class MockCards:
 
 
 class SquareWave(threading.Thread):
-    """Plants a utilisation that is up and down by turns, and keeps when it was.
+    """Thread that sets a mock GPU's utilisation to a square wave and records it.
 
     The card is a degree warmer each time it goes up.
 
@@ -246,12 +246,12 @@ class SquareWave(threading.Thread):
         self._changes.append((time.time(), pct))
 
     def stop(self) -> None:
-        """Plant nothing more."""
+        """Stops changing the mock GPU's utilisation."""
         self._ended.set()
         self.join()
 
     def planted(self, begin_s: float, end_s: float) -> tuple[float, float]:
-        """Mean and share of the time at 0, in per cent, between two times."""
+        """Returns mean and share of time at 0 of the set utilisation, in per cent."""
         total = zero_s = 0.0
         ends = [when for when, _ in self._changes[1:]] + [end_s]
         for (when, pct), until in zip(self._changes, ends, strict=True):

@@ -1,4 +1,4 @@
-"""What a simulated run measures leads back to the costs that it was simulated with."""
+"""Tests that measurements of a simulated run yield the simulated costs again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def simulate(workload: Workload):
 
 
 def measure(truth: Workload) -> tuple[Workload, float]:
-    """The workload as its run would show it, and the cores of other processes."""
+    """Returns the workload measured in a simulated run, and other programs' cores."""
     trace = simulate(truth)
     measured = replace(
         truth,
@@ -75,7 +75,7 @@ def test_without_workers_only_other_processes_are_taken_out():
 
 
 IMAGE = 3 * 256 * 256 * 4
-"""Bytes; enough for several threads to copy it."""
+"""Bytes of an image, so large that several threads copy it."""
 TWO_CORES = {'usable_cores': 2.0, 'host_cores': 2.0}
 
 
@@ -158,7 +158,7 @@ def test_no_more_waiting_is_taken_out_of_loading_than_was_measured():
 
 
 def make_threads(**fields) -> Workload:
-    """A step of two threads on two cores, 20 ms, and 15 ms of loading."""
+    """Returns a workload: 20 ms step of two threads on two cores, 15 ms of loading."""
     step = {'step': Cost(0.02), 'step_cpu_s': 0.04, 'step_power': 3.0}
     loading = {'batch_time': Cost(0.015), 'batch_cpu': Cost(0.015)}
     fetching = {'fetch_s': 0.0, 'fetch_busy_s': 0.0}

@@ -1,4 +1,4 @@
-"""The simulated loader against closed forms and a recurrence written independently."""
+"""Tests the simulated loader against closed formulas and a separate recurrence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BESIDE = {'workers': 1, 'other_tasks': 1.0, 'batch_cpu_s': [0.01]}
 
 
 def make_loop(**fields) -> Loop:
-    """Loading that only waits, a step that only sleeps, more cores than tasks."""
+    """Returns a loop whose loading waits and whose step sleeps, with ample cores."""
     loop = Loop(
         workers=1,
         prefetch_factor=2,
@@ -62,7 +62,7 @@ def test_cores_are_shared_equally(fields, expected_s):
 
 
 def test_a_spinning_step_takes_a_core_but_gets_no_longer():
-    """The GPU works on, while its process waits for the core it lost."""
+    """Tests that a step waiting for the GPU takes a core but is never slowed down."""
     loading = {'workers': 2, 'cores': 1.0, 'batch_cpu_s': [0.01]}
     spinning = make_loop(**loading, step_spin_s=0.05)
     computing = make_loop(**loading, step_cpu_s=0.05)
@@ -86,7 +86,7 @@ def test_fetching_takes_longer_when_no_core_is_free():
 
 
 def recur(waits, steps, workers, prefetch, fetch_s, iterations):
-    """Ends of the iterations by the loader's own recurrence; cores are no matter."""
+    """Returns iteration end times by the loader's recurrence, with unlimited cores."""
     finished: list[float] = []
     taken: list[float] = []
     ends: list[float] = []
@@ -108,7 +108,7 @@ fetches = st.sampled_from([0.0, 0.002])
 @settings(max_examples=60, deadline=None)
 @given(durations, durations, st.integers(1, 6), st.integers(1, 4), fetches)
 def test_uneven_costs_follow_the_recurrence(waits, steps, workers, prefetch, fetch_s):
-    """In-order delivery: the late batch holds up those behind it, no other does."""
+    """Tests in-order delivery: a late batch delays only those behind it."""
     loop = make_loop(
         workers=workers,
         prefetch_factor=prefetch,

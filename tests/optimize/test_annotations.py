@@ -1,4 +1,4 @@
-"""Data sets whose annotations are kept are the same as those that parse them."""
+"""Tests that data sets from cached annotations equal freshly parsed ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FILTER = {'filter_empty_gt': True, 'min_size': 32}
 
 
 class Logger:
-    """Keeps what is said."""
+    """Fake logger that keeps its lines."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -50,7 +50,7 @@ class Logger:
 
 
 class Start:
-    """A start of a training, from its first data set to its last.
+    """Start of a training, in which data sets are initialised with the cache.
 
     Args:
         folder: Of the cache; ``None`` is a start without one.
@@ -83,7 +83,7 @@ class Start:
 
 
 def write_coco(path: Path, images: int = 40, seed: int = 0) -> Path:
-    """Annotations with empty images, small ones, crowds, polygons and strange boxes."""
+    """Writes COCO annotations: empty and small images, crowds, polygons, odd boxes."""
     chosen = random.Random(seed)
     categories = [{'id': 3 * n + 1, 'name': name} for n, name in enumerate(NAMES)]
     listed, found = list[Any](), list[Any]()
@@ -109,7 +109,7 @@ def write_coco(path: Path, images: int = 40, seed: int = 0) -> Path:
 
 
 def write_voc(root: Path, images: int = 12) -> Path:
-    """An annotation file for each image, and a list of them."""
+    """Writes VOC annotations: one file per image, and a list of them."""
     for name in ('Annotations', 'JPEGImages'):
         (root / name).mkdir(parents=True, exist_ok=True)
     names = [f'{number:03d}' for number in range(images)]
@@ -127,7 +127,7 @@ def write_voc(root: Path, images: int = 12) -> Path:
 
 
 def write_lvis(path: Path, images: int = 30) -> Path:
-    """Write annotations in LVIS's format: COCO's with image sources and negatives."""
+    """Writes annotations in LVIS's format."""
     chosen = random.Random(2)
     found = json.loads(write_coco(path, images, 2).read_text())
     found['categories'] = [{'id': n + 1, 'name': f'{n}'} for n in range(1203)]
@@ -144,7 +144,7 @@ def write_lvis(path: Path, images: int = 30) -> Path:
 
 @pytest.fixture(scope='module')
 def data(tmp_path_factory) -> Path:
-    """A folder of annotations that nobody changes."""
+    """Folder of annotation files that tests do not change."""
     folder = tmp_path_factory.mktemp('data')
     write_coco(folder / 'coco' / 'train.json')
     write_coco(folder / 'coco' / 'val.json', 15, 1)
@@ -156,7 +156,7 @@ def data(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """Of the cache, which is not there yet."""
+    """Path of the annotation cache, which does not exist yet."""
     return tmp_path / 'cache' / 'annotations'
 
 
@@ -215,7 +215,7 @@ BUILT: dict[str, Callable[[Path], Any]] = {
 
 
 def list_inner(dataset: Any) -> Iterator[Any]:
-    """The data sets of MMEngine in a wrapper."""
+    """Yields MMEngine's data sets inside wrapper data sets."""
     if isinstance(dataset, ConcatDataset):
         for inner in dataset.datasets:
             yield from list_inner(inner)
@@ -226,7 +226,7 @@ def list_inner(dataset: Any) -> Iterator[Any]:
 
 
 def assert_same(ours: Any, plain: Any) -> None:
-    """Every sample, category, attribute and serialised byte."""
+    """Asserts that two data sets are equal in samples, categories and stored bytes."""
     assert len(ours) == len(plain) > 0
     for index in range(len(plain)):
         assert ours.get_data_info(index) == plain.get_data_info(index)
@@ -268,7 +268,7 @@ def test_the_first_start_has_it_mapped_as_well(data, folder):
 
 
 def test_a_data_set_whose_annotations_are_kept_opens_no_file(data, folder, monkeypatch):
-    """No annotation file is opened where what it holds is kept."""
+    """Tests that no annotation file is opened if its content is cached."""
     with Start(folder):
         build_voc(data)
 
@@ -332,7 +332,7 @@ OWN_CODE = {
 
 @pytest.fixture
 def own(tmp_path, monkeypatch) -> Iterator[Any]:
-    """A project's own data set, of several modules."""
+    """Data set of a user's project with several modules."""
     for name, text in OWN_CODE.items():
         (tmp_path / f'{name}.py').write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -446,7 +446,7 @@ def test_a_file_that_just_changed_is_not_kept(tmp_path, folder, monkeypatch):
 
 @pytest.mark.parametrize('case', ['the day before', 'a day ahead'])
 def test_a_time_that_was_set_is_kept(tmp_path, folder, case):
-    """``touch``, ``rsync -t`` and archives set ``mtime``, never the time of that."""
+    """Tests that a file whose ``mtime`` was set is cached, and its changes noticed."""
     file = write_coco(tmp_path / 'data' / 'coco' / 'train.json')
     set_s = time.time() + (86_400 if 'ahead' in case else -86_400)
     os.utime(file, (set_s, set_s))
@@ -481,21 +481,21 @@ def test_a_file_of_a_host_whose_clock_is_ahead_is_not_kept(
 
 
 class OwnInit(CocoDataset):
-    """Initialises itself in its own way."""
+    """Data set with its own ``full_init``."""
 
     def full_init(self) -> None:
         super().full_init()
 
 
 class OwnInfo(CocoDataset):
-    """Reads samples in its own way."""
+    """Data set with its own ``get_data_info``."""
 
     def get_data_info(self, idx: int) -> Any:
         return super().get_data_info(idx)
 
 
 class KeepsIndex(CocoDataset):
-    """Keeps what it has parsed."""
+    """Data set that keeps an additional object when it parses."""
 
     def load_data_list(self) -> Any:
         self.index = Logger()
@@ -503,7 +503,7 @@ class KeepsIndex(CocoDataset):
 
 
 class Odd(CocoDataset):
-    """Has an argument that is no plain data."""
+    """Data set with an attribute that is not plain data."""
 
     def __init__(self, **given: Any) -> None:
         self.chooser = len
@@ -511,7 +511,7 @@ class Odd(CocoDataset):
 
 
 class Listing(CocoDataset):
-    """Looks into a folder."""
+    """Data set that lists a folder when it parses."""
 
     def load_data_list(self) -> Any:
         os.listdir(self.data_root)
@@ -519,7 +519,7 @@ class Listing(CocoDataset):
 
 
 class Threaded(CocoDataset):
-    """Reads one more file in a thread."""
+    """Data set that reads another file in a thread when it parses."""
 
     def load_data_list(self) -> Any:
         with ThreadPoolExecutor(1) as pool:
@@ -528,7 +528,7 @@ class Threaded(CocoDataset):
 
 
 class Forking(CocoDataset):
-    """Runs a program."""
+    """Data set that runs a program when it parses."""
 
     def load_data_list(self) -> Any:
         subprocess.run(['true'], check=True)
@@ -536,7 +536,7 @@ class Forking(CocoDataset):
 
 
 class Counting(CocoDataset):
-    """Notes in its class that it was parsed."""
+    """Data set that counts parsed files in a class attribute."""
 
     parsed = 0
 
@@ -549,7 +549,7 @@ OPENED: list[str] = []
 
 
 class Noting(CocoDataset):
-    """Notes in its module what it has parsed."""
+    """Data set that records parsed files in a module variable."""
 
     def load_data_list(self) -> Any:
         OPENED.append(self.ann_file)
@@ -557,7 +557,7 @@ class Noting(CocoDataset):
 
 
 class Hopeful(CocoDataset):
-    """Reads one more file, where it is there."""
+    """Data set that tries to read another, missing file when it parses."""
 
     def load_data_list(self) -> Any:
         with contextlib.suppress(FileNotFoundError), open('/nowhere/more.json') as more:
@@ -721,7 +721,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(data, folder, monkeypatch):
 
 
 def parse_in_child(data: Path, folder: Path, answers: Any) -> None:
-    """One of several starts at the same time."""
+    """Runs in one of several simultaneous starts: builds a data set, sends a sample."""
     with Start(folder) as start:
         dataset = build_coco(data)
     sample = dataset.get_data_info(3)
@@ -747,7 +747,7 @@ def test_starts_at_the_same_time_wait_for_nobody(data, folder):
 
 
 def read_samples(dataset: Any, answers: Any) -> None:
-    """In a loader's worker."""
+    """Runs in a worker process: reads all samples of a data set."""
     samples = [dataset.get_data_info(index) for index in range(len(dataset))]
     kind = type(dataset.data_bytes).__name__
     answers.put((pickle.dumps(samples), kind, 'full_init' in vars(dataset)))

@@ -1,4 +1,4 @@
-"""FastCocoMetric beside MMDetection's CocoMetric, on the demo's data."""
+"""Tests FastCocoMetric against MMDetection's CocoMetric on the demo's data."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def truth(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def said(monkeypatch) -> list[str]:
-    """What the metric logs."""
+    """Lines that the metric logs."""
     texts: list[str] = []
     monkeypatch.setattr(
         coco_metric, 'print_log', lambda text, *rest, **more: texts.append(text)
@@ -47,7 +47,7 @@ def said(monkeypatch) -> list[str]:
 
 @pytest.fixture
 def evaluations(monkeypatch) -> list[Any]:
-    """All that are made, by pycocotools and by backends."""
+    """All COCOeval objects that pycocotools and faster backends make."""
     made: list[Any] = []
 
     def keep(make):
@@ -64,7 +64,7 @@ def evaluations(monkeypatch) -> list[Any]:
 
 
 def of_backend(backend: Backend) -> Any:
-    """The metric on one backend."""
+    """Returns a FastCocoMetric class with a single backend."""
     return type('FastCocoMetric', (FastCocoMetric,), {'backends': (backend,)})
 
 
@@ -89,7 +89,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def compare(
     arguments: dict[str, Any], samples: Any, backend: Backend, evaluations: list[Any]
 ) -> dict[str, float]:
-    """Evaluates by pycocotools once and by a backend twice, all arrays compared."""
+    """Asserts that a backend's arrays equal those of pycocotools, twice."""
     plain = evaluate(CocoMetric(**arguments), samples)
     count = len(evaluations)
     metric = of_backend(backend)(**arguments)
@@ -133,7 +133,7 @@ def test_every_array_is_that_of_pycocotools(case, backend, truth, evaluations, s
 def test_categories_in_reverse_order_give_the_figures_of_pycocotools(
     backend, truth, tmp_path, evaluations, said
 ):
-    """CocoMetric takes classes in the order of the file, and pycocotools sorts ids."""
+    """Tests that reversed category ids give the same values as pycocotools."""
     coco = json.loads(truth.read_text())
     for category in coco['categories']:
         category['id'] = 90 - category['id']
@@ -229,7 +229,7 @@ def test_the_metric_is_switched_off_with_everything_of_ours(truth, monkeypatch, 
 
 
 class PanicException(BaseException):
-    """As Rust's panics are to Python."""
+    """Fake of the exception class by which Rust's panics appear in Python."""
 
 
 @pytest.mark.parametrize('kind', [RuntimeError, PanicException, KeyboardInterrupt])
@@ -330,7 +330,7 @@ def test_masks_are_encoded_to_the_same_bytes(masks, monkeypatch):
 
 
 def test_masks_of_a_card_are_transposed_there(monkeypatch):
-    """Of a tensor elsewhere that torch can have without a card: it has no data."""
+    """Tests that masks on a GPU are transposed there, by a tensor on ``meta``."""
     moved = []
 
     def to_host(tensor):

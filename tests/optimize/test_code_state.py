@@ -1,4 +1,4 @@
-"""The code that a class runs: a change of any of it is seen, in any process."""
+"""Tests that any change to the code of a class is noticed, in any process."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ NAMES = 'planted_deeper', 'planted_helpers', 'planted_data_set'
 
 @pytest.fixture
 def planted(tmp_path, monkeypatch) -> Iterator[SimpleNamespace]:
-    """Modules of a project: a class, helpers that it uses, and theirs."""
+    """Modules of a fake project: a data set, its helpers and the helpers' helpers."""
     for name, text in zip(NAMES, (DEEPER, HELPERS, DATA_SET)):
         (tmp_path / f'{name}.py').write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -121,7 +121,7 @@ def read_digest(planted: Any) -> str:
 
 
 def define(text: str, module: ModuleType) -> Any:
-    """A function of a module, as another state of its file would have it."""
+    """Returns a function defined by a text in a module, like an edited one."""
     found: dict[str, Any] = {}
     # without the `from __future__` of this file
     code = compile(text, 'planted', 'exec', dont_inherit=True)

@@ -1,4 +1,4 @@
-"""Averages by lists are those that MMEngine and MMDetection compute, bit for bit."""
+"""Tests that multi-tensor EMA equals the averages of MMEngine bit by bit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KINDS = (
 
 
 class Heads(nn.Module):
-    """A backbone, and two heads that share a convolution, as RTMDet's do."""
+    """Model with a backbone and two heads that share a convolution, like RTMDet."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def hooked(ema: Any) -> Any:
 
 
 def change(model: nn.Module, number: int, generator: torch.Generator) -> None:
-    """What a step does, and what else may happen to a model."""
+    """Changes a model's weights and buffers as a train step does."""
     with torch.no_grad():
         for param in model.parameters():
             noise = torch.randn(param.shape, generator=generator)
@@ -75,7 +75,7 @@ def change(model: nn.Module, number: int, generator: torch.Generator) -> None:
 
 
 def run(kind: type[Any], is_listed: bool, **arguments: Any) -> list[Any]:
-    """The averaged model's state after each of 20 updates."""
+    """Returns the averaged model's state after each of 20 updates."""
     model = Heads()
     ema = kind(model, momentum=0.02, **arguments)
     listed = ListedAverages(hooked(ema), fail) if is_listed else None
@@ -101,7 +101,7 @@ def test_averages_are_the_same_to_the_last_bit(kind, update_buffers, interval):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """How often MMEngine's own way averages a tensor."""
+    """List with one item per tensor that MMEngine's own EMA averages."""
     counted: list[int] = []
     original = ExponentialMovingAverage.avg_func
 
@@ -147,7 +147,7 @@ def test_a_copy_averages_itself_and_in_its_own_way(ema, calls):
 
 
 class OwnAverage(ExponentialMovingAverage):
-    """One of a user's."""
+    """User's own subclass of MMEngine's EMA."""
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_no_average_and_a_replaced_update_are_refused(ema):
 
 
 def test_a_pytorch_without_multi_tensor_calls_is_refused(ema, monkeypatch):
-    """Before 2.1; else a training would end at its first copy of a buffer."""
+    """Tests that a PyTorch before 2.1 is refused, as it lacks ``_foreach_copy_``."""
     monkeypatch.delattr(torch, '_foreach_copy_')
     with pytest.raises(RefusalError, match=r'no torch\._foreach_copy_'):
         ListedAverages(hooked(ema), fail)

@@ -1,4 +1,4 @@
-"""Histories that grow by doubling hold what MMEngine's hold."""
+"""Tests that histories that grow by doubling equal MMEngine's histories."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def grow(hub: MessageHub) -> GrowingHistories:
 
 
 def add(hub: MessageHub, numbers: int, seed: int = 0) -> None:
-    """Values of all kinds, as hooks, metrics and users add them."""
+    """Adds scalar values of all types to a message hub."""
     chosen = random.Random(seed)
     for number in range(numbers):
         hub.update_scalar('train/loss', chosen.gauss(0, 1))
@@ -57,7 +57,7 @@ def add(hub: MessageHub, numbers: int, seed: int = 0) -> None:
 
 
 def read(hub: MessageHub) -> list[Any]:
-    """All that log processors read, and what a checkpoint holds."""
+    """Returns all values that log processors read, and a checkpoint's content."""
     figures = [
         [name, type(figure), figure]
         for buffer in hub.log_scalars.values()

@@ -1,4 +1,4 @@
-"""Both COCO metrics on results that a validation left as files."""
+"""Tests the comparison of both COCO metrics on a validation's stored results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mmgpu_hooks.show.experiments import describe_metric_check
 
 @pytest.fixture(scope='module')
 def kept(tmp_path_factory) -> tuple[Path, Path]:
-    """Ground truth, and the prefix of what CocoMetric wrote."""
+    """Paths of the ground truth, and of CocoMetric's stored results."""
     folder = tmp_path_factory.mktemp('kept')
     truth, prefix = write_annotations(folder), folder / 'results'
     metric = CocoMetric(str(truth), metric=['bbox', 'segm'], outfile_prefix=str(prefix))

@@ -1,4 +1,4 @@
-"""Merged steps give the weights, the state and the groups that plain steps give."""
+"""Tests that merged parameter groups give the same weights and state as plain ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fail(error: Exception) -> None:
 
 
 def build(optimizer: dict[str, Any], **more: Any) -> Any:
-    """A wrapper whose optimizer has a group for each of 14 tensors."""
+    """Returns an optimizer wrapper with a parameter group for each of 14 tensors."""
     torch.manual_seed(0)
     layers = [nn.Sequential(nn.Conv2d(3, 3, 3), nn.BatchNorm2d(3)) for _ in range(3)]
     model = nn.Sequential(*layers, nn.Linear(5, 4))
@@ -54,7 +54,7 @@ def train(
     schedulers: Any = SCHEDULERS,
     **more: Any,
 ) -> list[Any]:
-    """All that a training with its events leaves: step by step, and at the end."""
+    """Trains with merged or plain parameter groups; returns all states."""
     wrapper = build(optimizer, **more)
     steps = STEPS
     merged = None
@@ -85,7 +85,7 @@ def train(
 
 
 def change_groups(optimizer: Any, number: int) -> None:
-    """What hooks of users do in mid-training."""
+    """Changes parameter groups during training, as users' hooks do."""
     groups = optimizer.param_groups
     if type(optimizer) is torch.optim.Adagrad and number in (15, 18):
         return  # it makes its state once and for all
@@ -134,7 +134,7 @@ def test_a_training_is_the_same_to_the_last_bit(name):
 
 @pytest.fixture
 def seen(monkeypatch):
-    """The numbers of groups that steps of AdamW saw."""
+    """Number of parameter groups in each step of AdamW."""
     counts: list[int] = []
     original = torch.optim.AdamW.step
     if not hasattr(original, 'hooked'):
@@ -152,7 +152,7 @@ def seen(monkeypatch):
 
 @pytest.fixture
 def wrapper(seen):
-    """A wrapper whose steps are merged, and whose optimizer has its state."""
+    """Optimizer wrapper with merged parameter groups, after one step."""
     made = build(dict(type='AdamW'))
     made.merged = MergedGroups(SimpleNamespace(cfg={}, optim_wrapper=made), fail)
     step(made)
@@ -259,14 +259,14 @@ class OwnAdamW(torch.optim.AdamW):
 
 
 class Lion(torch.optim.Optimizer):
-    """An optimizer from outside of PyTorch, of the name of none of its own."""
+    """Third-party optimizer with a name that PyTorch does not have."""
 
     def __init__(self, params: Any, lr: float = 0.1, weight_decay: float = 0.0) -> None:
         super().__init__(params, dict(lr=lr, weight_decay=weight_decay))
 
 
 class AdamW(torch.optim.AdamW):
-    """One from outside that has the name of PyTorch's."""
+    """Third-party optimizer with the name of PyTorch's AdamW."""
 
 
 REFUSED = [
@@ -294,7 +294,7 @@ def test_what_was_not_tried_is_refused(optimizer, sentence):
 
 
 def test_an_optimizer_over_ranks_is_refused(tmp_path):
-    """ZeroRedundancyOptimizer steps over the parameters of its own rank alone."""
+    """Tests that ZeroRedundancyOptimizer is refused, as it steps per rank."""
     torch.distributed.init_process_group(
         'gloo', init_method=f'file://{tmp_path}/store', rank=0, world_size=1
     )

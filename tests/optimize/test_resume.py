@@ -1,4 +1,4 @@
-"""A resumed training that skips by its sampler goes on with the same batches."""
+"""Tests that resuming by the sampler gives the same batches as by loading."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from training.detection import environ
 from training.toy import HOOK, ToyDataset, build_runner, evidence_of, log_of, train
 
 IMAGES, BATCH, UNTIL = 40, 2, 60
-"""20 batches an epoch, of three."""
+"""Number of images, batch size, and last iteration: 20 batches per epoch."""
 OURS = {**HOOK, 'optimize': 'resume', 'summary': False, 'write_config': False}
 
 
 class SizedDataset(ToyDataset):
-    """Images, of which every third is wide."""
+    """Data set of images, every third of which has another aspect ratio."""
 
     def get_data_info(self, index: int) -> dict[str, int]:
         return {'width': 200 if index % 3 else 100, 'height': 150}
@@ -45,7 +45,7 @@ class SizedDataset(ToyDataset):
 
 
 class Resumed(Hook):
-    """Has a training begin at an iteration, and keeps what it trains on."""
+    """Hook that starts training at an iteration, and records the batches."""
 
     def __init__(self, iteration: int) -> None:
         self.iteration = iteration
@@ -76,7 +76,7 @@ SAMPLERS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch):
-    """MMEngine sleeps for two seconds at the end of an epoch."""
+    """Removes MMEngine's sleep of two seconds at the end of an epoch."""
     monkeypatch.setattr('mmengine.runner.loops.time.sleep', lambda seconds: None)
 
 
@@ -98,7 +98,7 @@ def build(folder: Path, resumed: Resumed, settings: dict[str, Any], **more: Any)
 
 
 def resume(folder: Path, at: int, settings: dict[str, Any], **more: Any) -> Any:
-    """Train from an iteration on; what it trained on, and its log."""
+    """Trains from an iteration on; returns batches, random draws and log."""
     resumed = Resumed(at)
     runner = train(build(folder, resumed, settings, **more))
     return SimpleNamespace(seen=resumed.seen, drawn=resumed.drawn, log=log_of(runner))
@@ -106,7 +106,7 @@ def resume(folder: Path, at: int, settings: dict[str, Any], **more: Any) -> Any:
 
 @pytest.fixture(scope='module')
 def wholes(tmp_path_factory):
-    """What an uninterrupted training sees, by sampler."""
+    """Batches of an uninterrupted training, by sampler."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr('mmengine.runner.loops.time.sleep', lambda seconds: None)
         return {
@@ -230,7 +230,7 @@ def test_where_no_worker_can_be_started_the_old_ones_go_on(
 
 
 class Endless(IterableDataset):
-    """Images without end, and without a sampler."""
+    """Endless iterable-style data set without a sampler."""
 
     def __iter__(self) -> Any:
         while True:
@@ -238,7 +238,7 @@ class Endless(IterableDataset):
 
 
 class Drawn(Sampler):
-    """Draws from NumPy's own random numbers."""
+    """Sampler that draws from NumPy's global random numbers."""
 
     def __init__(self) -> None:
         pass
@@ -251,14 +251,14 @@ class Drawn(Sampler):
 
 
 class OwnLoop(IterBasedTrainLoop):
-    """A loop that skips in its own way."""
+    """Train loop with its own ``run``, which may skip batches in its own way."""
 
     def run(self) -> Any:
         return super().run()
 
 
 def refuse(change: Callable[[Any], None], **loader: Any) -> str:
-    """Why nothing is skipped, of a loop that something is changed of."""
+    """Returns why a changed loop's batches cannot be skipped by the sampler."""
     given = {'dataset': list(range(8)), **loader}
     loop = object.__new__(IterBasedTrainLoop)
     loop._dataloader = loop.dataloader = DataLoader(**given)
@@ -360,7 +360,7 @@ def test_seeds_of_workers_stay_apart():
 
 
 class Recorded(Hook):
-    """Keeps the iteration and the batch of each."""
+    """Hook that records the iteration number and the batch of each iteration."""
 
     def __init__(self) -> None:
         self.seen: list[Any] = []

@@ -1,4 +1,4 @@
-"""Batches that come by value are those that come as files, bit for bit."""
+"""Tests that batches sent by value equal batches sent as files, bit by bit."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def end_workers(loader: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    """No file in shared memory, no descriptor, outlives a test."""
+    """Asserts that no shared memory file or file descriptor outlives a test."""
     gc.collect()
     # whichever test is the first that spawns starts it, and it stays
     resource_tracker.ensure_running()
@@ -87,7 +87,7 @@ def test_batches_are_the_same_to_the_last_bit(method):
 
 
 def build_detection_data(root: Path) -> Any:
-    """MMDetection's own data: mosaic, mix-up, and a bitmap mask for each box."""
+    """Returns MMDetection's data set with mosaic, mix-up and a mask per box."""
     from mmdet.registry import DATASETS
 
     init_default_scope('mmdet')
@@ -123,7 +123,7 @@ def build_detection_data(root: Path) -> Any:
 
 
 def seed_all(worker_id: int) -> None:
-    """As MMEngine seeds a worker."""
+    """Seeds a worker as MMEngine does."""
     for seed in (np.random.seed, random.seed, torch.manual_seed):
         seed(7 + worker_id)
 
@@ -206,7 +206,7 @@ def test_only_large_plain_arrays_go_as_files(monkeypatch):
 
 
 def count_files(loader: Any) -> int:
-    """Descriptors of this process while it holds a batch."""
+    """Returns how many file descriptors this process holds with a batch."""
     before = len(os.listdir('/proc/self/fd'))
     iterator = iter(loader)
     batch = next(iterator)
@@ -273,7 +273,7 @@ def test_ctrl_c_leaves_no_process(tmp_path):
 
 
 class OwnPickle:
-    """A user's ``worker_init_fn`` that sends tensors in a way of its own."""
+    """User's own ``worker_init_fn`` that changes how tensors are pickled."""
 
     def __call__(self, worker_id: int) -> None:
         from multiprocessing.reduction import ForkingPickler

@@ -1,4 +1,4 @@
-"""The first calls go both ways in turns, and what both took is known."""
+"""Tests that first calls alternate between plain and optimised, both timed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mmgpu_hooks.optimize.turns import Turns
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Seconds that pass with each reading of the thread's clock are set by hand."""
+    """Fake CPU clock of a thread, which advances by a set step per reading."""
     now = {'s': 0.0, 'step_s': 0.0}
 
     def read() -> float:
@@ -22,7 +22,7 @@ def clock(monkeypatch):
 
 
 def go(timed: Turns, clock: dict[str, float], calls: int) -> str:
-    """So many calls, of which a plain one takes 4 s and ours 1 s; the ways."""
+    """Makes calls; returns each one's way: ``p`` plain (4 s), ``o`` optimised (1 s)."""
     ways = ''
     for _ in range(calls):
         clock['step_s'] = 1.0

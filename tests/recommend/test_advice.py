@@ -16,7 +16,7 @@ from mmgpu_hooks.recommend.advice import advise
 MAIN: dict[str, Any] = {'process_cpu_s': 4.0}
 
 ORIENTATION = 0x0112
-"""The EXIF tag of how a photo is turned."""
+"""Number of the EXIF tag for a photo's orientation."""
 
 
 def advice(**fields) -> str:
@@ -51,7 +51,7 @@ def advise_cudnn(sizes, *, device='cuda', data_wait_s=0.001, is_on=False) -> str
 
 
 SAME, COMING, SEEN = [1, *[0] * 7], [9, *[3] * 7], [30, *[0] * 7]
-"""New sizes of batches, in intervals of 20 iterations."""
+"""New batch sizes per interval: a single size, more and more, all seen early."""
 ON, OFF = 'env_cfg.cudnn_benchmark=True', 'env_cfg.cudnn_benchmark=False'
 
 

@@ -16,7 +16,7 @@ from mmgpu_hooks.schema.run import RunEvidence
 
 
 def recommend(*runs: RunEvidence, other_tasks: float = 0.0) -> Recommendation:
-    """The newest first."""
+    """Returns the recommendation for the newest run, fitted to all runs."""
     read = [Run(e) for e in runs]
     pool = pool_runs(read)
     run = pool.newest
@@ -30,7 +30,7 @@ def two_sizes(small: int = 2, large: int = 4, **fields) -> list[RunEvidence]:
 
 
 def card(gib: int) -> dict[str, object]:
-    """The run's record, on a card of that size."""
+    """Returns run record fields for a GPU of the given memory in GiB."""
     run = make_pooled().run
     assert run.gpu is not None
     return {'gpu': replace(run.gpu, memory_total_bytes=gib * GIB)}

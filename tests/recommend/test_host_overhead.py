@@ -1,4 +1,4 @@
-"""What ``optimize`` is predicted to give, by the model that predicts all settings."""
+"""Tests the predicted gain of ``optimize`` by the model for all settings."""
 
 from __future__ import annotations
 

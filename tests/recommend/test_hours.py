@@ -1,4 +1,4 @@
-"""Hours that changes take off a whole run, and off what is left of one."""
+"""Tests the hours that changes save in a whole run, and in the rest of one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FOUND = Recommendation(
 
 
 def train(is_over: bool) -> Run:
-    """12 epochs of 100 iterations of 30 s, of which 160 iterations were recorded."""
+    """Returns a run of 12 epochs of 100 iterations at 30 s, 160 of them recorded."""
     run = summarise(
         make_validation(wall_s=VALIDATION_S),
         run=make_run(plan=EVERY_EPOCH),

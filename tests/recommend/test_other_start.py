@@ -1,4 +1,4 @@
-"""What a run is predicted to give on a start with more cores."""
+"""Tests the predictions for starting a run with more cores."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_workers_that_wait_share_the_core_of_the_training(cpu_s, workers):
 
 
 WAITING = {'data_wait_s': 4.0, 'data_wait_cpu_s': 16.0, **BUSY}
-"""A batch takes 4 s, of which a fifth is CPU."""
+"""Interval fields of batches that take 4 s to load, a fifth of it CPU."""
 
 
 def test_workers_that_wait_outnumber_the_cores():
@@ -232,7 +232,7 @@ SPREAD = {
     'step_s': 0.2,
     **BUSY,
 }
-"""Loading that varies by twice its mean."""
+"""Interval fields whose loading time has a spread of twice the mean."""
 
 
 def test_more_batches_ahead_where_they_carry_the_loop_over_late_ones():
@@ -256,7 +256,7 @@ CPU_S, ITER_S = 0.8, 0.41
 def make_threads(
     opencv: int | None = 64, cores: float = 2.0, beside: float = 0.5
 ) -> Run:
-    """Four workers of ten threads that use all of two cores."""
+    """Returns a run with four workers of ten threads that use two cores fully."""
     window = replace(
         make_inside_workers(4 * ITER_S, count=4),
         cpu_s=20 * CPU_S,
@@ -312,7 +312,7 @@ def test_a_gain_that_may_be_none_is_advice():
 
 
 def of_loader(**changes: object) -> Recommendation:
-    """What is said of the train loader, whatever the run."""
+    """Returns a recommendation with the given changes to the train loader."""
     return Recommendation(
         tuple(
             Change(

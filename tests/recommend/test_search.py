@@ -1,4 +1,4 @@
-"""The search over drawn runs: what it chooses, and laws that every choice keeps."""
+"""Tests the search on random runs: its choices, and rules that all choices obey."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from mmgpu_hooks.recommend.recommendation import recommend_settings
 from mmgpu_hooks.recommend.settings import SETTINGS
 
 EXPECTED = json.loads((Path(__file__).parent / 'drawn_changes.json').read_text())
-"""Changes by seed."""
+"""Expected changes by seed of the random run."""
 USUAL = 40
-"""Seeds that every run of the tests asks."""
+"""Number of seeds that every test run uses."""
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ LIGHT = make_workload(
     usable_cores=2.0,
     host_cores=2.0,
 )
-"""A worker does little for a batch."""
+"""Workload fields of a run in which a worker does little per batch."""
 
 
 @pytest.mark.parametrize('workload', [LIGHT, make_workload()], ids=['light', 'usual'])

@@ -1,4 +1,4 @@
-"""What a training is told to change of its loader, and when nothing."""
+"""Tests which loader changes are proposed to a training, and when none is."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NONE = settings(0)
 
 
 def starved(**fields: Any) -> RunEvidence:
-    """A run without workers: 0.3 s of loading, 0.1 s of training on a card."""
+    """Returns a run without workers: 0.3 s of loading, 0.1 s of training on a GPU."""
     loader = make_loader(0, persistent_workers=False, prefetch_factor=None)
     given: dict[str, Any] = {
         'intervals': 6,
@@ -42,7 +42,7 @@ def starved(**fields: Any) -> RunEvidence:
 
 
 def at_hand(**fields: Any) -> RunEvidence:
-    """A run with two workers whose batches stand ready."""
+    """Returns a run with two workers whose batches are always ready."""
     given: dict[str, Any] = {
         'intervals': 12,
         'run': make_run(device='cuda'),
@@ -69,7 +69,7 @@ def test_a_starved_training_is_given_workers_in_one_jump():
 
 
 def waits_a_little(wait_s: float, **fields: Any) -> RunEvidence:
-    """A run without workers that loads for a small part of each iteration."""
+    """Returns a run without workers that waits for data for a given time."""
     return starved(
         data_wait_s=wait_s,
         data_wait_cpu_s=20 * wait_s,
@@ -155,7 +155,7 @@ def test_a_change_is_judged_and_not_followed_by_another_one():
 
 
 def tuned_run(**fields: Any) -> Run:
-    """A run that went from no workers to four, which keep up."""
+    """Returns a run that was tuned from no workers to four, which suffice."""
     new = settings(4, prefetch_factor=2, persistent_workers=True)
     change = TunedRecord(
         iteration=120,

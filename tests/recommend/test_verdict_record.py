@@ -1,4 +1,4 @@
-"""The verdict as a record: facts with their units, of what is judged and predicted."""
+"""Tests the verdict record: judged and predicted values with their units."""
 
 from __future__ import annotations
 

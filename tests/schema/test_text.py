@@ -1,4 +1,4 @@
-"""Texts: a template and facts, worded with units, nouns and lists."""
+"""Tests texts: templates and values, worded with units, nouns and lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Chinese catalog in use: no English sentence is left in what is shown."""
+"""Tests that commands in Chinese print no English sentence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mmgpu_hooks.show.terminal import render
 _ENGLISH = re.compile(
     r"(?<![\w/.=<`'\"{:_-])[A-Za-z][a-z']+(?:,? [a-z][a-z']+)+(?![\w/=({:_-]|\.\w)"
 )
-"""Two English words in a row."""
+"""Regular expression of two English words in a row."""
 
 QUOTED = re.compile(
     # commands as they are typed
@@ -59,7 +59,7 @@ _JARGON = {
 
 
 def find_english(out: str, *quotes: str) -> Iterator[str]:
-    """English sentences, but for what is quoted."""
+    """Yields English sentences in an output, except for quoted ones."""
     whole = ' '.join(out.split())
     # one may be the end of another
     for quote in sorted(quotes, key=len, reverse=True):
@@ -70,7 +70,7 @@ def find_english(out: str, *quotes: str) -> Iterator[str]:
 
 
 def list_reasons(recorded: Any) -> Iterator[str]:
-    """Sentences in an evidence file: its writer worded them, in English."""
+    """Yields the sentences in an evidence file, which are always English."""
     if isinstance(recorded, str) and ' ' in recorded:
         yield recorded
     elif isinstance(recorded, (dict, list)):
@@ -80,7 +80,7 @@ def list_reasons(recorded: Any) -> Iterator[str]:
 
 @pytest.fixture
 def chinese(monkeypatch):
-    """Commands speak Chinese, click's own words included."""
+    """Sets the language to Chinese, for click's messages, too."""
     monkeypatch.setenv('MMGPU_LANG', 'zh')
     # click asks gettext, which commands tell by this variable; taken back afterwards
     monkeypatch.setenv('LANGUAGE', '')

@@ -1,4 +1,4 @@
-"""The comment of a job: the verdict, its share, the changes."""
+"""Tests the comment of a SLURM job: verdict, share of time, changes."""
 
 from __future__ import annotations
 

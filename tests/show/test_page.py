@@ -26,7 +26,7 @@ EVIL = '</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>"\'&\u
 
 
 class Page(HTMLParser):
-    """The structure of a page, and its text by section."""
+    """Parsed HTML page: its elements, and its text by section."""
 
     def __init__(self, markup: str):
         super().__init__()
@@ -129,7 +129,7 @@ def test_nothing_is_fetched_and_no_script_may_run():
 
 
 def evil_page(text: str) -> Page:
-    """Of a run in which every string that comes from outside is the given one."""
+    """Returns the page of a run whose strings are all the given text."""
     first = make_full_ranks()[0]
     paths = dict.fromkeys(('work_dir', 'config_path', 'optim_wrapper'), text)
     odd = {key: {text: text} for key in ('versions', 'unknown')}
@@ -158,7 +158,7 @@ def evil_page(text: str) -> Page:
 
 
 def tags_of(page: Page) -> list[str]:
-    """All elements but those inside of charts, which depend on lengths of words."""
+    """Returns the names of all elements outside charts."""
     drawn = {'g', 'path', 'text', 'use', 'defs', 'clippath', 'rect'}
     return [name for name, _ in page.tags if name.lower() not in drawn]
 

@@ -1,4 +1,4 @@
-"""The pseudo-language: what no catalog could translate stands outside of brackets."""
+"""Tests by the pseudo-language that every shown sentence is translatable."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ QUOTED = re.compile(
 
 
 def strip_marked(out: str) -> str:
-    """What is outside of all brackets."""
+    """Returns an output without everything in the pseudo-language's brackets."""
     whole = ' '.join(out.split())
     while (shorter := _INNERMOST.sub('|', whole)) != whole:
         whole = shorter
@@ -77,7 +77,7 @@ def strip_marked(out: str) -> str:
 
 
 def find_escapes(out: str) -> Iterator[str]:
-    """Two English words in a row, and more, that no catalog could translate."""
+    """Yields two or more English words outside the pseudo-language's brackets."""
     for found in _WORDS.findall(strip_marked(out)):
         if not QUOTED.search(found):
             yield found
@@ -92,7 +92,7 @@ def find_labels(out: str) -> Iterator[str]:
 
 @pytest.fixture
 def pseudo(monkeypatch):
-    """Commands speak the pseudo-language."""
+    """Sets the language to the pseudo-language."""
     monkeypatch.setenv('MMGPU_LANG', 'pseudo')
 
 
@@ -191,7 +191,7 @@ def test_what_an_experiment_answers_is_in_brackets(monkeypatch, describe):
 
 
 def make_varied() -> Run:
-    """A host-bound run with validations, tuned while it trained, that goes on."""
+    """Returns a host-bound run that validates, was tuned, and is still training."""
     spent = {'metric': 30.0, 'forward': 9.0}
     validations = [
         make_validation(

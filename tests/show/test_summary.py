@@ -39,7 +39,7 @@ def render_of(evidence: RunEvidence, *others: RunEvidence) -> str:
 
 
 def full_run() -> RunEvidence:
-    """A run without a GPU in which everything else is known."""
+    """Run without a GPU in which all other values are known."""
     evidence = make_evidence(
         hooks_s=0.01,
         by_hook=HOOKS,
@@ -130,7 +130,7 @@ def test_a_card_has_its_use_and_its_memory():
 
 
 def test_what_fills_memory_has_a_row_and_ten_lines_are_enough():
-    """Of two ranks on cards, with a validation, whose memory grows."""
+    """Tests the summary's row on full memory, in at most ten lines."""
     ranks = []
     for rank in range(2):
         run = make_gpu_run(rank, 2)
@@ -168,7 +168,7 @@ ASK = 'mmgpu recommend /runs/one'
 def advise(
     *gains: float, validation: float | None = None, config: str | None = WRITTEN
 ) -> RunAdvice:
-    """A config that was written, with the gains that are predicted."""
+    """Returns the advice with a written config and the predicted gains."""
     change = Change('num_workers', 0, 4, quoted(''), 'high', (), None, *gains)
     outlook = None if validation is None else ValidationOutlook(quoted(''), 1, 2.0, 1.0)
     if outlook is not None:

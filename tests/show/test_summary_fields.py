@@ -1,4 +1,4 @@
-"""The fields that W&B and MLflow show of a verdict."""
+"""Tests the verdict's fields for W&B and MLflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a sweep: every picture by its data and its title."""
+"""Tests the sweep's page: data and title of each chart."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MODEL = ModelBytes(100 * MIB, 90 * MIB, 180 * MIB)
 
 
 def make_spans(util_pct: float) -> tuple[GpuSpan, ...]:
-    """Five seconds of warm-up, then fifteen."""
+    """Returns GPU utilisation in spans: 5 s of warm-up, then 15 s."""
     return tuple(
         GpuSpan(5.0 * n, 5.0 * (n + 1), util_pct, 100 - util_pct, 25, n == 0)
         for n in range(4)
@@ -33,7 +33,7 @@ def make_spans(util_pct: float) -> tuple[GpuSpan, ...]:
 
 
 def make_full_sweep(**fields) -> Sweep:
-    """Three batch sizes with a peak of 400 MiB + 50 MiB an image, two of workers."""
+    """Returns a sweep of three batch sizes with peaks of 400 MiB + 50 MiB per image."""
     rows = [
         make_sweep_row(
             workers,

@@ -1,4 +1,4 @@
-"""The language that texts are shown in."""
+"""Tests the choice of the language in which texts are shown."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHINESE = {
 
 @pytest.fixture
 def chinese(monkeypatch, tmp_path):
-    """A catalog of Chinese with some sentences."""
+    """Folder with a Chinese catalog of a few sentences."""
     write_catalog(tmp_path, 'zh_CN', CHINESE)
     monkeypatch.setattr(words, 'find_folder', lambda: tmp_path)
     return tmp_path

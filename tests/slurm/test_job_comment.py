@@ -1,4 +1,4 @@
-"""The verdict in the comment of a real job, and never over a user's own."""
+"""Tests that a verdict becomes a real job's comment, but replaces no user's own."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def make_verdict(job: int | None, share_pct: float = 54.0) -> VerdictRecord:
 
 
 def start_job(cluster: Cluster, *options: str) -> int:
-    """A job that waits."""
+    """Starts a SLURM job that sleeps; returns its number."""
     ours = ('--parsable', '--output=/dev/null', *options)
     job = cluster.run('sbatch', *ours, text='#!/bin/bash\nexec sleep 60\n')
     cluster.wait_for(job, 'RUNNING')
@@ -49,7 +49,7 @@ def read_comment(cluster: Cluster, job: int) -> str:
 
 @pytest.fixture
 def asks(cluster, monkeypatch):
-    """SLURM's commands find the cluster, as they do in a job."""
+    """Sets the environment so that SLURM's commands find the cluster."""
     for name in ('SLURM_CONF', 'PATH'):
         monkeypatch.setenv(name, cluster.environ[name])
     return cluster
@@ -126,7 +126,7 @@ def test_a_training_in_a_job_comments_on_it(cluster, tmp_path, options, comment,
 
 
 def read_verdicts(work_dir: Path) -> list[dict[str, Any]]:
-    """Verdict records in the job's evidence so far."""
+    """Returns the verdict records written to a job's evidence so far."""
     texts = map(Path.read_text, work_dir.glob('*/vis_data/gpu_efficiency.jsonl'))
     lines = [line for text in texts for line in text.splitlines(keepends=True)]
     # the last one may be half written

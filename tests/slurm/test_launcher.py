@@ -1,4 +1,4 @@
-"""``--slurm``: commands as jobs of a real SLURM, and what becomes of them."""
+"""Tests ``--slurm``: commands as jobs of a real SLURM, and how they end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SWEEP = 'sweep toy.py --seconds 1 --saves 0 --work-dir w --num-workers 0 1'
 
 
 class Follower:
-    """A command of ours that follows its job, in a process of its own."""
+    """Process of a command with ``--slurm`` that follows its job."""
 
     def __init__(self, folder: Path, environ: Mapping[str, str], line: str) -> None:
         self.folder = folder
@@ -61,12 +61,12 @@ class Follower:
 
     @property
     def job(self) -> str:
-        """Number of its job, once that is submitted."""
+        """Number of the submitted job."""
         self.wait_for(' job ')
         return self.err.partition(' job ')[2].split()[0].rstrip(';,:')
 
     def wait_for(self, words: str, limit_s: float = 90) -> None:
-        """Wait until standard error holds some words."""
+        """Waits until standard error contains some words."""
         until_s = time.monotonic() + limit_s
         while words not in self.err:
             is_over = self.process.poll() is not None
@@ -75,7 +75,7 @@ class Follower:
             time.sleep(0.05)
 
     def wait_for_trial(self, limit_s: float = 90) -> Path:
-        """Wait until the first trial is kept; the file that has it."""
+        """Waits until the first trial is stored; returns the path of the store."""
         store = self.folder / 'w' / 'sweep' / STORE_NAME
         until_s = time.monotonic() + limit_s
         while not store.exists():
@@ -85,13 +85,13 @@ class Follower:
         return store
 
     def end(self, limit_s: float = 90) -> int:
-        """Wait until it has ended; its exit code."""
+        """Waits until the command has ended; returns its exit code."""
         return self.process.wait(limit_s)
 
 
 @pytest.fixture
 def follow(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Follower]]:
-    """Starts a command with ``--slurm`` in a folder with ``toy.py``."""
+    """Function that starts a command with ``--slurm`` in a folder with ``toy.py``."""
     write_config(tmp_path, step_s=0.01, length=400)
     started: list[Follower] = []
 
@@ -199,7 +199,7 @@ def test_the_job_is_the_same_line_without_the_option(line, kept):
 
 
 def run_script(words: list[str], folder: Path, **environ: str) -> str:
-    """What the batch script runs, with a program that prints its arguments."""
+    """Runs the batch script with a program that prints its arguments."""
     script = render_script(['printf', '%s,', 'sweep'], words, folder)
     environ = {**os.environ, 'SLURM_JOB_ID': '7', **environ}
     subprocess.run(['sh'], input=script, text=True, env=environ, check=True)

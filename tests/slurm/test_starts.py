@@ -1,4 +1,4 @@
-"""Usable cores by how SLURM started a task: each row of ``starts.json``.
+"""Tests usable cores for each recorded way to start a SLURM task.
 
 A row has the options of sbatch, what stands in front of the program, the ranks on the
 host, and the truth: the cores that a rank may use, and those of a mended start where
@@ -33,7 +33,7 @@ STARTS = Path(__file__).with_name('starts.json')
 ROWS: dict[str, dict[str, Any]] = json.loads(STARTS.read_text())
 NARROW = [name for name, row in ROWS.items() if 'mended' in row]
 QUICK = ('plain srun', 'hint', 'exclusive', 'two tasks')
-"""Of those that are started for real, not marked ``slow``."""
+"""Names of the SLURM starts that are tested for real in quick runs."""
 
 NOWHERE = Path('/nowhere')
 VARIABLES = (
@@ -58,7 +58,7 @@ if os.environ.get('SLURM_PROCID', '0') == '0':
 
 
 def find_limits(row: dict[str, Any]) -> HostLimits:
-    """What the hook would record of such a start on a host of two CPUs."""
+    """Returns host limits that the hook would record for a SLURM start."""
     return read_host_limits(
         ranks_on_host=row['ranks'],
         proc=NOWHERE,
@@ -92,7 +92,7 @@ def test_a_trial_measures_nowhere_but_on_all_its_cpus(name, monkeypatch):
 
 
 def start(cluster: Cluster, folder: Path, row: dict[str, Any], front: str) -> Any:
-    """Start a task for real; its affinity and its environment."""
+    """Starts a real SLURM task; returns its affinity and environment."""
     program = folder / 'show.py'
     program.write_text(SHOW)
     line = f'{front} {sys.executable} {program}'
@@ -135,7 +135,7 @@ def test_a_real_start_gives_these_cores_and_the_printed_line_all(
 
 
 def record() -> None:
-    """Write what this machine's SLURM shows of each row."""
+    """Records what SLURM shows a task for each way to start it."""
     with tempfile.TemporaryDirectory() as name, start_cluster(Path(name, 's')) as ours:
         for row in ROWS.values():
             row.update(start(ours, Path(name), row, row['front']))

@@ -1,4 +1,4 @@
-"""``configs/slurm/train.sbatch``, submitted as its page says."""
+"""Tests ``configs/slurm/train.sbatch`` by submitting it as documented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainings under a real SLURM: the cores that the hook records, and what follows."""
+"""Tests trainings under a real SLURM: recorded cores, and their findings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BY_TASK = (
 
 
 def write_busy_config(folder: Path) -> Path:
-    """A training that waits for a core: loading burns as much as the step sleeps."""
+    """Writes a config whose loading needs as much CPU time as the step sleeps."""
     return write_config(
         folder,
         dataset='training.bound.BusyDataset',
@@ -36,7 +36,7 @@ def write_busy_config(folder: Path) -> Path:
 
 
 def train(cluster: Cluster, folder: Path, options: str, front: str) -> Path:
-    """Train in a job; the folder of the run."""
+    """Trains in a SLURM job; returns the run's work_dir."""
     config, work_dir = write_busy_config(folder), folder / 'run'
     line = f'{front} {sys.executable} -m training.bound {config} {work_dir}'
     cluster.run_job(folder, options.split(), line, limit_s=120)

@@ -1,1 +1,1 @@
-"""Real trainings, small enough for a test: toys and MMDetection itself."""
+"""Small real trainings for tests, with toy models and MMDetection."""

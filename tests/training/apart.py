@@ -1,4 +1,4 @@
-"""Ranks under torchrun whose Runner is told of no launcher: they train apart."""
+"""Program for torchrun: ranks whose Runner has no launcher train separately."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from training.toy import build_runner
 
 
 def main(folder: Path) -> None:
-    """Train; rank 0 takes longer, in its step, and rank 1 waits for data."""
+    """Trains so that rank 0 has a slow step and rank 1 waits for data."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group('gloo')
     rank = torch.distributed.get_rank()

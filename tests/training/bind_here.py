@@ -1,4 +1,4 @@
-"""For ``custom_imports``: binds the thread that imports it to one CPU."""
+"""Module for ``custom_imports`` that binds the importing thread to one CPU."""
 
 import os
 

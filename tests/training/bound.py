@@ -1,4 +1,4 @@
-"""A training of its own process, whose loader needs a core; a module that binds it."""
+"""Program of a training whose loader needs a core, to be bound to CPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from training.toy import ToyDataset, train
 
 
 class BusyDataset(ToyDataset):
-    """Each image takes its seconds of CPU."""
+    """Data set whose images take a given CPU time to load."""
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         end_s = time.thread_time() + self.item_s
@@ -24,7 +24,7 @@ class BusyDataset(ToyDataset):
 
 
 def main(config: str, work_dir: str) -> None:
-    """Train as MMDetection's own ``tools/train.py`` does."""
+    """Trains a config as MMDetection's ``tools/train.py`` does."""
     # MMEngine lays out the whole config several times, at a second of CPU
     layout = importlib.import_module('mmengine.config.config')
     layout.FormatCode = lambda text, **_: (text, True)  # type: ignore[attr-defined]

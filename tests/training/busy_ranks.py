@@ -1,4 +1,4 @@
-"""Data-parallel trainings for ``torchrun`` whose loaders need a core, or storage."""
+"""Program for torchrun: data-parallel training with costly or slow loading."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from training.toy import ToyDataset, build_runner
 
 
 def main(folder: Path, kind: str) -> None:
-    """Train for some seconds; data is ``cheap``, ``busy`` or ``stored``."""
+    """Trains for some seconds with ``cheap``, ``busy`` or ``stored`` data."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group('gloo')
     item_s = {'cheap': 0.0, 'busy': 0.004, 'stored': 0.03}[kind]

@@ -1,4 +1,4 @@
-"""What several modules train on."""
+"""Fixtures that several training tests share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mmgpu_hooks.hooks.recording import Guard
 
 @pytest.fixture(scope='session')
 def images(tmp_path_factory):
-    """Twelve small JPEG files with COCO annotations."""
+    """Folder of twelve small JPEG files with COCO annotations."""
     root = tmp_path_factory.mktemp('images')
     write_demo_dataset(root, images=12, width=128, height=96)
     return root
@@ -24,7 +24,7 @@ RUN = Guard.run
 
 @dataclass
 class Planted:
-    """How often a source was called, and failed."""
+    """Number of calls and failures of a measuring source that fails on purpose."""
 
     calls: int = 0
     failures: int = 0
@@ -32,7 +32,7 @@ class Planted:
 
 @pytest.fixture
 def plant(monkeypatch):
-    """Has a source fail from some call on."""
+    """Function that makes a measuring source fail from a given call on."""
 
     def plant_one(source: str, good_calls: int) -> Planted:
         planted = Planted()

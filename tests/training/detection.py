@@ -1,4 +1,4 @@
-"""Trains MMDetection with its own ``tools/train.py``, several configs in one go.
+"""Runs MMDetection's ``tools/train.py`` on several configs in forked processes.
 
 Importing MMDetection takes longer than a training of these: one process imports it and
 forks for each training. Nothing of ours is imported before the fork, so how a config
@@ -67,7 +67,7 @@ visualizer = dict(
 randomness = dict(seed=7, deterministic=True)
 {tail}
 """
-"""RTMDet-tiny made thinner still, on a few small images."""
+"""Text of a small RTMDet-tiny config for a few small images."""
 
 ITERATIONS = (
     "dict(_delete_=True, type='IterBasedTrainLoop', max_iters={iterations}, "
@@ -83,7 +83,7 @@ def render_config(
     tail: str = '',
     **settings: Any,
 ) -> str:
-    """Config text; ``iterations`` asks for the iteration-based loop."""
+    """Returns a config's text; ``iterations`` selects the iteration-based loop."""
     train_cfg = f'dict(max_epochs={epochs}, dynamic_intervals=None)'
     if iterations is not None:
         train_cfg = ITERATIONS.format(iterations=iterations)
@@ -95,7 +95,7 @@ def render_config(
 
 
 def environ() -> dict[str, str]:
-    """One thread per process; our toys importable, as a user's own modules are."""
+    """Returns an environment with one thread per process and the tests on the path."""
     path = os.pathsep.join([str(TESTS), os.environ.get('PYTHONPATH', '')])
     return {
         **os.environ,
@@ -106,17 +106,17 @@ def environ() -> dict[str, str]:
 
 
 class Task(NamedTuple):
-    """One run of ``train.py``."""
+    """Run of ``train.py``: its arguments, log file and environment."""
 
     words: list[str]
-    """Its arguments."""
+    """Command line arguments of the run."""
     log: str
-    """File for what it prints; its folder is the current one."""
+    """File for the run's output, in whose folder it runs."""
     environ: dict[str, str] | None = None
 
 
 def find_tools() -> Path:
-    """MMDetection's own scripts, out of its wheel."""
+    """Returns the folder of MMDetection's own scripts."""
     # found, not imported: importing MMDetection takes seconds and torch
     spec = importlib.util.find_spec('mmdet')
     assert spec is not None and spec.origin is not None
@@ -126,7 +126,7 @@ def find_tools() -> Path:
 def train_all(
     tasks: Mapping[str, Task], at_once: int = 2, **more: str
 ) -> dict[str, int]:
-    """Train each task in a process of its own.
+    """Runs each task in a separate process; returns exit codes by name.
 
     Args:
         tasks: By name.
@@ -150,7 +150,7 @@ def train_all(
 
 
 def main(script: str, at_once: int) -> None:
-    """Import, then fork for each task of standard input."""
+    """Imports the packages once, then forks a process for each task on stdin."""
     tasks = json.load(sys.stdin)
     for name in IMPORTED_ONCE:
         importlib.import_module(name)

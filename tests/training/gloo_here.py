@@ -1,5 +1,5 @@
-"""The process group of ranks without cards, for ``custom_imports``: MMEngine's own
-start of one asks for a GPU."""
+"""Module for ``custom_imports`` that starts a gloo process group for ranks without
+GPUs, as MMEngine's own start needs one."""
 
 from __future__ import annotations
 

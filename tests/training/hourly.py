@@ -1,4 +1,4 @@
-"""A training in a process of its own, for which an hour is four seconds."""
+"""Program of a training for which an hour lasts four seconds."""
 
 from __future__ import annotations
 

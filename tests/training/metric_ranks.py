@@ -1,4 +1,4 @@
-"""A validation's metric for ``torchrun``: each rank has half of the predictions."""
+"""Program for torchrun: evaluates a metric with half the predictions per rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ METRICS = {'plain': 'mmdet.CocoMetric', 'fast': 'mmgpu_hooks.FastCocoMetric'}
 
 
 def main(annotations: Path, folder: Path) -> None:
-    """Evaluate by both metrics; each rank leaves their figures."""
+    """Evaluates with both COCO metrics; each rank writes their values."""
     torch.distributed.init_process_group('gloo')
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
     samples = predict(annotations)

@@ -1,4 +1,4 @@
-"""Data-parallel trainings for ``torchrun``; the process group is there before.
+"""Program for torchrun: data-parallel trainings in an existing process group.
 
 With ``endless`` after the folder: one training that somebody has to end.
 """
@@ -19,7 +19,7 @@ COLLECTIVES = ('all_reduce', 'all_gather', 'all_gather_object', 'broadcast', 'ba
 
 
 def main(folder: Path) -> None:
-    """Train without the hook and with it, in folders of these names."""
+    """Trains without and with the hook, in folders named accordingly."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group('gloo')
     calls: list[str] = []
@@ -37,7 +37,7 @@ def main(folder: Path) -> None:
 
 
 def build_rank(work_dir: Path, **options: Any) -> Any:
-    """One rank's Runner."""
+    """Returns the Runner of one rank."""
     return build_runner(
         work_dir,
         launcher='pytorch',
@@ -49,7 +49,7 @@ def build_rank(work_dir: Path, **options: Any) -> Any:
 
 
 def train(work_dir: Path, hook: str, calls: list[str]) -> None:
-    """Train once; losses and collectives are left in the folder."""
+    """Trains once, and writes losses and collectives to the folder."""
     rank = torch.distributed.get_rank()
     work_dir.mkdir(exist_ok=True)
     runner = build_rank(
@@ -66,7 +66,7 @@ def train(work_dir: Path, hook: str, calls: list[str]) -> None:
 
 
 def train_without_end(work_dir: Path) -> None:
-    """Train until somebody ends it; the hook is on."""
+    """Trains with the hook until the process is killed."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group('gloo')
     build_rank(work_dir, iterations=100_000, length=400_000, step_s=0.02).train()

@@ -1,4 +1,4 @@
-"""Trainings from config files in processes of their own, ended in all ways there are.
+"""Runs trainings of config files in processes, which end in various ways.
 
 Also run as ``python -m training.recommended CONFIG FOLDER``; by torchrun, as a rank.
 """
@@ -58,13 +58,13 @@ randomness = dict(seed=3)
 """
 LAST_ITERATION = 35
 NOT_ALLOWED, SCRIPT_CODE = 77, 5
-"""Exit codes of a training that could not mount its file system, and of one that the
-script ends as it wants to."""
+"""Exit codes of a training that could not mount a file system, and of one that its
+script ends."""
 IN_FOLDER = 'in the folder: '
 
 
 def write_configs(folder: Path, style: str = CHILD, **settings: Any) -> Path:
-    """Write ``configs/mine.py`` and the base it names by a relative path.
+    """Writes ``configs/mine.py`` and its base config; returns the path.
 
     Args:
         folder: It is made, where it is missing.
@@ -82,14 +82,14 @@ def write_configs(folder: Path, style: str = CHILD, **settings: Any) -> Path:
 
 
 def read_settings(config: Path) -> dict[str, Any]:
-    """A config as MMEngine loads it, without where it trains."""
+    """Returns a loaded config without its ``work_dir``."""
     loaded = Config.fromfile(config).to_dict()
     return {key: value for key, value in loaded.items() if key != 'work_dir'}
 
 
 @dataclass
 class Ended:
-    """A training that is over."""
+    """Result of an ended training: exit code, console output, work_dir."""
 
     code: int
     console: str
@@ -97,18 +97,18 @@ class Ended:
 
     @property
     def folder(self) -> Path:
-        """Of the run."""
+        """Folder of the run, named by its start time."""
         (folder,) = filter(Path.is_dir, self.work_dir.glob('[0-9]*'))
         return folder
 
     @property
     def written(self) -> list[Path]:
-        """All that looks like a recommended config, wherever it is."""
+        """All files with the name of a recommended config."""
         return sorted(self.work_dir.parent.rglob('*_recommended*'))
 
     @property
     def last_lines(self) -> list[str]:
-        """Of its summary, from ``next`` on."""
+        """Lines of the summary from ``next`` on."""
         lines = self.console.splitlines()
         starts = [n for n, line in enumerate(lines) if line.startswith('  next ')]
         last = lines[starts[-1] :][:2] if starts else []
@@ -122,7 +122,7 @@ def train(
     options: Mapping[str, Any] | None = None,
     begin: Callable[[Path], Any] | None = None,
 ) -> Ended:
-    """Train as ``tools/train.py CONFIG --work-dir DIR --cfg-options ...`` does.
+    """Trains a config as ``tools/train.py CONFIG --work-dir DIR`` does.
 
     Args:
         config: A file, or what is in memory alone.
@@ -182,13 +182,13 @@ def _allow_for_a_busy_machine() -> None:
 
 
 def interrupt(runner: Runner) -> None:
-    """Ctrl-C."""
+    """Interrupts the training, as Ctrl-C does."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.kill(os.getpid(), signal.SIGINT)
 
 
 def interrupt_adviser(runner: Runner) -> None:
-    """Ctrl-C once the training has ended, while the config is loaded again."""
+    """Interrupts the process that writes the recommended config, as Ctrl-C does."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config, begun = Path(runner.cfg.filename), Path(runner.work_dir, 'begun.txt')
     code = f'import time\nopen({str(begun)!r}, "w").close()\ntime.sleep(60)\n'
@@ -203,22 +203,22 @@ def interrupt_adviser(runner: Runner) -> None:
 
 
 def fail(runner: Runner) -> None:
-    """An exception of the user's."""
+    """Raises an exception, as a user's code might."""
     raise ValueError('planted')
 
 
 def kill(runner: Runner) -> None:
-    """As the kernel does for memory."""
+    """Kills the training by SIGKILL, as the kernel does when memory is full."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def leave(runner: Runner) -> None:
-    """Of a script that ends the training itself, with an exit code of its own."""
+    """Exits the training script with an exit code of its own."""
     sys.exit(7)
 
 
 def put_a_folder_there(runner: Runner) -> None:
-    """In the place of the config that is to be written."""
+    """Creates a folder in place of the recommended config."""
     os.mkdir(Path(runner.log_dir, 'mine_recommended.py'))
 
 
@@ -227,7 +227,7 @@ _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 32, 4096, 16384, 1 
 
 
 def enter_own_mounts(work_dir: Path) -> None:
-    """What is mounted from here on, this process and its children see alone."""
+    """Gives this process and its children mounts of their own."""
     library = ctypes.CDLL(None, use_errno=True)
     user, group = os.getuid(), os.getgid()
     if library.unshare(_CLONE_NEWNS if user == 0 else _CLONE_NEWNS | _CLONE_NEWUSER):
@@ -240,20 +240,20 @@ def enter_own_mounts(work_dir: Path) -> None:
 
 
 def make_read_only(runner: Runner) -> None:
-    """The run's folder, for root as well; files that are open stay so."""
+    """Makes the run's folder read-only, except for files already open."""
     folder = runner.log_dir
     _mount(folder, folder, '', _MS_BIND)
     _mount('', folder, '', _MS_BIND | _MS_REMOUNT | _MS_RDONLY)
 
 
 def train_on_small_disk(work_dir: Path) -> None:
-    """Everything that the training writes goes to a file system of few files."""
+    """Mounts a file system with few inodes as work_dir."""
     enter_own_mounts(work_dir)
     _mount('tmpfs', str(work_dir), 'tmpfs', 0, 'nr_inodes=100')
 
 
 def fill_disk(runner: Runner) -> None:
-    """No file more can be made; those that are open have room.
+    """Fills the file system so that no further file can be created.
 
     Without a watchdog: it would remove a file of its own when training ends.
     """
@@ -270,7 +270,7 @@ def _mount(source: str, target: str, kind: str, flags: int, options: str = '') -
 
 
 def train_ranks(config: Path, work_dir: Path) -> subprocess.CompletedProcess[str]:
-    """The same on two ranks."""
+    """Trains a config on two ranks by torchrun."""
     from training.detection import environ
 
     command = [sys.executable, '-m', 'torch.distributed.run', '--standalone']

@@ -1,4 +1,4 @@
-"""Two ranks for ``torchrun``: a whole training, and one that resumes in its middle.
+"""Program for torchrun: two ranks train completely, and resume in the middle.
 
 Each rank leaves what it trained on in ``seen_RANK.json`` of the folder.
 """
@@ -21,7 +21,7 @@ AT, UNTIL = 33, 60
 
 
 class Resumed(Hook):
-    """Has a training begin at an iteration, and keeps what it trains on."""
+    """Hook that starts training at an iteration, and records the batches."""
 
     def __init__(self, iteration: int) -> None:
         self.iteration = iteration
@@ -35,7 +35,7 @@ class Resumed(Hook):
 
 
 def main(folder: Path) -> None:
-    """Train both."""
+    """Runs the complete and the resumed training on this rank."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group('gloo')
     rank = torch.distributed.get_rank()

@@ -1,4 +1,4 @@
-"""Builds Runners whose hook is spelled in each way, for ``mmgpu run`` to find it.
+"""Program that builds Runners with the hook written in various ways.
 
 As a script, with a folder: prints what hooks of ours each Runner has, as JSON.
 """
@@ -33,7 +33,7 @@ GIVEN: dict[str, Any] = {'interval': 3, 'stuck_after_s': 9}
 
 
 def list_spellings() -> dict[str, dict[str, Any]]:
-    """Arguments of a toy's Runner, by spelling."""
+    """Returns Runner arguments by the way in which the hook is written."""
     from mmgpu_hooks import GPUEfficiencyHook
 
     whole = f'{GPUEfficiencyHook.__module__}.{GPUEfficiencyHook.__name__}'
@@ -53,7 +53,7 @@ def list_spellings() -> dict[str, dict[str, Any]]:
 
 
 def describe(runner: Any) -> list[dict[str, Any]]:
-    """Each hook of ours."""
+    """Returns the arguments of each GPUEfficiencyHook of a Runner."""
     return [
         {
             'interval': hook.interval,
@@ -66,17 +66,17 @@ def describe(runner: Any) -> list[dict[str, Any]]:
 
 
 def find_hook(runner: Any) -> Any:
-    """The first hook of ours."""
+    """Returns the first GPUEfficiencyHook of a Runner."""
     return next(hook for hook in runner.hooks if type(hook).__name__ == BARE)
 
 
 def validate_only(folder: Path) -> Any:
-    """A Runner without a training."""
+    """Returns a Runner that only validates."""
     return Runner(ToyModel(), str(folder), **validation(0.0))
 
 
 def from_config(folder: Path) -> Any:
-    """A Runner of a config, which names no hook."""
+    """Returns a Runner built from a config without the hook."""
     config = {
         'model': {'type': 'training.toy.ToyModel'},
         'work_dir': str(folder),
@@ -92,7 +92,7 @@ def from_config(folder: Path) -> Any:
 
 
 def train_with_late_hook(folder: Path) -> tuple[Any, str]:
-    """A Runner whose script registers the hook when it is built; and its log."""
+    """Trains a Runner that registers the hook late; returns the Runner and its log."""
     runner = build_runner(folder, hook=None, log_interval=4)
     runner.register_hook({'type': BARE, 'interval': 3})
     train(runner)
@@ -100,7 +100,7 @@ def train_with_late_hook(folder: Path) -> tuple[Any, str]:
 
 
 def train_and_register_again(folder: Path) -> dict[str, Any]:
-    """Train a Runner whose script registers hooks once more in mid-training."""
+    """Trains a Runner that registers its hooks again during training."""
     defaults = ('runtime_info', 'timer', 'sampler_seed', 'logger')
     none = dict.fromkeys([*defaults, 'param_scheduler', 'checkpoint'])
 
@@ -120,7 +120,7 @@ def train_and_register_again(folder: Path) -> dict[str, Any]:
 
 
 def main(folder: Path) -> None:
-    """Build each, and train one."""
+    """Builds all Runners, trains one, and prints their hooks."""
     runners = {
         'validates only': validate_only(folder / 'validates'),
         'from_cfg': from_config(folder / 'from_cfg'),

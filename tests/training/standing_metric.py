@@ -1,4 +1,4 @@
-"""A training whose first validation is killed in its metric, after short calls."""
+"""Program of a training whose first validation is killed in its metric."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MARKER = 'stands'
 
 
 class StandsFor(ToyMetric):
-    """Takes its time for each batch, and stands still in one of its methods.
+    """Metric that takes its time for each batch, and hangs in one of its methods.
 
     Args:
         folder: Of the run.

@@ -1,4 +1,4 @@
-"""A training in a process of its own, whose data set parses a file slowly.
+"""Program of a training whose data set parses a file slowly.
 
 Arguments: the work_dir, the annotation file or the folder of images in its place, and
 the seconds that parsing takes.
@@ -19,7 +19,7 @@ from training.toy import ToyDataset, build_runner, train
 
 @DATASETS.register_module()
 class SlowlyParsed(BaseDataset):
-    """Images of a list, after a while.
+    """Data set that parses its annotation file slowly.
 
     Args:
         parse_s: Seconds that parsing takes.
@@ -42,7 +42,7 @@ class SlowlyParsed(BaseDataset):
 
 
 def main(work_dir: str, ann_file: str, parse_s: str) -> None:
-    """Train four iterations."""
+    """Trains for four iterations."""
     is_folder = Path(ann_file).is_dir()
     dataset = {
         'type': 'SlowlyParsed',

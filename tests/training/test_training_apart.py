@@ -1,4 +1,4 @@
-"""Two real ranks of a process group whose Runner was given no launcher."""
+"""Tests two real ranks of a process group whose Runner has no launcher."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from training.toy import evidence_of
 
 @pytest.fixture(scope='module')
 def apart(tmp_path_factory):
-    """Folder of the training, with its log in ``log.txt``."""
+    """Folder of the training, with its output in ``log.txt``."""
     folder = tmp_path_factory.mktemp('apart')
     command = [sys.executable, '-m', 'torch.distributed.run', '--standalone']
     command += ['--nproc_per_node=2', '-m', 'training.apart', str(folder)]

@@ -1,4 +1,4 @@
-"""Sizes of batches in real trainings."""
+"""Tests the recorded batch sizes of real trainings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must stand before workers start, in loops that start them as they are built."""
+"""Tests what must be set up before workers start, in both kinds of loop."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def train_with(
 
 @pytest.fixture(scope='module')
 def plain_losses(tmp_path_factory):
-    """Of both kinds of loop; each sample depends on its index alone."""
+    """Losses of trainings without the hook, by kind of loop."""
     folder = tmp_path_factory.mktemp('plain')
     return {
         loop: losses_of(train_with(folder / loop, 'fork', loop, 1, hook=None))
@@ -48,7 +48,7 @@ def plain_losses(tmp_path_factory):
 
 @pytest.fixture
 def start_methods():
-    """MMEngine sets the start method for good; its server's workers start fast."""
+    """Restores the start method of processes that MMEngine sets for good."""
     multiprocessing.set_forkserver_preload(['mmengine.runner'])
     yield
     multiprocessing.set_start_method('fork', force=True)

@@ -1,4 +1,4 @@
-"""Real trainings whose main thread is bound to one CPU, by whatever does that."""
+"""Tests real trainings whose main thread is bound to one CPU in various ways."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CASES: dict[str, tuple[list[str], dict[str, str]]] = {
 
 @pytest.fixture(scope='module')
 def runs(tmp_path_factory):
-    """Folder of each training, with its log in ``log.txt``."""
+    """Folder of each training, with its output in ``log.txt``."""
     folder = tmp_path_factory.mktemp('bound')
 
     def train(name: str) -> Path:
@@ -74,7 +74,7 @@ def runs(tmp_path_factory):
 
 
 def find_codes(ask: Any, work_dir: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """The answer of ``mmgpu recommend``, and its findings by code."""
+    """Returns the answer of ``mmgpu recommend``, and its findings by code."""
     answer = ask('recommend', work_dir, '--dry-run')
     return answer, {
         finding['code']: finding['detail'] for finding in answer['findings']

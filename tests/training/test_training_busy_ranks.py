@@ -1,4 +1,4 @@
-"""Real ranks on one host, beside a program that burns a core and without it."""
+"""Tests real ranks on one host, with and without another busy program."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timing]
 BURN = 'while True: pass'
 
 COUNTS = [2, 4]
-"""Ranks on the host."""
+"""Numbers of ranks on the host."""
 
 
 def train_ranks(folder: Path, kind: str, count: int) -> tuple[Run, float]:
-    """Train so many ranks.
+    """Trains a number of ranks; returns rank 0's run and the cores others used.
 
     Returns:
         The rank that is judged, and the cores that all else on the host used while

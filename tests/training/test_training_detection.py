@@ -1,4 +1,4 @@
-"""MMDetection, trained by its own ``train.py`` with the hook and without, on one seed.
+"""Tests MMDetection's ``train.py`` with and without the hook, with one seed.
 
 The log line, ``scalars.json``, TensorBoard and checkpoints have what they should.
 """
@@ -24,7 +24,7 @@ from training.toy import (
 
 ITERATIONS = 12
 LOGGED = [3, 6, 9, 12]
-"""Iterations at which something is logged; an epoch has 6."""
+"""Iterations with a log line, at 6 iterations per epoch."""
 
 # a training for each way to name the hook; without it, one for each kind of loop
 DEFAULT_HOOKS, CUSTOM_IMPORTS, CFG_OPTIONS = 'default_hooks', 'imports', 'cfg_options'
@@ -70,22 +70,22 @@ test_evaluator = val_evaluator
 
 
 class Detections(NamedTuple):
-    """Trainings by name."""
+    """Results of several MMDetection trainings, by name."""
 
     folder: Path
 
     def losses(self, name: str) -> list[str]:
-        """Losses of one, bit by bit."""
+        """Returns the losses of one training as exact texts."""
         losses: list[str] = json.loads((self.folder / f'{name}.json').read_text())
         return losses
 
     def log(self, name: str) -> str:
-        """What it printed."""
+        """Returns the log of one training."""
         return (self.folder / f'{name}.log').read_text()
 
 
 def render_validation(images: Path, *, fast: bool) -> str:
-    """The end of a config that validates, by our metric or MMDetection's."""
+    """Returns config text for a validation by FastCocoMetric or CocoMetric."""
     text = _VALIDATION.format(images=images)
     return text.replace("'CocoMetric'", f"'{FAST_METRIC}'") if fast else text
 
@@ -160,7 +160,7 @@ EXPECTED = [
 
 
 def published(work_dir: Path) -> list[tuple[int, dict[str, float]]]:
-    """Step and scalars of each interval, as the evidence has them."""
+    """Returns step and scalars of each log interval in the evidence."""
     return [
         (
             record.iteration,

@@ -1,4 +1,4 @@
-"""When a real training ends, as its log and its scalars say while it goes on."""
+"""Tests the forecast of a real training's end in its log and scalars."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENDS = r'GPUEfficiencyHook: ends (\d\d:\d\d|tomorrow \d\d:\d\d) \(.*\): training
 
 
 def options(**more: Any) -> dict[str, Any]:
-    """Four epochs of 40 iterations, with a validation and a save each."""
+    """Returns options of a training: four epochs of 40 iterations, with validation."""
     return {
         'iterations': 40,
         'epochs': 4,

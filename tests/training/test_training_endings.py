@@ -1,4 +1,4 @@
-"""However a training ends or begins: the evidence says so and nothing is changed."""
+"""Tests that the evidence tells how a training ended, which stays unchanged."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def list_own_threads() -> list[str]:
 
 
 class UserError(Exception):
-    """Something only the user's own code raises."""
+    """Exception that only user code raises."""
 
 
 def bomb(at: int, error: BaseException) -> AfterIteration:
-    """Raises once, at one iteration, after ours."""
+    """Returns a hook that raises an error once, at one iteration."""
     errors = [error]
 
     def explode(runner: Runner) -> None:
@@ -190,11 +190,11 @@ def test_the_run_record_describes_the_live_run(tmp_path):
 
 
 AT = 13
-"""The sample that ends a training."""
+"""Index of the sample that ends the training."""
 
 
 class EndingDataset(ToyDataset):
-    """Raises, waits, or kills the process that loads sample `AT`."""
+    """Data set that raises, waits or kills its process at sample `AT`."""
 
     def __init__(self, length: int, kind: str) -> None:
         super().__init__(length)
@@ -211,7 +211,7 @@ class EndingDataset(ToyDataset):
 
 
 def train_to_the_end(kind: str, folder: Path) -> None:
-    """A training in a process of its own; what it prints is in ``console.txt``."""
+    """Trains in this process until the end, with output in ``console.txt``."""
     sys.stdout = sys.stderr = console = (folder / 'console.txt').open('w', buffering=1)
     for stream in (1, 2):
         os.dup2(console.fileno(), stream)

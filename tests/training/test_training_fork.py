@@ -1,4 +1,4 @@
-"""The maintained fork of MMEngine, from its wheel, under the tests of start-up."""
+"""Tests the start of trainings with the maintained fork of MMEngine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CODE = (
 
 @pytest.fixture(scope='module')
 def site(tmp_path_factory) -> Path:
-    """A folder with the fork."""
+    """Folder with the unpacked fork of MMEngine."""
     folder = tmp_path_factory.mktemp('fork')
     pip = [sys.executable, '-m', 'pip', 'download', '--quiet', '--no-deps']
     subprocess.run([*pip, FORK, '--dest', str(folder)], check=True, timeout=120)

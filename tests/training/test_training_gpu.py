@@ -1,4 +1,4 @@
-"""A training on a box with a GPU: NVML is a fake library, all above it is real."""
+"""Tests a real training with a fake NVML library."""
 
 from __future__ import annotations
 

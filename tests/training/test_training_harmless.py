@@ -1,4 +1,4 @@
-"""Each source fails in a real training, which must not notice."""
+"""Tests that a training does not notice the failure of any measuring source."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Trained(NamedTuple):
 
 
 def train_and_inspect(work_dir: Path, **arguments: Any) -> Trained:
-    """Train, and prove that nothing of ours is left behind."""
+    """Trains, and asserts that no thread, file or patch of the package is left."""
     files = open_files()
     arguments = {'custom_hooks': [LossTape()], 'num_workers': 1, **arguments}
     runner = build_runner(work_dir, epochs=2, evaluation_s=0.0, **arguments)
@@ -81,7 +81,7 @@ def plain_losses(tmp_path_factory):
 
 @pytest.fixture
 def inspect(plain_losses):
-    """Trains with the hook; the losses are those without it, bit for bit."""
+    """Function that trains with the hook, and asserts unchanged losses."""
 
     def train_with(work_dir: Path, **arguments: Any) -> Trained:
         trained = train_and_inspect(work_dir, **arguments)
@@ -96,7 +96,7 @@ BYTES = {'all': {'peak': 1000, 'current': 500}}
 
 @pytest.fixture(autouse=True)
 def all_sources(monkeypatch):
-    """Events and an allocator as on a card; the host is read in each interval."""
+    """Makes all measuring sources available, with fake CUDA events and allocator."""
     event = partial(Mock, **{'elapsed_time.return_value': 1.0})
     events = CudaEvents(event, SimpleNamespace)
     memory = CudaMemory(lambda: {'allocated_bytes': BYTES, 'reserved_bytes': BYTES})
@@ -123,7 +123,7 @@ FIGURES_OF: dict[str, set[str]] = {
     'loader workers': {'workers', 'largest_batch_pixels'},
     'batch contents': CONTENTS,
 }
-"""What the guard runs, by its name in warnings; which figures it alone gives."""
+"""Names of guarded sources, with the values that each alone provides."""
 
 OTHERS = (
     'host limits',
@@ -150,7 +150,7 @@ RECORDING = (
     'evidence',
     'last interval',
 )
-"""Without one of these, evidence ends or there is none."""
+"""Names of the sources without which no evidence can be written."""
 
 
 @pytest.mark.parametrize('good_calls', [0, 2])
@@ -272,7 +272,7 @@ def test_two_hooks_of_ours_record_one_run_and_warn_once(tmp_path, inspect):
 
 
 def fill_disk(monkeypatch: pytest.MonkeyPatch, room_bytes: int) -> None:
-    """Let no evidence grow beyond this: writing more fails as on a full disk."""
+    """Makes writes to the evidence file fail beyond a size, as on a full disk."""
     # Python ignores the signal that comes with it
     assert signal.getsignal(signal.SIGXFSZ) is signal.SIG_IGN
     write = EvidenceWriter.write

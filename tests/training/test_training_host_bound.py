@@ -1,4 +1,4 @@
-"""A training that the host holds up: what is predicted, and what it then gives."""
+"""Tests predicted against measured gain in a host-bound training."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ env_cfg = dict(mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0))
 
 @pytest.fixture
 def train(tmp_path, monkeypatch):
-    """Trains a config, and profiles it; its work_dir."""
+    """Function that trains and profiles a config; returns its work_dir."""
     for name, value in environ().items():
         monkeypatch.setenv(name, value)
 

@@ -1,4 +1,4 @@
-"""Intervals and the time ledger of real trainings, in every kind of loop."""
+"""Tests log intervals and time ledger of real trainings, in every kind of loop."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_batches_of_no_dataloader_have_their_reason(tmp_path):
 
 
 class LateLoss(torch.Tensor):
-    """A loss on a device: reading it waits until it is there."""
+    """Loss tensor whose ``item()`` waits, as on a GPU."""
 
     def item(self) -> float:
         time.sleep(0.005)
@@ -231,7 +231,7 @@ def test_no_more_cpu_is_in_the_waits_than_the_process_used(tmp_path):
 
 
 class Own(GPUEfficiencyHook):
-    """A user's, which does something of its own at the hook points of ours."""
+    """User's subclass of the hook with methods of its own at the same hook points."""
 
     def __init__(self) -> None:
         super().__init__(interval=4)
@@ -262,7 +262,7 @@ def test_what_a_subclass_does_at_our_points_is_done(tmp_path):
 
 
 class WithoutSuper(GPUEfficiencyHook):
-    """A user's, which does something at the end of an iteration in our place."""
+    """User's subclass of the hook that replaces ``after_train_iter``."""
 
     def __init__(self) -> None:
         super().__init__(interval=4)

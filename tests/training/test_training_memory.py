@@ -1,4 +1,4 @@
-"""Who holds memory, as real trainings record it: from the start, in validation too."""
+"""Tests which processes hold memory in real trainings, from the start on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARSED = 64 * MIB
 
 @DATASETS.register_module(force=True)
 class ParsedDataset(ToyDataset):
-    """Keeps what it parsed."""
+    """Data set that keeps large parsed annotations."""
 
     def __init__(self, length: int, *, fails: bool = False) -> None:
         super().__init__(length)
@@ -30,7 +30,7 @@ class ParsedDataset(ToyDataset):
 
 
 class KeepingMetric(ToyMetric):
-    """Keeps 4 MiB of each batch."""
+    """Metric that keeps 4 MiB per batch."""
 
     def process(self, data_batch: Any, data_samples: Any) -> None:
         self.results.append(np.ones(4 * MIB // 8))

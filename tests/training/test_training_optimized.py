@@ -1,4 +1,4 @@
-"""Trainings with ``optimize`` leave the bits that trainings without it leave."""
+"""Tests that ``optimize`` leaves a training's checkpoints identical bit by bit."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ EMA = {'type': 'EMAHook', 'update_buffers': True, 'momentum': 0.01}
 
 
 class DeepModel(ToyModel):
-    """The toy's convolution, and layers after it for more parameter groups."""
+    """Toy model with further layers, and so with more parameter groups."""
 
     def __init__(self, step_s: float = 0.0) -> None:
         super().__init__(step_s)
@@ -59,14 +59,14 @@ class DeepModel(ToyModel):
 
 
 class Autocast(OptimWrapper):
-    """Mixed precision of the CPU, which MMEngine's own wrapper refuses."""
+    """Optimizer wrapper with bfloat16 autocast on the CPU."""
 
     def optim_context(self, model: Any) -> Any:
         return torch.autocast('cpu', dtype=torch.bfloat16)
 
 
 class Meddler(Hook):
-    """Reads and edits parameter groups in mid-training, and holds one."""
+    """Hook that reads, edits and keeps parameter groups during training."""
 
     def before_train(self, runner: Any) -> None:
         self.held = runner.optim_wrapper.optimizer.param_groups[3]
@@ -88,7 +88,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     **arguments: Any,
 ) -> Any:
-    """Train 2 epochs; the runner."""
+    """Trains two epochs; returns the Runner."""
     monkeypatch.setattr('training.toy.ToyModel', DeepModel)
     hook = {**HOOK, 'summary': False, 'write_config': False}
     if optimize is not None:
@@ -107,7 +107,7 @@ def run(
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A checkpoint, but for what tells one run from another."""
+    """Loads a checkpoint without the entries that differ between equal runs."""
     saved: dict[str, Any] = load_checkpoint(path)
     del saved['meta']
     scalars = saved['message_hub']['log_scalars']
@@ -120,7 +120,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def is_same_training(plain: Path, ours: Path) -> bool:
-    """Says whether all checkpoints hold the same bits."""
+    """True if all checkpoints of two trainings hold the same bits."""
     names = sorted(path.name for path in plain.glob('*.pth'))
     assert names
     assert names == sorted(path.name for path in ours.glob('*.pth'))
@@ -128,7 +128,7 @@ def is_same_training(plain: Path, ours: Path) -> bool:
 
 
 def said(runner: Any) -> list[str]:
-    """What the log says of optimisations."""
+    """Returns what the log says about ``optimize``."""
     return re.findall(r'GPUEfficiencyHook: (optimize=.*)', log_of(runner))
 
 
@@ -165,7 +165,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope='module')
 def plain(tmp_path_factory):
-    """The folder of a training as it is."""
+    """Folder of a training without ``optimize``."""
     folder = tmp_path_factory.mktemp('as_it_is')
     with pytest.MonkeyPatch.context() as patch:
         run(folder, None, patch)
@@ -228,7 +228,7 @@ def test_nothing_of_ours_is_left_nor_in_a_checkpoint(tmp_path, monkeypatch):
 
 
 class Stop(Hook):
-    """Ends a training in its second epoch, and keeps its Runner."""
+    """Hook that ends training in the second epoch and keeps the Runner."""
 
     def before_train_epoch(self, runner: Any) -> None:
         self.runner = runner
@@ -314,7 +314,7 @@ def test_an_optimisation_that_fails_is_taken_back(
 
 
 def test_a_first_step_without_memory_ends_as_it_does(tmp_path, monkeypatch):
-    """It makes the state, so it is a plain one, and its groups are there after it."""
+    """Tests that a first step out of memory restores the plain parameter groups."""
 
     original = torch.optim.AdamW._init_group
 
@@ -385,7 +385,7 @@ def find_run(folder: Path) -> str:
 
 @pytest.fixture(scope='module')
 def detectors(images, tmp_path_factory):
-    """RTMDet as users train it: plain, with all on, and as ``mmgpu run`` has it."""
+    """Trainings of RTMDet: plain, with ``optimize``, and below ``mmgpu run``."""
     pytest.importorskip('mmdet', exc_type=ImportError)
     folder = tmp_path_factory.mktemp('detectors')
     dotted = "gpu_efficiency=dict(type='mmgpu_hooks.GPUEfficiencyHook')"

@@ -1,4 +1,4 @@
-"""Real ranks that wait for each other: which one is named, and who stays silent."""
+"""Tests the diagnosis of real ranks that wait for each other."""
 
 from __future__ import annotations
 

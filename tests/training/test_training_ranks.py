@@ -1,4 +1,4 @@
-"""Two real ranks on one host, started by torchrun."""
+"""Tests two real ranks on one host, started by torchrun."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from training.validating_ranks import LATE_S, METRIC_S
 
 @pytest.fixture(scope='module')
 def ranks(tmp_path_factory):
-    """Folders of a training with and without the hook, one after the other."""
+    """Folders of a training with and without the hook."""
     folder = tmp_path_factory.mktemp('ranks')
     command = [sys.executable, '-m', 'torch.distributed.run', '--standalone']
     command += ['--nproc_per_node=2', '-m', 'training.ranks', str(folder)]

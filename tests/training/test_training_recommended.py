@@ -1,4 +1,4 @@
-"""The recommended config lies in the run's folder when a training has ended by itself.
+"""Tests that an ended training leaves a recommended config in its run folder.
 
 And nowhere else, and after no other ending.
 """
@@ -37,14 +37,14 @@ WORKERS = 'train_dataloader.num_workers'
 
 
 def find_change(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """Settings of the train loader that differ; nothing else may."""
+    """Returns changed settings of the train loader; asserts that others are equal."""
     old, new = before.pop('train_dataloader'), after.pop('train_dataloader')
     assert before == after
     return {key: new.get(key) for key in {*old, *new} if old.get(key) != new.get(key)}
 
 
 def expect_it(ended: Ended, name: str = 'mine') -> Path:
-    """It is in the run's folder, alone, and the summary says how to train it."""
+    """Asserts that the recommended config exists alone, and the summary names it."""
     path = ended.folder / f'{name}_recommended.py'
     assert ended.written == [path], ended.console
     assert ended.code == SCRIPT_CODE
@@ -57,7 +57,7 @@ def expect_it(ended: Ended, name: str = 'mine') -> Path:
 
 @pytest.fixture(scope='module')
 def completed(tmp_path_factory):
-    """A training that ended by itself, and its config."""
+    """Config and result of a training that ended normally."""
     folder = tmp_path_factory.mktemp('completed')
     config = write_configs(folder)
     return config, train(config, folder / 'run')
@@ -148,7 +148,7 @@ def test_a_config_that_was_built_in_memory_is_written_whole(tmp_path):
 
 
 def copy_of(path: Path) -> dict[str, Any]:
-    """Settings without what the start of a training adds."""
+    """Returns a config's settings without ``launcher``."""
     return {k: v for k, v in read_settings(path).items() if k != 'launcher'}
 
 
@@ -356,7 +356,7 @@ def test_no_child_is_started_where_memory_is_short(completed, monkeypatch):
 
 
 def test_no_child_is_started_where_none_could_be_ended(completed, monkeypatch):
-    """As on Windows."""
+    """Tests that no child process is started on a system without ``killpg``."""
     monkeypatch.delattr(os, 'killpg')
     advice = ask_adviser(find_evidence(completed[1].work_dir))
     assert advice.reason == 'this system could not end it with all that it starts'

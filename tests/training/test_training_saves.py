@@ -1,4 +1,4 @@
-"""Saves of real trainings, taken apart."""
+"""Tests the parts of real trainings' checkpoint saves."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FILE_CLIENT = mmengine_checkpoint.FileClient
 
 
 class ToyBackend(LocalBackend):
-    """Keeps what is written elsewhere than in a file.
+    """File backend that stores its files in memory.
 
     Args:
         put_s: Seconds that a write sleeps.
@@ -67,13 +67,13 @@ FileClient.register_backend('toy', ToyBackend, prefixes='toy', force=True)
 
 
 def remote(**arguments: Any) -> dict[str, Any]:
-    """Arguments of a CheckpointHook that writes to a `ToyBackend`."""
+    """Returns CheckpointHook arguments for a `ToyBackend`."""
     backend = {'backend': 'toy', **arguments}
     return {**EVERY_4, 'out_dir': 'toy://bucket', 'backend_args': backend}
 
 
 class BeforeSave(Hook):
-    """Does something before each save is written: in ``rest``, in no other phase."""
+    """Hook that calls a function before each save, which counts as part ``rest``."""
 
     def __init__(self, action: Any) -> None:
         self.action = action
@@ -87,7 +87,7 @@ def sleep(seconds: float) -> BeforeSave:
 
 
 def train_and_read(work_dir: Path, **arguments: Any) -> tuple[Any, list[SaveRecord]]:
-    """Train; the runner and the saves, each of them proven to add up."""
+    """Trains; returns the Runner and its saves, whose parts must add up."""
     arguments = {'checkpoint': EVERY_4, 'loop': 'iter', **arguments}
     runner = train(build_runner(work_dir, **arguments))
     assert_nothing_is_left(runner)
@@ -102,7 +102,7 @@ def train_and_read(work_dir: Path, **arguments: Any) -> tuple[Any, list[SaveReco
 
 
 def assert_nothing_is_left(runner: Any) -> None:
-    """Every stand-in of a save is gone."""
+    """Asserts that all methods replaced for a save are restored."""
     assert mmengine_checkpoint.get_file_backend is GET_FILE_BACKEND
     assert mmengine_checkpoint.FileClient is FILE_CLIENT
     for hook in runner.hooks:
@@ -114,7 +114,7 @@ PAGE = Path(__file__).parents[2] / 'docs' / 'en' / 'slow-saves.md'
 
 
 def read_histories(path: Path) -> dict[str, tuple[Any, Any]]:
-    """Values and counts of each scalar in a checkpoint."""
+    """Returns values and counts of each scalar history in a checkpoint."""
     checkpoint = load_checkpoint(path)
     scalars = checkpoint['message_hub']['log_scalars']
     return {name: history.data for name, history in scalars.items()}
@@ -275,13 +275,13 @@ def test_what_a_save_raises_passes_through(tmp_path, error, backend, phases, arg
 
 
 def read_nice_values() -> set[int]:
-    """Of all child processes."""
+    """Returns the nice values of all child processes."""
     pids = [child.pid or 0 for child in multiprocessing.active_children()]
     return {os.getpriority(os.PRIO_PROCESS, pid) for pid in pids}
 
 
 def note_nice_values(seen: list[set[int]], _: object) -> None:
-    """At the end of an iteration."""
+    """Records the nice values of child processes at an iteration's end."""
     seen.append(read_nice_values())
 
 

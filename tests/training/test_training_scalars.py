@@ -1,4 +1,4 @@
-"""Our figures on MMEngine's lines, whatever their interval and ours."""
+"""Tests the published scalars in MMEngine's log, for all log intervals."""
 
 from __future__ import annotations
 

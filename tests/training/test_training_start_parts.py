@@ -1,4 +1,4 @@
-"""A training's start: its parts, what is said of it, and what a kill leaves."""
+"""Tests the parts of a training's start, and the record that a kill leaves."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SLOW_S = 0.15
 
 @DATASETS.register_module(force=True)
 class PlantedDataset(BaseDataset):
-    """Phases that each take their time."""
+    """Data set whose phases of initialisation take known times."""
 
     def load_data_list(self) -> list[dict[str, Any]]:
         time.sleep(SLOW_S)
@@ -55,7 +55,7 @@ class PlantedDataset(BaseDataset):
 
 @MODELS.register_module(force=True)
 class SlowModel(ToyModel):
-    """Its first weights and its first step take their time."""
+    """Model whose weight initialisation and first step take a known time."""
 
     def init_weights(self) -> None:
         time.sleep(SLOW_S)
@@ -68,14 +68,14 @@ class SlowModel(ToyModel):
 
 
 class SlowHook(Hook):
-    """Takes its time before the run."""
+    """Hook that takes a known time before the run."""
 
     def before_run(self, runner: Any) -> None:
         time.sleep(SLOW_S)
 
 
 class SlowFirstBatch(ToyDataset):
-    """Its first sample takes its time."""
+    """Data set whose first sample takes a known time."""
 
     is_first = True
 
@@ -87,7 +87,7 @@ class SlowFirstBatch(ToyDataset):
 
 
 def is_planted(seconds: float, planted_s: float) -> bool:
-    """True of no less, and of no more than a machine that is busy adds."""
+    """True if a duration is at least the known one, and less than 1 s longer."""
     return planted_s <= seconds < planted_s + 1.0
 
 
@@ -233,7 +233,7 @@ def test_what_is_long_is_said_before_and_after(tmp_path, monkeypatch):
 
 @DATASETS.register_module(force=True)
 class ManyFiles(PlantedDataset):
-    """Reads a file for each image, before it has a list of them."""
+    """Data set that reads a file per image when it is initialised."""
 
     def load_data_list(self) -> list[dict[str, Any]]:
         for path in sorted(Path(self.data_root).glob('*.xml')):

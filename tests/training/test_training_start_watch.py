@@ -1,4 +1,4 @@
-"""A start that stands still says so before training begins; one at work does not."""
+"""Tests that a start that hangs raises an alarm, and a slow one does not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SAID = 'before training began'
 
 
 def start(folder: Path, load: Callable[[], Any]) -> Any:
-    """Train a few iterations, with something to do before the first."""
+    """Trains a few iterations after calling a function in ``load_or_resume``."""
     runner = build_runner(folder, iterations=4, hook=WATCHED)
     runner.load_or_resume = load
     return train(runner)

@@ -1,4 +1,4 @@
-"""Real trainings that stand still until the watchdog has said so, and then go on."""
+"""Tests real trainings that hang until the watchdog raises an alarm."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from training.toy import (
 
 AFTER_S, PATIENCE_S = 0.4, 30.0
 AGAIN_S = (*(AFTER_S * count for count in range(60)), math.inf)
-"""An alarm may be about a hiccup of a busy machine; the next one is soon."""
+"""Seconds of a standstill at which the test's watchdog raises its alarms."""
 STUCK_SAMPLE = 37
 WATCHED = {**HOOK, 'stuck_after_s': AFTER_S, 'summary': False}
 
 
 def list_alarms(folder: Path, **fields: Any) -> list[StuckRecord]:
-    """Alarms below a folder that are about what was planted, and no hiccup."""
+    """Returns the alarms below a folder that have the given fields."""
     found = []
     for path in folder.glob('*/vis_data/gpu_efficiency.jsonl'):
         for line in path.read_bytes().splitlines(keepends=True):
@@ -55,7 +55,7 @@ def list_alarms(folder: Path, **fields: Any) -> list[StuckRecord]:
 
 
 def is_about(record: StuckRecord, **fields: Any) -> bool:
-    """True if a record is an alarm with these fields, of what stood for a while."""
+    """True if a record is an alarm with the given fields, about a long hang."""
     is_long = record.sample_s is None or record.sample_s > AFTER_S / 2
     has_fields = all(getattr(record, name) == said for name, said in fields.items())
     return has_fields and is_long and not record.is_over
@@ -64,7 +64,7 @@ def is_about(record: StuckRecord, **fields: Any) -> bool:
 def stand_still(
     folder: Path, idle: Callable[[], Any] = lambda: time.sleep(0.1), **fields: Any
 ) -> None:
-    """Until an alarm with these fields noticed it; a worker's names the sample."""
+    """Hangs until the watchdog has raised an alarm with the given fields."""
     fields = fields or {'sample': STUCK_SAMPLE}
     before, until = len(list_alarms(folder, **fields)), time.monotonic() + PATIENCE_S
     while time.monotonic() < until and len(list_alarms(folder, **fields)) == before:
@@ -85,7 +85,7 @@ def stop_itself(folder: Path) -> None:
 
 
 def free(folder: Path, ended: threading.Event) -> None:
-    """Let the training go on once it was noticed that it does not."""
+    """Lets a hanging training continue once the watchdog has raised an alarm."""
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until and not list_alarms(folder, sample=STUCK_SAMPLE):
         if ended.wait(0.1):
@@ -97,7 +97,7 @@ def free(folder: Path, ended: threading.Event) -> None:
 
 
 def name_cause(runner: Any, alarm: StuckRecord) -> str | None:
-    """What ``mmgpu why`` said while it stood still, and is silent of afterwards."""
+    """Returns the cause that ``mmgpu why`` would name during a hang now over."""
     evidence = evidence_of(Path(runner.work_dir))
     assert Rank(evidence).stuck is None
     before = [row for row in evidence.intervals if row.iteration <= alarm.iteration]
@@ -166,14 +166,14 @@ def test_the_worker_and_the_sample_are_named(run, loop, sample, state, line, cau
 
 
 class Folder(BaseDataset):
-    """MMEngine's, with names of files that a terminal must not get as they are."""
+    """Data set of MMEngine whose file names contain control characters."""
 
     def load_data_list(self) -> list[dict[str, Any]]:
         return [{'img_path': f'photos/\x1b[31m{number}.jpg'} for number in range(80)]
 
 
 class Opening:
-    """A transform that stands still at one file."""
+    """Transform that hangs at one file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""W&B and MLflow, both real, have the verdict of a training in their stores."""
+"""Tests that real W&B and MLflow stores contain a training's verdict."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BLOCK_BYTES, HEADER_BYTES, FULL, LAST = 2**15, 7, 1, 4
 
 
 def find_fields(work_dir: Path) -> dict[str, Any]:
-    """The fields of the verdict in a run's evidence."""
+    """Returns the verdict's fields from a run's evidence."""
     records = map(decode_line, find_evidence(work_dir).read_bytes().splitlines())
     (verdict,) = (record for record in records if isinstance(record, VerdictRecord))
     fields: dict[str, Any] = {**list_summary_fields(verdict)}
@@ -32,7 +32,7 @@ def find_fields(work_dir: Path) -> dict[str, Any]:
 
 
 def read_wandb(path: Path) -> dict[str, Any]:
-    """The summary in W&B's store: records of protobuf in LevelDB's log format."""
+    """Returns the summary in W&B's offline store, parsed from its log format."""
     messages = importlib.import_module('wandb.proto.wandb_internal_pb2')
     data, place, begun = path.read_bytes(), len(b':W&B') + 3, b''
     summary: dict[str, Any] = {}
@@ -52,7 +52,7 @@ def read_wandb(path: Path) -> dict[str, Any]:
 
 
 def train_with(folder: Path, backend: dict[str, Any]) -> Path:
-    """Train with a backend beside MMEngine's own; the folder of the training."""
+    """Trains with an additional visualisation backend; returns the work_dir."""
     options = {'visualizer.vis_backends': [LOCAL, backend]}
     ended = train(write_configs(folder), folder / 'run', options=options)
     assert ended.code == SCRIPT_CODE, ended.console
@@ -62,7 +62,7 @@ def train_with(folder: Path, backend: dict[str, Any]) -> Path:
 
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """W&B that asks no server."""
+    """Makes W&B work offline."""
     pytest.importorskip('wandb', exc_type=ImportError)
     # MMEngine has it copy all scripts below
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""What ends a trial and halts a block, without a process of its own."""
+"""Tests how a trial's hook pauses and ends training, in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that train for real: sweep, save-bench and verify; nothing is left of it."""
+"""Tests ``sweep``, ``save-bench`` and ``verify`` by real trainings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOYS = 'training.trial_toys.'
 
 @pytest.fixture
 def ask(ask, tmp_path, monkeypatch):
-    """Runs a command in a folder of its own; its JSON answer."""
+    """Function that runs a command in its own folder; returns the JSON answer."""
     monkeypatch.setenv('PYTHONPATH', environ()['PYTHONPATH'])
     monkeypatch.setenv('OMP_NUM_THREADS', '1')
 
@@ -135,7 +135,7 @@ def test_saves_are_measured_beside_each_number_of_workers(ask, tmp_path):
 
 
 def write_starved_run(config: Path) -> Path:
-    """A run of a config that was starved without workers."""
+    """Writes a run of a config that was data-bound without workers."""
     loader = make_loader(
         0, persistent_workers=False, prefetch_factor=None, pin_memory=False
     )

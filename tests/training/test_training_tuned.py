@@ -1,4 +1,4 @@
-"""Trainings whose loader is tuned while they train, beside untouched ones."""
+"""Tests trainings whose loader is tuned, against untuned ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NONE, TWO, THREE = settings(0), settings(2), settings(3)
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Script:
-    """Puts answers in the place of the child process."""
+    """Function that sets the answers of a fake tuning process."""
 
     def write(*answers: TuneAnswer | Exception) -> ScriptedAdviser:
         adviser = ScriptedAdviser(answers)
@@ -167,7 +167,7 @@ def test_training_goes_on_without_the_child(tmp_path, script, monkeypatch, answe
 
 
 class Refusing:
-    """Lets no more workers start after so many."""
+    """Lets a number of workers start, and then makes further starts fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
         self.left = count
@@ -204,7 +204,7 @@ def test_training_goes_on_where_no_workers_can_be_started(
 
 
 class Unsendable(ToyDataset):
-    """A data set that no other process can be sent."""
+    """Data set that cannot be pickled."""
 
     def __init__(self, length: int) -> None:
         super().__init__(length)
@@ -231,7 +231,7 @@ def test_a_data_set_that_cannot_be_pickled_costs_no_training(
 
 
 class Switching(ToyDataset):
-    """As MMDetection's mixed images, with a mode that a hook switches."""
+    """Data set with a mode that a hook switches, as MMDetection's mixed images."""
 
     is_switched = False
 
@@ -246,7 +246,7 @@ class Switching(ToyDataset):
 
 
 class WithHead(ToyModel):
-    """A model that has what the hook switches."""
+    """Model with the attribute that MMDetection's mode switch hook changes."""
 
     class Head:
         use_l1 = False
@@ -257,7 +257,7 @@ class WithHead(ToyModel):
 
 
 class Seen(AfterIteration):
-    """Keeps the labels of each batch."""
+    """Hook that keeps the labels of each batch."""
 
     def __init__(self) -> None:
         super().__init__(lambda runner: None)
@@ -342,7 +342,7 @@ def test_scalars_and_summary_show_it(tmp_path, script):
 @pytest.mark.timing
 @pytest.mark.slow
 def test_a_training_finds_its_workers_by_itself(tmp_path):
-    """The child process itself, from 0 workers, on samples that wait."""
+    """Tests that a training is tuned from 0 workers by the real child process."""
     runner = train(
         build_runner(
             tmp_path,

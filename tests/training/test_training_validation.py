@@ -1,4 +1,4 @@
-"""Validations of real trainings: what is recorded of them, in whatever loop."""
+"""Tests the records of real trainings' validations, in all kinds of loops."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def validate(
     cfg: dict[str, Any] | None = None,
     **arguments: Any,
 ) -> Any:
-    """Train, with validations that have a loader of their own; the runner."""
+    """Trains with validations by a separate loader; returns the Runner."""
     files = open_files()
     runner = build_runner(
         work_dir,
@@ -115,7 +115,7 @@ FORWARD_S, PROCESS_S, METRIC_S = 0.01, 0.02, 0.3
 
 
 class Slow(ToyMetric):
-    """Takes its time at both ends."""
+    """Metric that takes a known time per batch and at the end."""
 
     def __init__(self) -> None:
         super().__init__(METRIC_S)
@@ -132,7 +132,7 @@ def predict_slowly(model: ToyModel, data: Any) -> Any:
 
 
 class SavesBest(Hook):
-    """Saves after each validation, as CheckpointHook does where it is the best."""
+    """Hook that saves a checkpoint after each validation."""
 
     def after_val_epoch(self, runner: Any, metrics: Any = None) -> None:
         runner.save_checkpoint(runner.work_dir, 'best.pth')
@@ -206,7 +206,7 @@ def test_a_loop_without_a_training_is_taken_apart(tmp_path, loop):
 
 
 class StandsAt(ToyMetric):
-    """Stands still in the first call of one of its methods, or computes for as long."""
+    """Metric that hangs, or computes for as long, until the watchdog speaks."""
 
     method: ClassVar[str]
     seconds: ClassVar[float]
@@ -293,7 +293,7 @@ def test_why_names_where_a_validation_was_killed(tmp_path, ask, method, after_s,
 
 
 class Keeps(ToyMetric):
-    """Keeps half a MiB of each batch."""
+    """Metric that keeps half a MiB per batch."""
 
     def process(self, data_batch: Any, data_samples: Any) -> None:
         self.results.append(np.zeros(2**16))
@@ -320,7 +320,7 @@ def test_workers_of_training_that_live_on_are_counted(tmp_path):
 
 
 class FailsAt(ToyMetric):
-    """Raises in the midst of a validation."""
+    """Metric that raises an error in the middle of a validation."""
 
     def process(self, data_batch: Any, data_samples: Any) -> None:
         super().process(data_batch, data_samples)
@@ -358,7 +358,7 @@ def test_a_loop_without_a_training_that_fails_is_left_as_it_was(tmp_path, loop):
 
 
 class TwicePassing(ValLoop):
-    """As in semi-supervised detection, where teacher and student are validated."""
+    """Validation loop with two passes, as for teacher and student models."""
 
     def run(self) -> Any:
         self.runner.call_hook('before_val')
@@ -387,7 +387,7 @@ def test_a_loop_of_another_form_is_followed(tmp_path, num_workers):
 
 
 class WithoutLoader(ValLoop):
-    """Has a loader of its own."""
+    """Validation loop that makes its own loader."""
 
     def run(self) -> Any:
         known = self.dataloader

@@ -1,4 +1,4 @@
-"""The verdict of a training as a record: after its end, and of one that is killed."""
+"""Tests the verdict records of an ended training and of a killed one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_verdicts(work_dir: Path) -> list[dict[str, Any]]:
 
 
 def pass_an_hour(runner: Any) -> None:
-    """The clock is turned by an hour; killed as soon as there is a verdict."""
+    """Advances the hook's clock by an hour, and kills the training after a verdict."""
     (recorder,) = (
         hook._recorder for hook in runner.hooks if hasattr(hook, '_recorder')
     )

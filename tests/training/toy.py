@@ -1,4 +1,4 @@
-"""A training of milliseconds on MMEngine's own Runner, loops, loader and hooks."""
+"""Trains toy models in milliseconds with MMEngine's own Runner and loops."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOCAL = 'LocalVisBackend'
 
 
 class ToyDataset(Dataset[dict]):
-    """Images that depend on their index alone.
+    """Data set of images that depend only on their index.
 
     Args:
         length: Images.
@@ -54,7 +54,7 @@ class ToyDataset(Dataset[dict]):
 
 
 class GrowingDataset(ToyDataset):
-    """Images of a height of their own, each two rows higher than the one before."""
+    """Data set of images, each two rows higher than the one before."""
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         item = super().__getitem__(index)
@@ -62,7 +62,7 @@ class GrowingDataset(ToyDataset):
 
 
 def collate_branches(items: list[Any]) -> dict[str, Any]:
-    """A batch of one branch, of the form that semi-supervised training has."""
+    """Collate function that returns a batch as in semi-supervised training."""
     return {
         'inputs': {'branch': [item['inputs'] for item in items]},
         'data_samples': [item['data_samples'] for item in items],
@@ -70,7 +70,7 @@ def collate_branches(items: list[Any]) -> dict[str, Any]:
 
 
 class ToyModel(BaseModel):
-    """One convolution.
+    """Model of one convolution.
 
     Args:
         step_s: Seconds that a training step sleeps.
@@ -97,7 +97,7 @@ class ToyModel(BaseModel):
 
 
 class ManyTensorsModel(ToyModel):
-    """The toy's convolution beside small tensors, which a step takes one by one.
+    """Toy model with many small tensors, each of which the step uses.
 
     Args:
         step_s: Seconds that a training step sleeps.
@@ -122,7 +122,7 @@ class ManyTensorsModel(ToyModel):
 
 
 class ToyMetric(BaseMetric):
-    """A score of 1, after a while."""
+    """Metric that returns a score of 1 after a given time."""
 
     def __init__(self, evaluation_s: float = 0.0) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class ToyMetric(BaseMetric):
 
 @HOOKS.register_module(name='training.toy.LossTape')
 class LossTape(Hook):
-    """Keeps each iteration's loss, bit by bit.
+    """Hook that records the exact loss of each iteration.
 
     Args:
         path: JSON file to leave them in when training ends.
@@ -161,7 +161,7 @@ class LossTape(Hook):
 
 
 class AfterIteration(Hook):
-    """Calls a function with the runner after each iteration.
+    """Hook that calls a function with the Runner after each iteration.
 
     Args:
         action: The function.
@@ -204,7 +204,7 @@ def build_runner(
     kind: type[Any] = Runner,
     **more: Any,
 ) -> Any:
-    """A Runner that is ready to train.
+    """Returns a Runner that trains a toy model.
 
     Args:
         work_dir: Folder of the run.
@@ -258,7 +258,7 @@ def build_runner(
 
 
 def validation(evaluation_s: float) -> dict[str, Any]:
-    """Arguments of a Runner that validates, for seconds in its metric."""
+    """Returns Runner arguments for a validation whose metric takes a given time."""
     return {
         'val_dataloader': {
             'dataset': ToyDataset(2),
@@ -272,7 +272,7 @@ def validation(evaluation_s: float) -> dict[str, Any]:
 
 
 def train(runner: Runner) -> Runner:
-    """Train, and end the workers that would outlive the test with their loader."""
+    """Trains, and then ends the loaders' worker processes."""
     try:
         runner.train()
     finally:
@@ -288,12 +288,12 @@ def train(runner: Runner) -> Runner:
 
 
 def losses_of(runner: Runner) -> list[str]:
-    """What the runner's LossTape kept."""
+    """Returns the losses that a Runner's LossTape recorded."""
     return next(hook for hook in runner.hooks if isinstance(hook, LossTape)).losses
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Load a checkpoint with all that is in it, onto the CPU."""
+    """Loads a complete checkpoint onto the CPU."""
     # torch 1.13 and later ask for it
     has_choice = 'weights_only' in inspect.signature(torch.load).parameters
     options = {'weights_only': False} if has_choice else {}
@@ -302,37 +302,37 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def find_evidence(work_dir: Path, name: str = 'gpu_efficiency.jsonl') -> Path:
-    """The one evidence file of that name under ``work_dir``."""
+    """Returns the path of the only evidence file of a name in a work_dir."""
     (found,) = work_dir.glob(f'*/vis_data/{name}')
     return found
 
 
 def evidence_of(work_dir: Path, name: str = 'gpu_efficiency.jsonl') -> RunEvidence:
-    """That evidence file, read back."""
+    """Reads the only evidence file of a name in a work_dir."""
     return read_evidence(find_evidence(work_dir, name))
 
 
 def log_of(runner: Runner) -> str:
-    """The run's log file."""
+    """Returns the text of the Runner's log file."""
     (path,) = Path(runner.log_dir).glob('*.log')
     return path.read_text()
 
 
 def scalar_lines(work_dir: Path) -> list[dict[str, Any]]:
-    """The lines of the run's ``scalars.json``."""
+    """Returns the lines of a run's ``scalars.json`` as dicts."""
     (path,) = work_dir.glob('*/vis_data/scalars.json')
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def summarize_scalars(record: IntervalRecord) -> dict[str, float]:
-    """The scalars of one interval."""
+    """Returns the published scalars of one log interval."""
     line = LineFigures()
     line.add(record)
     return line.take()
 
 
 def open_files() -> set[str]:
-    """What the descriptors of this process lead to, MMEngine's logs left out."""
+    """Returns the files that this process has open, except MMEngine's logs."""
     targets = set()
     for name in os.listdir('/proc/self/fd'):
         try:

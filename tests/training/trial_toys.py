@@ -1,4 +1,4 @@
-"""Configs of toy trainings for trials, and data sets that go wrong in them."""
+"""Configs of toy trainings for trials, and data sets that fail in them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ visualizer = dict(
     type='Visualizer',
     vis_backends=[dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')])
 """
-"""Validation would take ten minutes, so a trial that validates is noticed."""
+"""Config text whose validation takes ten minutes, so that it would be noticed."""
 
 HOOKED = """
 custom_hooks = [dict(type='mmgpu_hooks.GPUEfficiencyHook', interval=8)]
@@ -46,7 +46,7 @@ default_hooks = dict(
 val_cfg = val_dataloader = val_evaluator = None
 visualizer = dict(type='Visualizer', vis_backends=[dict(type='LocalVisBackend')])
 """
-"""For the end of a config: our hook, and neither saves nor validations."""
+"""Config text that adds the hook and disables saves and validations."""
 
 
 DEFAULTS: dict[str, Any] = {
@@ -56,14 +56,14 @@ DEFAULTS: dict[str, Any] = {
 
 
 def write_config(folder: Path, *, more: str = '', **settings: Any) -> Path:
-    """Write ``toy.py`` there, with these settings in the place of `DEFAULTS`."""
+    """Writes ``toy.py`` with the given settings into a folder; returns its path."""
     path = folder / 'toy.py'
     path.write_text(CONFIG.format(**{**DEFAULTS, **settings}) + more)
     return path
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
-    """Those that trials in this folder left running: they carry it in their words."""
+    """Returns the processes that trials in a folder have left running."""
     found = []
     for process in psutil.process_iter(['cmdline', 'status']):
         words = ' '.join(process.info['cmdline'] or [])
@@ -74,7 +74,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 
 
 class TroubledDataset(ToyDataset):
-    """Finds no memory, or does not end when it is asked to."""
+    """Data set that raises MemoryError or ignores SIGTERM."""
 
     def __init__(self, length: int, item_s: float = 0.0, trouble: str = '') -> None:
         super().__init__(length, item_s)

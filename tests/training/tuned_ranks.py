@@ -1,4 +1,4 @@
-"""Data-parallel trainings for ``torchrun`` whose loaders are tuned, by a script.
+"""Program for torchrun: data-parallel trainings tuned by scripted answers.
 
 After the folder: ``agree``, ``refuse`` (the loader of rank 1 cannot be switched within
 an epoch) or ``die`` (rank 1 ends when it is asked).
@@ -23,7 +23,7 @@ from training.toy import HOOK, LossTape, ToyDataset
 
 
 class Seeded(ToyDataset):
-    """Notes the seed of each worker in a folder."""
+    """Data set that records each worker's seed as a file name."""
 
     def __init__(self, length: int, folder: Path) -> None:
         super().__init__(length)
@@ -36,7 +36,7 @@ class Seeded(ToyDataset):
 
 
 def main(folder: Path, what: str) -> None:
-    """Train without the hook and with it, in folders of these names."""
+    """Trains without and with the hook, in folders named accordingly."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group('gloo')
     rank = torch.distributed.get_rank()

@@ -1,4 +1,4 @@
-"""Data-parallel validations for ``torchrun``: rank 1 is late, rank 0 has the metric."""
+"""Program for torchrun: validates with a late rank 1 and a metric on rank 0."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LATE_S, METRIC_S, BATCHES = 0.6, 0.9, 6
 
 
 class LateMetric(ToyMetric):
-    """Rank 1 takes longer for its last batch."""
+    """Metric for which rank 1 takes longer in its last batch."""
 
     def process(self, data_batch: Any, data_samples: Any) -> None:
         super().process(data_batch, data_samples)
@@ -27,7 +27,7 @@ class LateMetric(ToyMetric):
 
 
 def main(folder: Path) -> None:
-    """Train one epoch, and validate."""
+    """Trains one epoch and validates."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group('gloo')
     os.chdir(folder)

@@ -11,7 +11,7 @@ from mmgpu_hooks.schema.text import phrase
 
 
 def _judge(run: Run, name: str) -> Finding | None:
-    """Make the finding on host work that an optimisation would spare, if notable."""
+    """Returns a finding on host work that an optimisation would save, if notable."""
     cost, iter_s = run.host_costs.get(name), run.figures.iter_s
     if cost is None or not iter_s or not run.is_worth_sparing(cost):
         return None

@@ -109,7 +109,7 @@ def _judge_short_growth(run: Run) -> Finding | None:
 
 
 def _list_growth(each: Estimate) -> dict[str, float]:
-    """Return a memory growth, in bytes per 1000 iterations, as template values."""
+    """Returns a memory growth, in bytes per 1000 iterations, as template values."""
     return {
         'rise_bytes': each.value,
         'low_bytes': max(each.low, 0),
@@ -119,7 +119,7 @@ def _list_growth(each: Estimate) -> dict[str, float]:
 
 
 def _phrase_count(run: Run, count: int) -> Text:
-    """Phrase a count of iterations with its epoch: ``420 iterations (epoch 3)``."""
+    """Phrases a count of iterations with its epoch: ``420 iterations (epoch 3)``."""
     batches = run.meta.loader.batches_per_epoch
     if not batches or run.meta.loop == 'iter':
         return phrase('{iterations}', iterations=count)
@@ -398,5 +398,5 @@ def judge_open_files(run: Run) -> Finding | None:
 
 
 def _count_ahead(run: Run) -> int:
-    """Count the batches in flight of a run's train loader."""
+    """Counts the batches in flight of a run's train loader."""
     return count_ahead(run.meta.loader.num_workers, run.meta.loader.prefetch_factor)

@@ -32,7 +32,7 @@ class Rule:
         return inspect.getdoc(self.judge) or ''
 
     def apply(self, run: Run) -> Finding | None:
-        """Judge a run, and label the finding with the rule's code and title."""
+        """Judges a run, and labels the finding with the rule's code and title."""
         finding = self.judge(run)
         return finding and replace(finding, code=self.code, title=self.title)
 
@@ -42,7 +42,7 @@ REGISTERED: dict[str, Rule] = {}
 
 
 def rule(code: str, title: str, verdict: str | None = None) -> Callable[[Judge], Judge]:
-    """Register the decorated function as a diagnostic rule under a stable code."""
+    """Registers the decorated function as a diagnostic rule under a stable code."""
 
     def register(judge: Judge) -> Judge:
         REGISTERED[code] = Rule(code, worded(title), verdict, judge)
@@ -57,27 +57,27 @@ def _make_finding(severity: str, detail: Text, share: float | None = None) -> Fi
 
 
 def problem(detail: Text, share: float) -> Finding:
-    """Make a finding of a problem that costs ``share`` of the training time."""
+    """Makes a finding of a problem that costs ``share`` of the training time."""
     return _make_finding('problem', detail, share)
 
 
 def notice(detail: Text, share: float | None = None) -> Finding:
-    """Make a finding that is worth knowing, but no problem."""
+    """Makes a finding that is worth knowing, but no problem."""
     return _make_finding('notice', detail, share)
 
 
 def weigh(detail: Text, share: float | None) -> Finding:
-    """Make a finding: a problem if a ``share`` of the time is given, else a notice."""
+    """Makes a finding: a problem if it costs a ``share`` of the time, else a notice."""
     return notice(detail) if share is None else problem(detail, share)
 
 
 def fine(detail: Text) -> Finding:
-    """Make a finding which says that nothing is wrong with what the rule checks."""
+    """Makes a finding that nothing is wrong with what the rule checks."""
     return _make_finding('ok', detail)
 
 
 def cannot_tell(missing: str) -> Finding:
-    """Make a finding that nothing can be judged, as an input is missing.
+    """Makes a finding that the rule cannot judge, as an input is missing.
 
     Args:
         missing: What is missing, as a clause without a full stop.

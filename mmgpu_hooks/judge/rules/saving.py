@@ -184,13 +184,13 @@ def judge_unknown_saves(run: Run) -> Finding | None:
 
 
 def _delay_s(save: SaveJudgement) -> float:
-    """Return the gross delay of a save in seconds; 0 where it is unknown."""
+    """Returns the gross delay of a save in seconds; 0 if it is unknown."""
     # one that was measured comes first
     return save.gross_delay_s or 0.0
 
 
 def _judge_cause(run: Run, cause: str) -> Finding | None:
-    """Make one finding of all saves that the same cause made slow."""
+    """Makes one finding for all saves that were slow for the same cause."""
     slow = run.saves_held_by(cause)
     if not slow:
         return None

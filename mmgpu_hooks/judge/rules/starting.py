@@ -170,7 +170,7 @@ def judge_parameter_lines(run: Run) -> Finding | None:
 
 
 def list_start_findings(run: Run) -> list[Finding]:
-    """List the findings on the start of a run, the largest share first."""
+    """Lists the findings on the start of a run, the largest share first."""
     codes = ('MG701', 'MG702', 'MG703', 'MG704', 'MG705', 'MG706')
     found = (REGISTERED[code].apply(run) for code in codes)
     findings = [finding for finding in found if finding is not None]
@@ -178,7 +178,7 @@ def list_start_findings(run: Run) -> list[Finding]:
 
 
 def _is_worth(run: Run, seconds: float) -> bool:
-    """Return True if ``seconds`` of a training's start are worth a finding."""
+    """True if the seconds of a part of training's start are worth a finding."""
     if seconds < thresholds.START_LEAST_S:
         return False
     is_much = seconds >= thresholds.START_SHARE * run.whole_s
@@ -198,7 +198,7 @@ def _weigh(run: Run, detail: Text, seconds: float) -> Finding:
 
 
 def _list_parsed(run: Run) -> list[DatasetStart]:
-    """List the data sets whose annotations will be parsed at the next start, too."""
+    """Lists the data sets whose annotations will be parsed again at the next start."""
     start = run.evidence.start
     found: Iterable[DatasetStart] = () if start is None else start.data_sets
     return [each for each in found if not (each.is_cached or each.is_kept)]

@@ -16,14 +16,14 @@ from mmgpu_hooks.schema.text import Text, phrase, quoted, sentences
 
 
 def _find(run: Run, part: str) -> WholeValidation | None:
-    """Return a run's validation times if the named part takes long, else ``None``."""
+    """Returns a run's validation times if the named part takes long, else ``None``."""
     whole = find_whole(run)
     is_worth = whole and whole.run_share(part) >= thresholds.VALIDATION_PART_NOTICE
     return whole if is_worth else None
 
 
 def _phrase(whole: WholeValidation, part: str) -> Text:
-    """Phrase a part's time: ``211.4 s of the 352.1 s of a validation (60 %, ...)``."""
+    """Phrases a part's time: ``211.4 s of the 352.1 s of a validation (60 %, ...)``."""
     costs = whole.costs
     spent_s = costs.parts_s[part]
     return phrase(

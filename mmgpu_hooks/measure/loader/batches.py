@@ -13,15 +13,15 @@ from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.schema.text import phrase
 
 _ODD = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)
-"""Exceptions that reading a batch of unknown structure may raise."""
+"""Exceptions that may be raised while reading a batch of unknown structure."""
 
 _T = TypeVar('_T')
 
 SMALL_BYTES = 4096
-"""Largest tensor, in bytes, that a worker could send inside its message to training."""
+"""Size in bytes of the largest tensor that workers can send within a message."""
 
 _MOST_PARTS = 20_000
-"""Maximum number of a batch's objects that are searched for tensors, for speed."""
+"""Maximum number of objects in a batch that are searched for tensors."""
 
 
 class Contents(NamedTuple):
@@ -36,7 +36,7 @@ class Contents(NamedTuple):
     boxes: int | None = None
     """Number of annotated boxes in the batch."""
     height: int | None = None
-    """Padded height in pixels of the batch's images; ``None`` if they differ in it."""
+    """Padded height in pixels of the batch's images; ``None`` if heights differ."""
     width: int | None = None
 
 
@@ -53,7 +53,7 @@ class IntervalContents(NamedTuple):
     boxes: int | None = None
     """Largest number of boxes in a batch of the log interval."""
     new_sizes: int | None = None
-    """Number of distinct batch sizes in pixels that first occurred in the log interval.
+    """Number of batch sizes in pixels that occurred for the first time.
 
     A landscape batch and a portrait one of as many pixels have one size."""
 
@@ -89,7 +89,7 @@ class BatchWatch:
         self._divisor = max(1, pad_size_divisor)
 
     def examine(self, batch: Any) -> Contents:
-        """Count a batch's images, pixels and boxes, if in MMEngine's format: 5 us.
+        """Counts a batch's images, pixels and boxes, if in MMEngine's format, in 5 us.
 
         Args:
             batch: What the loader returned: usually ``dict(inputs=...,
@@ -171,7 +171,7 @@ def _present(branch: Any) -> Any:
 
 
 def _find_images(batch: Any) -> Any:
-    """Find the images in a batch that is a sequence, such as ``(images, targets)``."""
+    """Finds the images in a batch that is a sequence, such as ``(images, targets)``."""
     first = batch[0] if isinstance(batch, (list, tuple)) and batch else None
     is_stack = isinstance(first, (list, tuple)) or len(getattr(first, 'shape', ())) == 4
     return first if is_stack else batch
@@ -209,7 +209,7 @@ class TensorCount(NamedTuple):
 
 
 def count_tensors(batch: Any) -> TensorCount:
-    """Count a batch's tensors and sum up their bytes.
+    """Counts a batch's tensors and sums up their bytes.
 
     Data samples are known by the ``all_items`` of MMEngine's ``BaseDataElement``,
     boxes by their ``tensor``. It costs 5 us per image, so once per interval.

@@ -25,7 +25,7 @@ The highest real-time signals are others' first.
 
 
 def offer_stack() -> int:
-    """Have this process print its Python stack on a signal, into a file; return its fd.
+    """Has this process write its Python stack to a file on a signal; returns its fd.
 
     Returns:
         The descriptor that it prints into; 0 where the signal is handled, ignored or
@@ -42,7 +42,7 @@ def offer_stack() -> int:
 
 
 def _read_masks(names: str, pid: int | str = 'self') -> list[bool]:
-    """Return for each named signal mask of a process if `_SIGNAL` is in the mask."""
+    """Returns, for each signal mask of a process, if it contains `_SIGNAL`."""
     try:
         text = (_PROC / str(pid) / 'status').read_text('ascii', 'replace')
     except OSError:
@@ -52,7 +52,7 @@ def _read_masks(names: str, pid: int | str = 'self') -> list[bool]:
 
 
 def ask_stack(pid: int, descriptor: int) -> tuple[str, ...]:
-    """Ask a process for its current Python stack, the innermost call first.
+    """Asks a process for its current Python stack, the innermost call first.
 
     Args:
         pid: The process.
@@ -84,7 +84,7 @@ def ask_stack(pid: int, descriptor: int) -> tuple[str, ...]:
 
 
 def parse_stack(text: str) -> tuple[str, ...]:
-    """Parse faulthandler's output to a stack of ``file:line in function`` entries."""
+    """Parses faulthandler's output to a stack of ``file:line in function`` entries."""
     calls = []
     for line in text.splitlines():
         file, mark, rest = line.strip().partition('", line ')

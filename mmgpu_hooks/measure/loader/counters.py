@@ -64,7 +64,7 @@ WORKER = np.dtype(
 _FILE_BYTES, _NOTES_BYTES = 512, 8192
 
 Rows = NDArray[np.void]
-"""Type of a structured array of batches or workers, read as ``rows['wall_s']``."""
+"""Type of structured arrays of batches or workers, read as ``rows['wall_s']``."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,13 @@ class WorkerNotes:
     """Seconds inside transforms by class name, summed over the timed samples."""
     timed_samples: int = 0
     opencv_threads: int | None = None
-    """Number of OpenCV's threads in the worker; ``None`` where it is not loaded."""
+    """Number of OpenCV's threads in the worker; ``None`` if it is not loaded."""
     failure: str | None = None
     """Reason why measuring in the worker ended; other fields are invalid then."""
 
 
 def join_rows(parts: Sequence[Rows]) -> Rows:
-    """Concatenate arrays of batch rows into one array."""
+    """Concatenates arrays of batch rows into one array."""
     if len(parts) == 1:
         return parts[0]
     # numpy compares types of rows name by name
@@ -138,14 +138,14 @@ class Counters:
         fetch_cpu_s: float,
         held: Contents,
     ) -> None:
-        """Write a batch's row into the ring buffer, over the oldest one."""
+        """Writes a batch's row into the ring buffer, over the oldest one."""
         counts = [math.nan if count is None else count for count in held]
         # in one go, in the order of `BATCH`
         row = (number, wall_s, cpu_s, fetch_cpu_s, *counts)
         self.ring[number % len(self.ring)] = row
 
     def read_batches(self, first: int, stop: int) -> Rows:
-        """Read rows of batches by number; those already overwritten are left out.
+        """Reads rows of batches by number; those already overwritten are left out.
 
         Args:
             first: Number of the first one.
@@ -157,7 +157,7 @@ class Counters:
         return np.compress(rows['number'] == numbers, rows)
 
     def write_notes(self, worker: int, notes: WorkerNotes) -> None:
-        """Write a worker's notes to shared memory, or nothing if they do not fit."""
+        """Writes a worker's notes to shared memory, or nothing if they do not fit."""
         text = json.dumps(vars(notes)).encode()
         if len(text) <= _NOTES_BYTES:
             # odd while it is being written
@@ -166,7 +166,7 @@ class Counters:
             self._sequences[worker] += 1
 
     def read_notes(self) -> dict[int, WorkerNotes]:
-        """Read messages that loader workers wrote since the last call, by id."""
+        """Reads messages that loader workers wrote since the last call, by id."""
         found = {}
         for worker in np.flatnonzero(self._sequences != self._seen).tolist():
             sequence = self._sequences[worker]
@@ -178,7 +178,7 @@ class Counters:
         return found
 
     def write_file(self, worker: int, name: str) -> None:
-        """Write the name of the image file that a worker loads; empty if unknown."""
+        """Writes the name of the image file that a worker loads; empty if unknown."""
         self._files[worker] = name.encode('utf-8', 'replace')[-_FILE_BYTES:]
 
     def read_file(self, worker: int) -> str | None:

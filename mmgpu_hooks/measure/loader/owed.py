@@ -48,7 +48,7 @@ class ProcessState:
 
 @dataclass(frozen=True)
 class LoadingSample:
-    """The dataset sample that a worker is loading now, and the seconds so far."""
+    """Data set sample that a worker is loading now, and the seconds so far."""
 
     index: int | None
     """Index of the sample in the dataset; ``None`` if the index is not a number."""
@@ -65,7 +65,7 @@ class LoadingSample:
 
 @dataclass(frozen=True)
 class OwedBatch:
-    """The worker that must deliver the training loop's next batch, and its state."""
+    """Worker that must deliver the training loop's next batch, and its state."""
 
     worker: int | None = None
     """Id of the worker that must deliver the next batch; ``None`` if unknown."""
@@ -75,13 +75,13 @@ class OwedBatch:
     stack: tuple[str, ...] = ()
     """Python stack of the worker, innermost call first; empty if it did not answer."""
     alike: int = 0
-    """Number of workers, the one due to deliver included, that are at its code line."""
+    """Number of workers, including the awaited one, at the same line of code."""
     sample: LoadingSample | None = None
     """Sample that the worker is loading; ``None`` between samples, or if unknown."""
 
 
 def find_owed(iterator: Any, counters: Counters | None, clock: Clock) -> OwedBatch:
-    """Find the worker that must deliver the next batch, its state and its Python stack.
+    """Finds the worker that must deliver the next batch, its state and Python stack.
 
     It takes 0.2 s and more, off the thread that trains.
 
@@ -159,7 +159,7 @@ def _ask(pid: int, counters: Counters | None, worker: int) -> tuple[str, ...]:
 
 
 def read_state(pid: int, proc: Path = _PROC) -> ProcessState:
-    """Read from the kernel a process's state, system call, and that call's file.
+    """Reads from the kernel a process's state, system call, and that call's file.
 
     Args:
         pid: The process.

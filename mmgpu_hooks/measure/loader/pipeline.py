@@ -28,11 +28,11 @@ _MOST_OBJECTS = 512
 _MOST_ENTRIES = 64
 
 Costs = dict[str, float]
-"""Type: seconds by transform class, those of nested transforms not included."""
+"""Type: seconds by transform class, without those of nested transforms."""
 
 
 def find_transforms(dataset: Any) -> list[Any]:
-    """List the transforms that a dataset's pipeline applies, wrapped datasets included.
+    """Lists the transforms that a dataset's pipeline applies, with wrapped datasets'.
 
     It goes through wrapped and concatenated datasets, and through transforms that
     hold others. Only instance attributes of known names are read, so no property
@@ -73,7 +73,7 @@ def _can_be_timed(kind: type) -> bool:
 
 
 class _Call:
-    """Call of a transform that is running, with the seconds of calls nested in it."""
+    """Running call of a transform, with the seconds of calls nested in it."""
 
     __slots__ = ('inner_s', 'transform')
 
@@ -104,7 +104,7 @@ class PipelineTimer:
         self._thread = 0
 
     def start(self, dataset: Any) -> None:
-        """Begin to time a dataset's transforms; 30 us for eight, `stop` included.
+        """Begins to time a dataset's transforms; 30 us for eight, `stop` included.
 
         Args:
             dataset: Its transforms are searched anew: hooks may have changed them.
@@ -124,7 +124,7 @@ class PipelineTimer:
                 self._patches.set(kind, '__call__', self._time(original))
 
     def stop(self) -> Costs:
-        """Stop timing transforms: restore the ``__call__`` of their classes.
+        """Stops timing transforms: restores the ``__call__`` of their classes.
 
         Returns:
             Seconds of all that was timed so far, by class.

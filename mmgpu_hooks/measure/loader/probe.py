@@ -64,7 +64,7 @@ class _Tally:
         self.uses: list[WorkersUse] = []
 
     def summarize(self, pss_bytes: int | None) -> WorkersWindow | None:
-        """Summarise times of batches and workers; ``None`` if nothing was measured."""
+        """Summarises times of batches and workers; ``None`` if nothing was measured."""
         uses = self.uses or [WorkersUse()]
         cpus = [use.affinity_cpus for use in uses if use.affinity_cpus is not None]
         window = WorkersWindow(
@@ -94,7 +94,7 @@ class _Tally:
         )
 
     def add_notes(self, before: WorkerNotes, notes: WorkerNotes) -> None:
-        """Add the seconds by transform that a worker noted since its earlier notes."""
+        """Adds the seconds by transform that a worker noted since its earlier notes."""
         for name, seconds in notes.transforms_s.items():
             self.transforms_s[name] += seconds - before.transforms_s.get(name, 0.0)
         self.timed_samples += notes.timed_samples - before.timed_samples
@@ -133,12 +133,12 @@ class _Followed:
         """Newest notes of each DataLoader worker, by worker id."""
 
     def living(self) -> Any:
-        """Return the DataLoader iterator; ``None`` if it was freed or shut down."""
+        """Returns the DataLoader iterator; ``None`` if it was freed or shut down."""
         iterator = self.iterator()
         return None if getattr(iterator, '_shutdown', False) else iterator
 
     def collect(self, tally: _Tally) -> str | None:
-        """Add batch and worker times since the last call to a tally; return errors."""
+        """Adds new batch and worker times to a tally; returns a worker's failure."""
         if self.processes is not None and self.living() is not None:
             tally.uses.append(self.processes.read())
         counters = self.counters
@@ -157,7 +157,7 @@ class _Followed:
         return failure
 
     def _take_rows(self, counters: Counters) -> Rows:
-        """Read the rows of batches that the training loop took since the last call."""
+        """Reads the rows of batches that the training loop took since the last call."""
         iterator, taken = self.iterator(), self._taken
         if self.local is not None:
             taken = int(counters.workers['made'][0])
@@ -222,7 +222,7 @@ class LoaderProbe:
             self._patches.set(loader, '_get_iterator', maker)
 
     def hand_over(self, listener: LoopListener) -> None:
-        """Set the listener to which new DataLoader iterators are reported.
+        """Sets the listener to which new DataLoader iterators are reported.
 
         The start hands the loader to the recording.
 
@@ -232,7 +232,7 @@ class LoaderProbe:
         self._listener = listener
 
     def watch_running(self, iterator: Any) -> None:
-        """Begin to measure a DataLoader iterator that already exists."""
+        """Begins to measure a DataLoader iterator that already exists."""
         if all(known.iterator() is not iterator for known in self._followed):
             self._follow(iterator, None)
 
@@ -278,7 +278,7 @@ class LoaderProbe:
             )
 
     def before_wait(self, iterator: Any) -> None:
-        """Read the workers' batch and CPU times before an epoch's end stops them."""
+        """Reads the workers' batch and CPU times before an epoch's end stops them."""
         # no batch is owed, and they are still there
         if getattr(iterator, '_task_info', None) == {}:
             self._run(self._collect)
@@ -290,7 +290,7 @@ class LoaderProbe:
                 self.inside_failure = f'measuring in a worker ended: {reason}'
 
     def read(self) -> WorkersWindow | None:
-        """Return times of the DataLoader's batches and workers since the last call.
+        """Returns times of the DataLoader's batches and workers since the last call.
 
         Figures per batch are over those that the loop took, counted are those that were
         made, by workers that have ended too. Where no worker can be read (``count`` is
@@ -307,7 +307,7 @@ class LoaderProbe:
         return tally.summarize(pss_bytes)
 
     def read_contents(self, iterations: int) -> IntervalContents:
-        """Sum up images, pixels and boxes of the batches since the last `read`.
+        """Sums up images, pixels and boxes of the batches since the last `read`.
 
         Args:
             iterations: How many it took; where others are known, nothing is.
@@ -346,7 +346,7 @@ class LoaderProbe:
         return self._is_open and 'loader workers' not in self.unsupported
 
     def list_living(self) -> list[Any]:
-        """List the live iterators of the DataLoader, the newest last."""
+        """Lists the live iterators of the DataLoader, the newest last."""
         living = [known.living() for known in self._followed]
         return [iterator for iterator in living if iterator is not None]
 
@@ -355,7 +355,7 @@ class LoaderProbe:
         return newest if newest and newest.living() is not None else None
 
     def find_owed(self) -> OwedBatch:
-        """Find the worker that must deliver the next batch, its state and its stack."""
+        """Finds the worker that must deliver the next batch, its state and stack."""
         newest = self._newest()
         if newest is None:
             return OwedBatch()
@@ -363,11 +363,11 @@ class LoaderProbe:
 
     @property
     def is_memory_due(self) -> bool:
-        """True if the workers' memory is to be read again: at most every 5 minutes."""
+        """True if the workers' memory should be read again: at most every 5 minutes."""
         return self.processes is not None and self._clock() >= self._memory_due_s
 
     def read_memory(self) -> None:
-        """Read the workers' bytes of memory, if due; :meth:`read` returns them.
+        """Reads the workers' bytes of memory, if due; :meth:`read` returns them.
 
         After a worker that took 20 ms, as those of some GiB do, none is read again. It
         may be called on any thread.
@@ -381,7 +381,7 @@ class LoaderProbe:
                 self._memory_due_s = math.inf
 
     def close(self) -> None:
-        """Restore the DataLoader's replaced methods; a second call does nothing."""
+        """Restores the DataLoader's replaced methods; a second call does nothing."""
         self._is_open = False
         self._patches.close()
         for followed in self._followed:

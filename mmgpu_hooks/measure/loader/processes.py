@@ -37,7 +37,7 @@ class WorkerTimes(NamedTuple):
 
 
 WorkersMark = Mapping[int, WorkerTimes]
-"""Type: CPU and waiting seconds of each live worker since it began, by process id."""
+"""Type: CPU and waiting seconds of each live worker so far, by process id."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class WorkersActivity:
 def sum_workers_activity(
     before: WorkersMark | None, after: WorkersMark | None, wall_s: float
 ) -> WorkersActivity:
-    """Sum up the CPU seconds that workers used between two readings of their times.
+    """Sums up the CPU seconds that workers used between two readings of their times.
 
     Those that started or ended in between are left out. A worker that waits for a
     core at a mark is credited with that wait only when it is over.
@@ -80,13 +80,13 @@ def sum_workers_activity(
 def _list_grown(
     both: Sequence[tuple[WorkerTimes, WorkerTimes]], name: str
 ) -> list[float]:
-    """List by how many seconds each worker's counter grew between two readings."""
+    """Lists by how many seconds each worker's counter grew between two readings."""
     grew = (grown(getattr(old, name), getattr(new, name)) for old, new in both)
     return [seconds for seconds in grew if seconds is not None]
 
 
 def write_nice(pids: Iterable[int], nice: int, proc: Path = _PROC) -> None:
-    """Set the nice value of processes with all their threads; 3 us per thread.
+    """Sets the nice value of processes with all their threads; 3 us per thread.
 
     One that is nicer already stays as it is: going back needs a privilege. One that
     ended is left out. Threads that start later have the value of their starter.
@@ -137,7 +137,7 @@ class WorkersMemory(NamedTuple):
     """Bytes of memory of the workers, and if reading it was costly."""
 
     pss_bytes: int | None
-    """Bytes of memory (PSS) of all workers together; ``None`` if hidden."""
+    """Bytes of memory (PSS) of all workers together; ``None`` if unreadable."""
     is_costly: bool
     """True if reading a worker's memory took so long that it is not read again."""
 
@@ -163,7 +163,7 @@ class WorkerProcesses:
         return all(times.run_delay_s is None for times in self._last.values())
 
     def mark(self) -> WorkersMark:
-        """Read each live worker's CPU seconds and run delay since it began."""
+        """Reads each live worker's CPU seconds and run delay since it began."""
         mark = {}
         for pid in self.pids:
             cpu_s = read_process_cpu_s(pid)
@@ -179,7 +179,7 @@ class WorkerProcesses:
         return mark
 
     def read(self) -> WorkersUse:
-        """Return the workers' CPU seconds and run delay since the last call."""
+        """Returns the workers' CPU seconds and run delay since the last call."""
         before, self._last = self._last, self.mark()
         both = [
             (before[pid], times)
@@ -200,7 +200,7 @@ class WorkerProcesses:
         )
 
     def read_pss_bytes(self, clock: Clock = monotonic_s) -> WorkersMemory:
-        """Estimate the memory bytes of all workers from at most 4; 1 ms for each.
+        """Estimates the memory bytes of all workers from at most 4; 1 ms for each.
 
         It may be called on any thread.
 

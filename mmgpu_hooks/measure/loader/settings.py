@@ -11,7 +11,7 @@ _T = TypeVar('_T')
 
 
 def read_loader_settings(loader: Any) -> LoaderSettings:
-    """Read the settings of a live DataLoader from its attributes.
+    """Reads the settings of a live DataLoader from its attributes.
 
     Args:
         loader: A ``torch.utils.data.DataLoader`` or anything like it.
@@ -37,7 +37,7 @@ def read_loader_settings(loader: Any) -> LoaderSettings:
 
 
 def _read_decoder(dataset: Any) -> str | None:
-    """Read ``imdecode_backend`` of the first transform that decodes images."""
+    """Reads ``imdecode_backend`` of the first transform that decodes images."""
     own = (getattr(transform, '__dict__', {}) for transform in find_transforms(dataset))
     names = (attributes.get('imdecode_backend') for attributes in own)
     return next((name for name in names if isinstance(name, str)), None)

@@ -92,7 +92,7 @@ class LoaderSwitch:
         self._old = self.settings
 
     def find_obstacle(self) -> Text | None:
-        """Say why the DataLoader cannot get other workers; ``None`` if it can."""
+        """Says why the DataLoader cannot get other workers; ``None`` if it can."""
         from torch.utils import data
 
         loader = self._loader
@@ -116,14 +116,14 @@ class LoaderSwitch:
         return None
 
     def find_obstacle_to(self, new: TunedSettings) -> Text | None:
-        """Return why the DataLoader cannot take given settings; ``None`` if it can."""
+        """Returns why the DataLoader cannot take given settings; ``None`` if it can."""
         timeout_s: Any = getattr(self._loader, 'timeout', 0)
         if not new.num_workers and timeout_s:
             return phrase('its timeout needs workers')
         return None
 
     def find_obstacle_within(self, live: Any, new: TunedSettings) -> Text | None:
-        """Return why workers cannot be switched in mid-epoch; ``None`` if they can.
+        """Returns why workers cannot be switched in mid-epoch; ``None`` if they can.
 
         Args:
             live: The iterator that the loop takes its batches of.
@@ -183,12 +183,12 @@ class LoaderSwitch:
         )
 
     def is_passed_on(self, iterator: Any) -> bool:
-        """True if an old iterator is used up and only passes on a new one's batches."""
+        """True if an old iterator is used up and only forwards a new one's batches."""
         relay = vars(iterator).get('_next_data')
         return isinstance(relay, _Relay) and relay.is_over
 
     def take_salt(self, iteration: int) -> int:
-        """Return an offset for the random seeds of new workers, so that none repeats.
+        """Returns an offset for the random seeds of new workers, so that none repeats.
 
         Args:
             iteration: Iterations done.
@@ -196,7 +196,7 @@ class LoaderSwitch:
         return self._used_seeds + iteration
 
     def switch_between(self, new: TunedSettings, salt: int) -> None:
-        """Switch to other workers for the next pass over the data, before it begins.
+        """Switches to other workers for the next pass over the data, before it begins.
 
         Its iterator is not made here.
 
@@ -216,11 +216,11 @@ class LoaderSwitch:
         self._before = self._set(new, salt)
 
     def confirm(self) -> None:
-        """Confirm the last switch of workers, which can then not be undone any more."""
+        """Confirms the last switch of workers, which then cannot be undone any more."""
         self._before = None
 
     def take_back(self, error: Exception) -> bool:
-        """Undo an unconfirmed :meth:`switch_between`; True if there was one to undo.
+        """Undoes an unconfirmed :meth:`switch_between`; True if there was one to undo.
 
         Args:
             error: What it raised.
@@ -245,7 +245,7 @@ class LoaderSwitch:
         is_drained_first: bool = False,
         on_failure: Callable[[Exception], None] = lambda error: None,
     ) -> None:
-        """Switch to other workers in mid-epoch, between two batches.
+        """Switches to other workers in mid-epoch, between two batches.
 
         The loop goes on with ``live``, which gives what its workers owe and then what
         a new iterator makes.
@@ -281,7 +281,7 @@ class LoaderSwitch:
     def _try_heir(
         self, make: Callable[[], Any], on_failure: Callable[[Exception], None]
     ) -> Any:
-        """Make a DataLoader iterator with new worker settings, else with old ones."""
+        """Makes a DataLoader iterator with new worker settings, else with old ones."""
         old = self.settings
         try:
             return make()
@@ -291,7 +291,7 @@ class LoaderSwitch:
         return self._make_heir(_Rest(rest.whole), old, self.take_salt(0))
 
     def _make_heir(self, rest: _Rest, new: TunedSettings, salt: int) -> Any:
-        """Make a DataLoader iterator for indices the sampler has not given out yet."""
+        """Makes a DataLoader iterator for the indices not yet given to workers."""
         import torch
 
         loader, moment = self._loader, Patches()
@@ -319,7 +319,7 @@ class LoaderSwitch:
         return heir
 
     def _set(self, new: TunedSettings, salt: int) -> Patches:
-        """Set worker settings on the DataLoader; return patches that undo this."""
+        """Sets worker settings on the DataLoader; returns patches that undo that."""
         loader, patches = self._loader, Patches()
         workers, old = new.num_workers, self.settings
         self._old_init = self._init
@@ -344,7 +344,7 @@ class LoaderSwitch:
 
 
 class _Rest:
-    """Stand-in for a sampler: gives the indices not yet given out when workers switch.
+    """Stand-in for a sampler: gives the indices that remain when workers switch.
 
     What was drawn of it can be put back as long as no worker has it.
     """
@@ -368,7 +368,7 @@ class _Rest:
 
 
 class _Relay:
-    """Replacement for an old iterator's ``_next_data``; passes on a new one's batches.
+    """Replacement for an old iterator's ``_next_data`` that forwards new batches.
 
     Args:
         old: The iterator; it is not kept alive.
@@ -430,7 +430,7 @@ class TunedInit:
     """Nice value to set for the worker process; ``None`` changes nothing."""
 
     def __call__(self, worker_id: int) -> None:
-        """Initialise a DataLoader worker: user's function, OpenCV threads, nice."""
+        """Initialises a DataLoader worker: user's function, OpenCV threads, nice."""
         if self.user_init is not None:
             self.user_init(worker_id)
         # a worker must not end for what makes it faster
@@ -446,7 +446,7 @@ class TunedInit:
 def make_init(
     init: Callable[[int], Any] | None, new: TunedSettings, salt: int, ranks: int
 ) -> Callable[[int], Any] | None:
-    """Make the ``worker_init_fn`` of a new pool of DataLoader workers.
+    """Makes the ``worker_init_fn`` of a new pool of DataLoader workers.
 
     Args:
         init: The loader's, with seeds of the number of workers that it was made for.
@@ -461,7 +461,7 @@ def make_init(
 
 
 def _reseed(init: Any, workers: int, salt: int, ranks: int) -> Any:
-    """Return MMEngine's ``worker_init_fn`` with seeds for a new number of workers.
+    """Returns MMEngine's ``worker_init_fn`` with seeds for a new number of workers.
 
     It seeds a worker with ``seed + rank * num_workers + worker_id``, and the number is
     frozen when the loader is built: left as it is, ranks would share seeds.

@@ -60,15 +60,15 @@ class WaitTimer:
         self._is_open = True
 
     def read_cpu_by(self, cpu_clock: Callable[[], float], cpu_every: int) -> None:
-        """Set the clock that reads CPU time inside waits, and how often it is read."""
+        """Sets the clock that reads CPU time inside waits, and how often it is read."""
         self._cpu_clock, self._cpu_every = cpu_clock, cpu_every
 
     def expect_skipped(self, count: int) -> None:
-        """Book the next ``count`` waits as `resume`: their batches are thrown away."""
+        """Records the next ``count`` waits as `resume`: their batches are dropped."""
         self.skipped = count
 
     def follow(self, iterator: Any) -> None:
-        """Begin to time the waits for the batches of a DataLoader iterator.
+        """Begins to time the waits for the batches of a DataLoader iterator.
 
         Raises:
             AttributeError: If it is no iterator of a PyTorch ``DataLoader``.
@@ -115,12 +115,12 @@ class WaitTimer:
         self._patches.set(iterator, '_next_data', timed)
 
     def stop(self) -> None:
-        """Stop timing waits for batches, but leave the replaced methods in place.
+        """Stops timing waits for batches, but leaves the replaced methods in place.
 
         Somebody may have wrapped what was put in the place of ``_next_data``.
         """
         self._is_open = False
 
     def close(self) -> None:
-        """Restore the ``_next_data`` of all timed iterators; may be called twice."""
+        """Restores the ``_next_data`` of all timed iterators; may be called twice."""
         self._patches.close()

@@ -40,7 +40,7 @@ from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.proc import read_thread_cpu_s
 
 _TIMING_PERIOD_S = 1.0
-"""Seconds from one batch whose transforms are timed to the next."""
+"""Seconds between two batches whose transforms are timed."""
 
 
 class WatchedDataset:
@@ -120,13 +120,13 @@ class FetchProbe:
         """True if the probe measures no more: it failed or was closed."""
 
     def follow(self, fetcher: Any) -> None:
-        """Begin to measure the ``fetch`` calls of one DataLoader fetcher."""
+        """Begins to measure the ``fetch`` calls of one DataLoader fetcher."""
         fetch = self.wrap(type(fetcher).fetch)
         find_fetcher = weakref.ref(fetcher)  # a plain reference would be a cycle
         self._fetch.set(fetcher, 'fetch', lambda index: fetch(find_fetcher(), index))
 
     def wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a version of a fetcher's ``fetch`` method whose calls are measured.
+        """Returns a version of a fetcher's ``fetch`` method whose calls are measured.
 
         Args:
             original: Called with the fetcher and what to fetch.
@@ -147,7 +147,7 @@ class FetchProbe:
         return fetch
 
     def _guard(self, function: Callable[..., None], *args: Any) -> None:
-        """Call a measuring function; if it raises, switch the probe off."""
+        """Calls a measuring function; if it raises, switches the probe off."""
         if self.is_off:
             return
         try:
@@ -235,7 +235,7 @@ class FetchProbe:
         self._loading_since_s[self._worker] = self._clock()
 
     def _follow_files(self) -> None:
-        """Have the dataset note each sample's image path for the shared counters."""
+        """Has the dataset note each sample's image path for the shared counters."""
         kind = getattr(sys.modules.get('mmengine.dataset'), 'BaseDataset', None)
         if kind is None:
             return
@@ -262,7 +262,7 @@ class FetchProbe:
         self._counters.write_notes(self._worker, notes)
 
     def close(self) -> None:
-        """Stop measuring fetches, and restore the fetcher's ``fetch``."""
+        """Stops measuring fetches, and restores the fetcher's ``fetch``."""
         self.is_off = True
         self._stop_timing()
         self._release()
@@ -297,14 +297,14 @@ class WorkerInit:
     counters: Counters
     """Shared memory into which the workers write their batch times."""
     pad_size_divisor: int
-    """Number of pixels to a multiple of which the model pads image sides."""
+    """Divisor in pixels of the padded image sides that the model makes."""
     patches: Patches = field(default_factory=Patches)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return WorkerInit, (self.user_init, self.counters, self.pad_size_divisor)
 
     def __call__(self, worker_id: int) -> None:
-        """Initialise a DataLoader worker, right before it takes its first task."""
+        """Initialises a DataLoader worker, right before it takes its first task."""
         if self.user_init is not None:
             self.user_init(worker_id)
         try:
@@ -314,7 +314,7 @@ class WorkerInit:
             self.counters.write_notes(worker_id, WorkerNotes(failure=reason))
 
     def leave(self, iterator: Any) -> None:
-        """Restore the user's ``worker_init_fn`` on DataLoader and iterator."""
+        """Restores the user's ``worker_init_fn`` on DataLoader and iterator."""
         self.patches.close()
         # it took what it found on the loader
         if getattr(iterator, '_worker_init_fn', None) is self:
@@ -322,7 +322,7 @@ class WorkerInit:
 
 
 def enter_workers(loader: Any, pad_size_divisor: int = 1) -> WorkerInit | None:
-    """Set a `WorkerInit` as a DataLoader's ``worker_init_fn``, to time its workers.
+    """Sets a `WorkerInit` as a DataLoader's ``worker_init_fn``, to time its workers.
 
     Args:
         loader: The loader.

@@ -1,4 +1,4 @@
-"""The setting ``batch_size``: larger batches, where faster and within memory.
+"""The setting ``batch_size``: larger batches, if faster and within memory.
 
 Only larger ones: a smaller one that is as fast changes the recipe for nothing.
 """
@@ -20,7 +20,7 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 from mmgpu_hooks.schema.values import Whole
 
 KNEE_SHARE = 0.03
-"""Relative distance from the most images/s within which batch sizes count as equal.
+"""Relative difference from the most images/s up to which batch sizes are equal.
 
 Less memory, and a smaller change of the learning rate.
 """
@@ -56,13 +56,13 @@ class BatchSize(Setting):
     is_recipe = True
 
     def read(self, run: Run) -> int | None:
-        """Read the number of images per batch on this rank."""
+        """Reads the number of images per batch on this rank."""
         if run.workload is None:
             return run.meta.loader.batch_size
         return run.workload.batch_size
 
     def candidates(self, job: Job, at: Choice) -> tuple[int | None, ...]:
-        """List the run's batch size and, if the user allows, larger ones that fit."""
+        """Lists the run's batch size and, if the user allows, larger ones that fit."""
         old, memory = at[self.name], job.memory
         if old is None or memory is None or memory.fit is None:
             return (old,)
@@ -79,7 +79,7 @@ class BatchSize(Setting):
     def apply(
         self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
     ) -> Prospect:
-        """Return the predicted training with another batch size and length.
+        """Returns the predicted training with another batch size and length.
 
         Raises:
             NoPredictionError: If no run shows the step against batch size.
@@ -99,7 +99,7 @@ class BatchSize(Setting):
         return replace(then, workload=sized, plan=plan)
 
     def score_s(self, then: Prospect) -> float:
-        """Return the predicted seconds per image of a steady iteration."""
+        """Returns the predicted seconds per image of a steady iteration."""
         return then.iter_s / (then.workload.batch_size or 1)
 
     def is_asked(self, job: Job) -> bool:
@@ -107,7 +107,7 @@ class BatchSize(Setting):
         return job.memory is not None
 
     def why(self, decision: Decision) -> Text:
-        """Phrase images per second with old and new batch size, and the memory peak."""
+        """Phrases images per second with old and new batch size and the memory peak."""
         job, old, new = decision.job, decision.old[self.name], decision.new[self.name]
         assert job.memory is not None and job.memory.fit is not None
         peak = predict_peak(job.memory.fit, new)
@@ -126,7 +126,7 @@ class BatchSize(Setting):
         )
 
     def why_not(self, decision: Decision) -> Text:
-        """Phrase the limit, doubt or lack of evidence that keeps the batch size."""
+        """Phrases the limit, doubt or lack of evidence that keeps the batch size."""
         job, old = decision.job, decision.old[self.name]
         try:
             limit = _find_limit(job)
@@ -152,7 +152,7 @@ class BatchSize(Setting):
 
 
 def _find_limit(job: Job) -> _BatchLimit:
-    """Find the tightest limit on the batch size, with its reason.
+    """Finds the tightest limit on the batch size, with its reason.
 
     Raises:
         NoPredictionError: If memory, the step, or the size of the card is unknown.

@@ -42,20 +42,20 @@ class NumWorkers(Setting):
     rules = ('MG101',)
 
     def read(self, run: Run) -> int:
-        """Read the number of workers that the run had."""
+        """Reads the number of workers that the run had."""
         return run.meta.loader.num_workers or 0
 
     def candidates(self, job: Job, at: Choice) -> list[int]:
-        """List worker counts from 0 to the host's limit, the run's own included."""
+        """Lists worker counts from 0 to the host's limit, the run's own included."""
         most, own = job.cap(at).workers, at[self.name]
         return sorted({*_list_counts(most), *([own] if own <= most else [])})
 
     def apply(self, job: Job, then: Prospect, new: int, slip: float = 0.0) -> Prospect:
-        """Return the predicted training with another number of workers."""
+        """Returns the predicted training with another number of workers."""
         return replace(then, loader=replace(then.loader, num_workers=new))
 
     def handicap(self, job: Job, new: int) -> float:
-        """Return the share (0 to 1) of time that ``new`` workers must save."""
+        """Returns the share (0 to 1) of time that ``new`` workers must save."""
         if job.run.waiting_share:
             return 0.0
         workload = job.base.workload
@@ -65,11 +65,11 @@ class NumWorkers(Setting):
         return OWN_CORE_GAIN if new > spare else 0.0
 
     def may_be_needed(self, job: Job, at: Choice) -> bool:
-        """Return True if the workers are more than the usable cores."""
+        """True if the workers are more than the usable cores."""
         return bool(at[self.name] > job.cores)
 
     def is_needed(self, job: Job, before: Choice, after: Choice) -> bool:
-        """Return True if the run has more workers than cores, and fewer are as fast.
+        """True if the run has more workers than cores, and fewer are as fast.
 
         Only where that was measured: workers that wait for storage are right to
         outnumber the cores.
@@ -86,7 +86,7 @@ class NumWorkers(Setting):
         return job.at(after).total_s <= job.at(before).total_s * (1 + SAME_SPEED)
 
     def why(self, decision: Decision) -> Text:
-        """Explain a change of ``num_workers`` by the predicted iteration times.
+        """Explains a change of ``num_workers`` by the predicted iteration times.
 
         The limit of the host is in it, too.
         """
@@ -139,7 +139,7 @@ class NumWorkers(Setting):
         return reason
 
     def cite(self, decision: Decision) -> tuple[str, ...]:
-        """Return the codes of rules, like MG105, that ask for other ``num_workers``."""
+        """Returns the codes of rules like MG105 that ask for other ``num_workers``."""
         return ('MG105', 'MG106') if self._is_crowd(decision) else self.rules
 
     def _is_crowd(self, decision: Decision) -> bool:

@@ -35,18 +35,18 @@ class OpencvNumThreads(Setting):
     rules = ('MG115',)
 
     def read(self, run: Run) -> int | None:
-        """Read the number of threads that OpenCV itself reports in a worker."""
+        """Reads the number of threads that OpenCV itself reports in a worker."""
         return run.figures.loader.opencv_threads if run.figures.loader else None
 
     def candidates(self, job: Job, at: Choice) -> tuple[int | None, ...]:
-        """List the run's number of threads, and one if several compete for cores."""
+        """Lists the run's number of threads, and one if several compete for cores."""
         own = at[self.name]
         return (own,) if _find_thrash(job.run) is None else (own, ONE_THREAD)
 
     def apply(
         self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
     ) -> Prospect:
-        """Return the predicted training, less CPU time of surplus threads.
+        """Returns the predicted training without the CPU time of surplus threads.
 
         Each doubling of threads over the cores burns some.
         """
@@ -62,7 +62,7 @@ class OpencvNumThreads(Setting):
         return replace(then, workload=workload)
 
     def why_unknown(self, job: Job, new: int | None) -> Text | None:
-        """Say that only a change to one OpenCV thread has a measured effect."""
+        """Says that only a change to one OpenCV thread has a measured effect."""
         if new == job.old[self.name]:
             return None
         if _find_thrash(job.run) is None:
@@ -77,7 +77,7 @@ class OpencvNumThreads(Setting):
         return None
 
     def why(self, decision: Decision) -> Text:
-        """Phrase OpenCV threads' waits for cores, and iteration time without them."""
+        """Phrases OpenCV threads' waits for cores, and iteration time without them."""
         job, run = decision.job, decision.job.run
         found, then = run.threads, job.at(decision.new)
         assert found is not None  # or it would not change
@@ -92,7 +92,7 @@ class OpencvNumThreads(Setting):
 
 
 def _find_thrash(run: Run) -> WorkerThreads | None:
-    """Return the `WorkerThreads` if those of OpenCV compete for cores, or ``None``."""
+    """Returns the `WorkerThreads` if those of OpenCV compete for cores, or ``None``."""
     found = run.threads
     is_thrash = found is not None and found.is_thrash and (found.opencv or 0) >= 2
     return found if is_thrash else None

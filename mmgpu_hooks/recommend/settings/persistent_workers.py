@@ -31,12 +31,12 @@ class PersistentWorkers(Setting):
     rules = ('MG104',)
 
     def read(self, run: Run) -> bool:
-        """Read if the run's workers lived through all epochs; False without workers."""
+        """Reads if the run's workers lived through all epochs; False if it has none."""
         loader = run.meta.loader
         return bool(loader.persistent_workers) and bool(loader.num_workers)
 
     def settle(self, job: Job, at: Choice) -> bool:
-        """Return True if repeated worker starts cost time and host memory suffices."""
+        """True if repeated worker starts cost time and host memory suffices."""
         recorded, workers = job.run.meta.loader, at['num_workers']
         if not workers:
             return False
@@ -48,11 +48,11 @@ class PersistentWorkers(Setting):
         return count_starts(job.run) >= 2 if is_new else starts_cost(job.run)
 
     def apply(self, job: Job, then: Prospect, new: bool, slip: float = 0.0) -> Prospect:
-        """Return the predicted training with or without persistent workers."""
+        """Returns the predicted training with or without persistent workers."""
         return replace(then, loader=replace(then.loader, persistent_workers=bool(new)))
 
     def judge_unpredicted(self, run: Run) -> Unpredicted | None:
-        """Return a change to persistent workers if measured starts justify it."""
+        """Returns a change to persistent workers if measured starts justify it."""
         loader = run.meta.loader
         ends = bool(loader.num_workers) and loader.persistent_workers is False
         if not run.figures.is_enough or not ends or not starts_cost(run):
@@ -64,7 +64,7 @@ class PersistentWorkers(Setting):
         return Unpredicted(True, gain, _why_keep(run))
 
     def why(self, decision: Decision) -> Text:
-        """Phrase how much time starting workers each epoch costs, or would cost."""
+        """Phrases how much time starting workers each epoch costs, or would cost."""
         run = decision.job.run
         if not decision.new[self.name]:
             return phrase('There are no workers to keep.')
@@ -76,12 +76,12 @@ class PersistentWorkers(Setting):
         return _why_keep(run)
 
     def cite(self, decision: Decision) -> tuple[str, ...]:
-        """Return the codes of the rules on worker starts; none without workers."""
+        """Returns the codes of the rules on worker starts; none without workers."""
         return self.rules if decision.new[self.name] else ()
 
 
 def count_starts(run: Run) -> int:
-    """Count the epochs that the DataLoader starts: as configured, or else as recorded.
+    """Counts the epochs that the DataLoader starts: as configured, or else as recorded.
 
     A loop that counts iterations says nothing of its epochs, so only what was seen
     counts.
@@ -93,7 +93,7 @@ def count_starts(run: Run) -> int:
 
 
 def starts_cost(run: Run) -> bool:
-    """Return True if starting workers each epoch costs time and frees no leaked memory.
+    """True if starting workers each epoch costs time and frees no leaked memory.
 
     Workers that grow give their memory back when an epoch ends them: they stay so.
     """

@@ -16,11 +16,11 @@ class PinMemory(Setting):
     values = Flag(is_optional=True)
 
     def read(self, run: Run) -> bool | None:
-        """Read ``pin_memory`` of the run's DataLoader."""
+        """Reads ``pin_memory`` of the run's DataLoader."""
         return run.meta.loader.pin_memory
 
     def why_unknown(self, job: Job, new: bool | None) -> Text | None:
-        """Say that copies to the GPU were not measured, as a sweep would do."""
+        """Says that copies to the GPU were not measured, as a sweep would do."""
         # nothing is copied where no GPU trains
         is_alike = bool(new) == bool(job.old[self.name])
         if is_alike or job.run.meta.device != 'cuda':
@@ -31,7 +31,7 @@ class PinMemory(Setting):
         )
 
     def advise(self, run: Run) -> Text | None:
-        """Phrase advice on pinned memory for a GPU training that waits for data."""
+        """Phrases advice on pinned memory for a GPU training that waits for data."""
         is_waiting = run.meta.device == 'cuda' and run.is_data_bound
         if not is_waiting or run.meta.loader.pin_memory:
             return None

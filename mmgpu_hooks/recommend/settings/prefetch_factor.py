@@ -27,12 +27,12 @@ class PrefetchFactor(Setting):
     rules = ('MG101',)
 
     def read(self, run: Run) -> int | None:
-        """Read how many batches each worker makes ahead; ``None`` without workers."""
+        """Reads how many batches each worker makes ahead; ``None`` without workers."""
         loader = run.meta.loader
         return loader.prefetch_factor if loader.num_workers else None
 
     def candidates(self, job: Job, at: Choice) -> Iterator[int | None]:
-        """List the run's prefetch factor and larger ones that the host can carry."""
+        """Lists the run's prefetch factor and larger ones that the host can carry."""
         own, workers = at[self.name], at['num_workers']
         yield own
         for depth in DEPTHS if workers else ():
@@ -41,29 +41,29 @@ class PrefetchFactor(Setting):
                 yield depth
 
     def settle(self, job: Job, at: Choice) -> int | None:
-        """Return the prefetch factor; ``None`` without workers, as PyTorch demands."""
+        """Returns the prefetch factor; ``None`` without workers, as PyTorch demands."""
         return at[self.name] if at['num_workers'] else None
 
     def assume(self, job: Job, at: Choice) -> int | None:
-        """Return a prefetch factor to compare workers at: PyTorch's default or more."""
+        """Returns a prefetch factor to compare worker counts at; ``None`` if unset."""
         own: int | None = at[self.name]
         is_kept = at['num_workers'] == job.old['num_workers']
         return own if own is None or is_kept else max(own, DEFAULT_PREFETCH)
 
     def fill_in(self, job: Job, at: Choice) -> int | None:
-        """Return a prefetch factor to predict with: PyTorch's default or more."""
+        """Returns a prefetch factor to predict with: PyTorch's default or more."""
         own: int | None = at[self.name]
         return None if own is None else max(own, DEFAULT_PREFETCH)
 
     def apply(
         self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
     ) -> Prospect:
-        """Return the predicted training with another prefetch factor."""
+        """Returns the predicted training with another prefetch factor."""
         depth = new or DEFAULT_PREFETCH
         return replace(then, loader=replace(then.loader, prefetch_factor=depth))
 
     def why(self, decision: Decision) -> Text:
-        """Phrase why the prefetch factor changes: late batches, or no workers."""
+        """Phrases why the prefetch factor changes: late batches, or no workers."""
         if not decision.new['num_workers']:
             return phrase('There are no workers to make batches ahead.')
         return phrase(
@@ -71,5 +71,5 @@ class PrefetchFactor(Setting):
         )
 
     def cite(self, decision: Decision) -> tuple[str, ...]:
-        """Return the codes of the rules on late batches; none without workers."""
+        """Returns the codes of the rules on late batches; none without workers."""
         return self.rules if decision.new['num_workers'] else ()

@@ -29,13 +29,13 @@ class WorkerNice(Setting):
     rules = ('MG304',)
 
     def read(self, run: Run) -> int | None:
-        """Read the nice value that the hook was asked to give workers."""
+        """Reads the nice value that the hook was asked to give workers."""
         return run.meta.worker_nice
 
     def apply(
         self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
     ) -> Prospect:
-        """Return the predicted training, less save delays that ``new`` avoids."""
+        """Returns the predicted training without save delays that ``new`` avoids."""
         run, saves_s = job.run, job.run.figures.ledger_s.get('checkpoint_save', 0.0)
         if (new or 0) < NICE or job.old[self.name] or not saves_s:
             return then
@@ -49,7 +49,7 @@ class WorkerNice(Setting):
         return replace(then, plan=plan)
 
     def why_unknown(self, job: Job, new: int | None) -> Text | None:
-        """Say that only the nice value 10 has a known effect."""
+        """Says that only the nice value 10 has a known effect."""
         old = job.old[self.name] or 0
         if (new or 0) == old or (not old and (new or 0) >= NICE):
             return None
@@ -60,7 +60,7 @@ class WorkerNice(Setting):
         )
 
     def judge_alone(self, run: Run, at: Choice) -> LoneChange | None:
-        """Return niced workers' effect on saves, and a nice value if cores are full."""
+        """Returns niced workers' effect on saves; a nice value if cores are full."""
         cure = None if run.meta.worker_nice else _cure_by_nice(run)
         if cure is None or run.meta.host.cores_had is None:
             return None
@@ -74,13 +74,13 @@ class WorkerNice(Setting):
 
 
 def _is_full(run: Run, num_workers: int) -> bool:
-    """Return True if workers and the training process leave no core free."""
+    """True if workers and the training process leave no core free."""
     cores = run.meta.host.cores_had
     return cores is not None and num_workers + 1 > cores
 
 
 def _cure_by_nice(run: Run) -> SaveCure | None:
-    """Predict the seconds by which niced workers would shorten checkpoint saves.
+    """Predicts the seconds by which niced workers would shorten checkpoint saves.
 
     Delays that make no single save slow count too, as soon as they add up to something.
 

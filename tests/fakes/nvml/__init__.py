@@ -1,4 +1,4 @@
-"""NVML without a GPU: a C library that the real ``pynvml`` loads.
+"""Fake NVML without a GPU: a C library that the real ``pynvml`` loads.
 
 A small text file scripts it (see ``fake_nvml.c``); :class:`FakeGpu` writes the
 usual lines.
@@ -23,7 +23,7 @@ SCRIPT_VARIABLE = 'MMGPU_FAKE_NVML'
 
 
 def build_fake_nvml(folder: Path) -> Path:
-    """Compile the fake into a folder, under the name that pynvml looks for.
+    """Compiles the fake NVML under the file name that pynvml looks for.
 
     The test is skipped where there is no ``cc``.
     """
@@ -39,20 +39,20 @@ def build_fake_nvml(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class FakeGpu:
-    """One device of the script."""
+    """Fake GPU: values that the fake NVML returns for one device."""
 
     uuid: str = 'GPU-8a56cbd2-0f3e-4b1c-9d67-1f2e3d4c5b6a'
     name: str = 'NVIDIA Fake 100'
     bus: str = '00000000:3B:00.0'
     memory: tuple[int, int] | None = (1000, 400)
-    """Bytes: total, used; ``None`` is not supported."""
+    """Total and used memory in bytes; ``None`` means unsupported."""
     util: Sequence[int] = (50,)
-    """Per cent, one per call, cycled; empty is not supported."""
+    """Utilisations in per cent that calls return in turn; empty means unsupported."""
     mig: int | None = None
     more: Sequence[str] = ()
-    """Further lines of the script, such as ``clocks 1980 2619``."""
+    """Further lines of the fake's script file, such as ``clocks 1980 2619``."""
     fail: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """By figure: code, good calls before it and, if not for ever, failing calls."""
+    """Failures by value: error code, good calls before, number of failing calls."""
 
     def script(self) -> str:
         lines = [f'device {self.uuid}', f'name {self.name}', f'bus {self.bus}']
@@ -69,7 +69,7 @@ class FakeGpu:
 
 
 class FakeNvml:
-    """The built library with its script.
+    """Compiled fake NVML with the script file that sets its answers.
 
     Args:
         library: What :func:`build_fake_nvml` returned.
@@ -88,7 +88,7 @@ class FakeNvml:
         driver: str = '550.90.07',
         garbage_errors: bool = False,
     ) -> None:
-        """Script these devices; takes effect at the next call, also mid-run."""
+        """Sets the fake GPUs, with effect from the next NVML call on."""
         head = f'driver {driver}\ninit {init}\n' + 'errortext x\n' * garbage_errors
         text = head + ''.join(gpu.script() for gpu in gpus)
         # a reader in another process must never see half a script
@@ -97,7 +97,7 @@ class FakeNvml:
         os.replace(draft, self.script)
 
     def environ(self) -> dict[str, str]:
-        """Environment in which another process finds the fake by its name."""
+        """Returns an environment in which another process loads the fake NVML."""
         return {
             **os.environ,
             'LD_LIBRARY_PATH': str(self.library.parent),
@@ -105,7 +105,7 @@ class FakeNvml:
         }
 
     def install(self, monkeypatch: Any) -> None:
-        """Let this process's pynvml use the fake until the test ends.
+        """Makes this process's pynvml use the fake NVML until the test ends.
 
         pynvml keeps its library and functions for ever, so both are swapped.
         """
@@ -116,5 +116,5 @@ class FakeNvml:
         monkeypatch.setattr(pynvml, '_nvmlGetFunctionPointer_cache', {})
 
     def counter(self, name: str) -> ctypes.c_int:
-        """What is not given back yet: ``users`` of NVML, or ``gpm_samples``."""
+        """Returns a counter of unreleased objects: ``users`` or ``gpm_samples``."""
         return ctypes.c_int.in_dll(ctypes.CDLL(str(self.library)), name)

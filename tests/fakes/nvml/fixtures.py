@@ -1,4 +1,4 @@
-"""Fixtures of the fake NVML, for all tests."""
+"""Fixtures of the fake NVML for all tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fakes.nvml import FakeNvml, build_fake_nvml
 
 @pytest.fixture(scope='session')
 def fake_nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The compiled fake; skips where there is no C compiler."""
+    """Path of the compiled fake NVML; skips the test without a C compiler."""
     return build_fake_nvml(tmp_path_factory.mktemp('fake_nvml'))
 
 
@@ -20,7 +20,7 @@ def fake_nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fake_nvml(
     fake_nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[FakeNvml]:
-    """The fake in this process's pynvml, with one healthy GPU in its script.
+    """Fake NVML in this process, with one healthy GPU.
 
     Proves that the test let NVML go.
     """

@@ -8,7 +8,7 @@ from mmgpu_hooks.measure.cuda import CudaEvents, open_cuda_events
 
 
 class Gpu:
-    """A stream: work is queued by the host, done in turn, and stamped by events."""
+    """Fake GPU stream: executes queued work in order and time-stamps events."""
 
     def __init__(self) -> None:
         self.host = HandClock(0.0)
@@ -31,7 +31,7 @@ class Gpu:
 
 
 class Event:
-    """As torch's: asked too early, it complains."""
+    """Fake CUDA event, which raises an error if it is read too early."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
@@ -54,7 +54,7 @@ class Event:
 
 
 class Loop:
-    """A training loop: a wait on the host, then a step that keeps the GPU busy."""
+    """Fake train loop: a wait on the host, then a step that occupies the GPU."""
 
     def __init__(self, most: int = 1024) -> None:
         self.gpu = Gpu()

@@ -34,7 +34,7 @@ def test_an_allocator_without_statistics_is_an_error(odd: dict[str, Any]):
 
 
 class Allocator:
-    """Counts as PyTorch's does: by hand, and by nobody else reset."""
+    """Fake CUDA allocator whose peak only the test resets."""
 
     def __init__(self, base: int = 10) -> None:
         self.current = self.peak = base
@@ -42,7 +42,7 @@ class Allocator:
         self.retries = 0
 
     def use(self, extra: int) -> None:
-        """Allocate so much on top of what lives, and free it again."""
+        """Allocates bytes on top of the live ones and frees them again."""
         self.peak = max(self.peak, self.current + extra)
         self.reserved = max(self.reserved, self.peak)
 
@@ -70,7 +70,7 @@ def memory(allocator: Allocator) -> CudaMemory:
 
 
 def validate(memory: CudaMemory, allocator: Allocator, *extras: int) -> None:
-    """A validation whose logs reset the peak, but for the last batch's."""
+    """Runs a fake validation in which logging resets the memory peak."""
     memory.begin_validation()
     for extra in extras[:-1]:
         allocator.use(extra)

@@ -1,4 +1,4 @@
-"""Which card is opened, by its names, and why none is."""
+"""Tests which GPU is opened by its identifiers, and why none is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The driver's answers: figures at their own rates, refusals, garbage, a lost card."""
+"""Tests NVML's answers: values at their own rates, refusals, garbage, a lost GPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIGURES = {
 
 
 class Watch:
-    """A GPU sampled with the clock in hand."""
+    """GPU of the fake NVML, sampled by a fake clock."""
 
     def __init__(self, fake: FakeNvml) -> None:
         self.fake, self.clock = fake, HandClock()

@@ -1,4 +1,4 @@
-"""Limits of control groups, over a scripted ``/proc`` and ``/sys``."""
+"""Tests limits of control groups, read from a fake ``/proc`` and ``/sys``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_LIMIT = 9223372036854771712
 
 
 def nested(tightest: str) -> str:
-    """Groups in each other, one of which has less than the others."""
+    """Returns files of nested control groups, of which one has the lowest limits."""
     limits = {up: 3 if up == tightest else 8 for up in ('', 'pod/', 'pod/job/')}
     return '; '.join(
         f'{up}cpu.max={n} 1; {up}memory.max={n}' for up, n in limits.items()
@@ -24,7 +24,7 @@ def nested(tightest: str) -> str:
 
 
 def lay(folder: Path, groups: str, files: str) -> tuple[Path, Path]:
-    """Write ``/proc`` and ``/sys``: files as ``path=text; path=text``."""
+    """Writes a fake ``/proc`` and ``/sys`` from a text ``path=text; path=text``."""
     (folder / 'proc' / 'self').mkdir(parents=True)
     (folder / 'proc' / 'self' / 'cgroup').write_text(groups.replace(' ', '\n'))
     for file in filter(None, files.split('; ')):

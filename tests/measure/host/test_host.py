@@ -14,7 +14,7 @@ from mmgpu_hooks.schema.recorded import HostLimits
 
 @pytest.fixture
 def host(tmp_path: Path) -> Path:
-    """8 CPUs, 4 of them ours, a quota of 3 cores and 6 GiB."""
+    """Fake host: 8 CPUs, 4 of them usable, a quota of 3 cores and 6 GiB."""
     own, group = tmp_path / 'proc' / 'self', tmp_path / 'sys' / 'fs' / 'cgroup'
     own.mkdir(parents=True)
     group.mkdir(parents=True)

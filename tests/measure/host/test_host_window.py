@@ -1,4 +1,4 @@
-"""What the host and the process did between two reads, over a scripted ``/proc``."""
+"""Tests CPU use of host and process between two readings of a fake ``/proc``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOST = 'mmgpu_hooks.measure.host'
 
 
 class Host:
-    """Counters written by hand: a control group with a quota, in one without."""
+    """Fake host whose counters tests set: nested control groups, one with a quota."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.clock = folder, HandClock()

@@ -1,4 +1,4 @@
-"""What a host shows of a run: whether its process is there, and its last stack."""
+"""Tests what a host shows of a run now: its processes and their last stacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""File systems of paths, and places of cards beside the cores."""
+"""Tests the file systems of paths, and the position of GPUs relative to CPUs."""
 
 from __future__ import annotations
 

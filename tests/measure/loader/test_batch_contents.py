@@ -10,7 +10,7 @@ from mmgpu_hooks.measure.loader.batches import BatchWatch, count_tensors
 
 
 class Array:
-    """All that is read of an image or a label tensor."""
+    """Fake image or label tensor with a shape and a length."""
 
     def __init__(self, *shape: int) -> None:
         self.shape = shape
@@ -117,7 +117,7 @@ def test_a_batch_that_contains_itself_is_an_error():
 
 
 class Boxes:
-    """As MMDetection's boxes: no tensor, but with one inside."""
+    """Fake of MMDetection's boxes, which hold a tensor but are none."""
 
     def __init__(self, tensor: Any) -> None:
         self.tensor = tensor

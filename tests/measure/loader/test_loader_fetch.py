@@ -1,4 +1,4 @@
-"""What is measured of a fetch, where it happens, by clocks that are turned by hand."""
+"""Tests the measuring of a batch's fetch inside a worker, by fake clocks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLOCK, CPU = HandClock(), HandClock()
 
 
 class Takes:
-    """A transform that takes its time."""
+    """Transform that takes some seconds on the fake clocks, half of it CPU."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -35,11 +35,11 @@ class Takes:
 
 
 class Other(Takes):
-    """Inherits its call."""
+    """Transform that inherits its ``__call__``."""
 
 
 class Careful(Takes):
-    """Calls its parent's."""
+    """Transform whose ``__call__`` calls its parent's."""
 
     def __call__(self, value: int) -> int:
         CLOCK.turn(0.5)
@@ -47,7 +47,7 @@ class Careful(Takes):
 
 
 class Twice:
-    """Takes time itself, besides the transform that it runs."""
+    """Transform that takes time and runs another transform twice."""
 
     def __init__(self, transform: Any) -> None:
         self.transforms = [transform]
@@ -58,7 +58,7 @@ class Twice:
 
 
 class Planted:
-    """A dataset whose samples take the seconds it is given."""
+    """Data set whose samples take given seconds on the fake clocks."""
 
     def __init__(self, seconds: dict[int, float] | None = None) -> None:
         self.seconds = seconds or {}
@@ -69,7 +69,7 @@ class Planted:
 
 
 class Worker:
-    """One worker's probe."""
+    """Fetch probe of one worker, with fake clocks."""
 
     def __init__(self, dataset: Any, worker: int | None = 0) -> None:
         self.counters = Counters(1)
@@ -92,7 +92,7 @@ class Worker:
 
     @property
     def row(self) -> list[float]:
-        """The last batch: wall, CPU, CPU of the fetch."""
+        """Times of the last batch: wall clock, CPU, CPU of the fetch alone."""
         row = self.counters.ring[(self.idx - 1) % at.RING]
         return [float(row[name]) for name in ('wall_s', 'cpu_s', 'fetch_cpu_s')]
 
@@ -138,7 +138,7 @@ def test_in_the_process_that_trains_a_step_is_no_part_of_a_batch():
 
 
 class Images(BaseDataset):
-    """Says what is known of a sample before and after its annotation is read."""
+    """Data set that records what the probe knows of a sample while it is loaded."""
 
     def __init__(self) -> None:
         super().__init__(lazy_init=True, serialize_data=False)

@@ -1,4 +1,4 @@
-"""The probe on MMDetection's own datasets, transforms and hooks."""
+"""Tests the loader probe on MMDetection's own data sets, transforms and hooks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ONCE = {'LoadImageFromFile', 'LoadAnnotations', 'PackDetInputs'}
 
 @pytest.fixture(autouse=True)
 def names_of_mmdet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """MMEngine's pipelines look names up in MMDetection's registries."""
+    """Sets MMDetection's registry as default, and times every batch."""
     monkeypatch.setattr(fetch, '_TIMING_PERIOD_S', 0.0)
     with DefaultScope.overwrite_default_scope('mmdet'):
         yield
@@ -41,7 +41,7 @@ def names_of_mmdet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope='module')
 def coco(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The config of a small dataset on disk."""
+    """Config of a small COCO data set on disk."""
     root: Path = tmp_path_factory.mktemp('coco')
     write_demo_dataset(root, images=12, width=96, height=64)
     return dict(

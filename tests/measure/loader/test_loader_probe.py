@@ -1,4 +1,4 @@
-"""What the probe knows of real loaders with real workers, and that it harms none."""
+"""Tests the loader probe on real loaders with workers, which it must not harm."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def open_loop() -> Iterator[Any]:
 
 
 def near(seconds: float) -> Any:
-    """Within 5 percent or 2 ms."""
+    """Returns an approximate value for comparison: within 5 per cent or 2 ms."""
     return pytest.approx(seconds, rel=0.05, abs=0.002)
 
 
@@ -167,7 +167,7 @@ def test_memory_is_read_every_five_minutes_and_no_more_where_it_takes_long(
 
 
 def kill_and_wait(worker: int) -> None:
-    """PyTorch's signal handler ends the sleep."""
+    """Kills a worker, and sleeps until PyTorch's signal handler interrupts."""
     os.kill(worker, signal.SIGKILL)
     time.sleep(60)
 
@@ -330,7 +330,7 @@ def test_copies_and_pickles_of_a_watched_loader_hold_nothing_of_ours(open_loop):
 
 
 class Late(LoopListener):
-    """Hears of iterators once the loader was handed over to it."""
+    """Loop listener that records the iterators it is told of."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
@@ -355,7 +355,7 @@ def test_a_loader_that_is_handed_over_tells_its_new_listener_alone(open_loop):
 
 
 class Refusing(DataLoader):
-    """A loader whose first iterator cannot be made."""
+    """DataLoader whose first iterator cannot be made."""
 
     refusals = 1
 

@@ -1,4 +1,4 @@
-"""What the operating system shows of workers, and how much they give way."""
+"""Tests CPU time, memory and nice values of workers read from the system."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_cpu_and_run_delay_of_workers_between_two_marks_are_summed(
 
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
-    """CPU of processes by the kernel's clock."""
+    """Fake CPU clocks of processes, in seconds by process id."""
     found: dict[int, float] = {}
     monkeypatch.setattr(processes, 'read_process_cpu_s', found.get)
     return found

@@ -1,4 +1,4 @@
-"""A live loader goes on with other workers: nothing lost, nothing twice, in order."""
+"""Tests that a live loader continues with other workers, without lost samples."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PERSISTENT = pytest.mark.parametrize('persistent', [False, True])
 
 
 class Numbers(Dataset):
-    """Samples say what they are, and with what seed their worker began."""
+    """Data set whose samples are their index and their worker's seed."""
 
     metainfo: ClassVar[dict[str, Any]] = {'classes': ('a', 'b', 'c')}
     CLASSES = ('a', 'b', 'c')
@@ -57,7 +57,7 @@ class Numbers(Dataset):
 
 
 class Joined(Numbers):
-    """Two of them."""
+    """Concatenation of two data sets of numbers."""
 
     def __init__(self) -> None:
         super().__init__(120)
@@ -66,7 +66,7 @@ class Joined(Numbers):
 
 
 class Kept:
-    """A loader as MMEngine builds it, and the way to switch it.
+    """DataLoader built as by MMEngine, with a `LoaderSwitch` for its workers.
 
     Args:
         workers: At the start.
@@ -119,7 +119,7 @@ def seeds(batches: list[Any]) -> set[int]:
 
 @functools.cache
 def untouched(epoch: int) -> list[list[int]]:
-    """Batches of an epoch of MMEngine's default sampler."""
+    """Returns the batches of an epoch of MMEngine's default sampler."""
     loader = Kept(0).loader
     loader.sampler.set_epoch(epoch)
     return [list(batch) for batch in loader.batch_sampler]
@@ -131,7 +131,7 @@ def children() -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def no_worker_left() -> Iterator[None]:
-    """No test may leave a worker, nor a file of one, behind."""
+    """Asserts that a test leaves no worker process and no file in ``/dev/shm``."""
     before = set(os.listdir('/dev/shm'))
     yield
     end_s = time.monotonic() + 5
@@ -144,7 +144,7 @@ def no_worker_left() -> Iterator[None]:
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MMEngine's endless iterator sleeps for 2 s between passes."""
+    """Removes the 2 s sleep between two passes of MMEngine's endless iterator."""
     monkeypatch.setattr(loops.time, 'sleep', lambda seconds: None)
 
 
@@ -344,21 +344,21 @@ def test_random_numbers_of_the_training_process_stay_the_same():
 
 
 class Refusing(DataLoader):
-    """A class of a user's own."""
+    """DataLoader of a user's own class."""
 
 
 class Streamed(IterableDataset):
-    """Samples without numbers."""
+    """Iterable-style data set, whose samples have no index."""
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(40))
 
 
 class Own(Sampler):
-    """A sampler that may be anything."""
+    """User's own sampler, without a data set."""
 
     def __init__(self) -> None:
-        """It needs no data set."""
+        """Creates the sampler without a data set."""
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(40))
@@ -425,7 +425,7 @@ def test_a_stopped_worker_stops_the_switch():
 
 @pytest.fixture
 def no_fork(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Lets so many more workers start, and refuses the next one."""
+    """Function that lets a number of further workers start, and then no more."""
     kind: Any = multiprocessing.popen_fork.Popen
     launch = kind._launch
 
@@ -492,7 +492,7 @@ def wait_until_ended(pid: int, most_s: float = 30) -> None:
 
 
 class SlowNumbers(Numbers):
-    """Numbers that take workers a while, but for those of the first batch."""
+    """Data set of numbers that load slowly, except for the first batch."""
 
     def __getitem__(self, index: int) -> tuple[int, int]:
         if index == SIZE or index >= 2 * SIZE:

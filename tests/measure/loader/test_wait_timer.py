@@ -1,4 +1,4 @@
-"""The waits for a loader's batches, by clocks turned by hand."""
+"""Tests the timing of waits for a loader's batches, by fake clocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WAIT_S = 0.01
 
 
 class Batches:
-    """An iterator whose waits burn their CPU in turns, as those for two workers do."""
+    """Fake batch iterator whose waits use CPU in turns, as with two workers."""
 
     def __init__(self, threads: int) -> None:
         self.now_s = self.cpu_s = 0.0
@@ -49,7 +49,7 @@ def test_the_cpu_of_all_waits_is_estimated_from_those_that_are_read(every: int) 
 
 
 def test_waits_of_skipped_batches_are_counted_over_ends_of_epochs():
-    """What raises at the end of an epoch is no batch."""
+    """Tests that the exception at an epoch's end does not count as a skipped batch."""
     batches = Batches(threads=1)
     ledger = TimeLedger(lambda: batches.now_s)
     seen = list[int]()
