@@ -180,7 +180,8 @@ its meaning or goes away. What is unknown is `null`, never 0. Units are in the n
 
 An object with sentences has `facts`: the figures that they were made of, by the key of
 the sentence, so that no program takes a sentence apart. Their names end in a unit, too,
-or in the noun that is counted (`busy_workers`). `findings[0].facts.detail` of MG101 is `{"data_wait_share": 0.514, "data_wait_s": 0.21, "iter_s": 0.41,
+or in the noun that is counted (`busy_workers`). `findings[0].facts.detail` of MG101 is
+`{"data_wait_share": 0.514, "data_wait_s": 0.21, "iter_s": 0.41,
 "steady_iterations": 170}`. A text within a text has a group of its own
 (`verdict.facts.sentence.why`); a list of sentences has a list. Sentences are in English
 in every [language](../languages.md)."""

@@ -27,6 +27,7 @@ READERS = (
 
 ANSWERS = {
     'Change',
+    'LogFigures',
     'TrainingEnd',
     'MendedStart',
     'SavedHours',
