@@ -433,7 +433,8 @@ def _tabulate(metric: Any, results: Sequence[Any], _: str) -> dict[str, Results]
     boxes = Results(tabulate_boxes(found, metric.cat_ids))
     tables = {'bbox': boxes, 'proposal': boxes}
     if 'segm' in metric.metrics and 'masks' in results[0]:
-        tables['segm'] = Results(list(list_masks(found, metric.cat_ids)))
+        images = metric._coco_api.imgs
+        tables['segm'] = Results(list(list_masks(found, metric.cat_ids, images)))
     return tables
 
 
@@ -475,18 +476,23 @@ def tabulate_boxes(
 
 
 def list_masks(
-    found: Sequence[ImageResults], categories: Sequence[int]
+    found: Sequence[ImageResults],
+    categories: Sequence[int],
+    images: Mapping[int, Mapping[str, Any]],
 ) -> Iterator[dict[str, Any]]:
     """Yields all masks of all images in COCO's result format.
 
     Args:
         found: The images that have results.
         categories: Ids by label.
+        images: Those of the ground truth, by id.
 
     Raises:
-        ValueError: If a score is not finite, or there are not as many of each.
+        ValueError: If a score is not finite, there are not as many of each, or a mask
+            is of another size than its image, over which backends hang for ever.
     """
     for image_id, result in found:
+        size = [images[image_id]['height'], images[image_id]['width']]
         scores = np.asarray(result.get('mask_scores', result['scores']), np.float64)
         if not np.isfinite(scores).all():
             raise ValueError('the score of a mask is not finite')
@@ -495,6 +501,8 @@ def list_masks(
             raise ValueError('an image has not as many masks as labels')
         for label, score, mask in zip(labels, scores.tolist(), masks):
             counts = mask['counts']
+            if list(mask['size']) != size:
+                raise ValueError('a mask is of another size than its image')
             if isinstance(counts, bytes):
                 counts = counts.decode()
             yield {
