@@ -126,7 +126,8 @@ class FastCocoMetric(_CocoMetric):
 
     Where it cannot do that, it evaluates as CocoMetric does, and the log says so once:
     ``format_only``, ``outfile_prefix``, no ``ann_file``, ``use_mp_eval``, no backend
-    installed, ids that are no whole numbers, scores that are not finite, or a backend
+    installed, ids that are no whole numbers, annotations that are not as COCO has them,
+    masks of another size than their image, scores that are not finite, or a backend
     that fails.
     """
 

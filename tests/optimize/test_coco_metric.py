@@ -306,7 +306,7 @@ OF_ANNOTATIONS: dict[str, dict[str, Any]] = {
     'an outline of one point': {'segmentation': [[1, 2]]},
     'an outline of four numbers': {'segmentation': [[1, 2, 30, 40]]},
     'an outline of seven numbers': {'segmentation': [[1, 1, 50, 1, 50, 50, 2]]},
-    'an outline that is not finite': {'segmentation': [[float('nan')] * 6]},
+    'an outline of texts': {'segmentation': [['1', '1', '50', '1', '50', '50']]},
     'a point beside an outline': {'segmentation': [[1, 1, 50, 1, 50, 50], [1, 2]]},
     'run lengths that end early': {'segmentation': {**COUNTS, 'counts': [10, 20]}},
     'run lengths of another size': {'segmentation': {**COUNTS, 'size': [9, 9]}},
