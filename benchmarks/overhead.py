@@ -199,7 +199,8 @@ class StampingValLoop(ValLoop):
 
     def run(self) -> dict[str, float]:
         self._stamps = array('d')
-        return super().run()
+        figures: dict[str, float] = super().run()
+        return figures
 
     def run_iter(self, idx: int, data_batch: Any) -> None:
         self._stamps.append(time.perf_counter() - self.runner.model.spent_s)
