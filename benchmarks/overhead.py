@@ -9,8 +9,8 @@ everything that the hook puts in: the time in ``Runner.call_hook`` and in the lo
 ``_next_data``, less what the same account of a hook that does nothing gives. Then what
 it adds to iterations of 28 ms, against training without it, turn by turn; whether
 anything grows over 100,000 iterations; the cost beside workers of 4 GiB, which the
-kernel takes long to measure; and what the verdict of every hour takes of that hour.
-About 8 minutes on 2 cores.
+kernel takes long to measure; what its timers add to a batch of validation; and what the
+verdict of every hour takes of that hour. About 9 minutes on 2 cores.
 
 The comparison with training without it takes turns of three iterations in one thread,
 in an order drawn by lot. At the hook points the mean is plain, so that what the hook
@@ -54,10 +54,11 @@ import msgspec
 import psutil
 import torch
 from mmengine.dataset import BaseDataset
+from mmengine.evaluator import BaseMetric
 from mmengine.hooks import Hook, LoggerHook
 from mmengine.logging import HistoryBuffer
 from mmengine.model import BaseModel
-from mmengine.runner import EpochBasedTrainLoop, Runner
+from mmengine.runner import EpochBasedTrainLoop, Runner, ValLoop
 from mmengine.structures import BaseDataElement, InstanceData
 from torch import nn
 from torch.utils.data.dataloader import (
@@ -112,6 +113,8 @@ an interval are kept as often as the others.
 FIRST = INTERVAL + 2
 """Number of iterations of the first turn, which includes all one-time work."""
 PARTS = 4
+VALIDATED = 40
+"""Batches of a validation."""
 _SIDE, _BOXES, _CHANNELS, _LAYERS = 64, 8, 16, 10
 
 
@@ -167,6 +170,45 @@ class Network(BaseModel):
     ) -> Any:
         features = self.layers(torch.stack(inputs).float() / 255)
         return {'loss': features.mean()} if mode == 'loss' else features
+
+
+class ValidatedNetwork(Network):
+    """The same network, which counts the seconds of its forward pass."""
+
+    spent_s = 0.0
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        begin_s = time.perf_counter()
+        features = super().forward(*args, **kwargs)
+        self.spent_s += time.perf_counter() - begin_s
+        return features
+
+
+class Keep(BaseMetric):
+    """Metric that keeps a number of each image."""
+
+    def process(self, data_batch: Any, data_samples: Any) -> None:
+        self.results += [1.0] * len(data_samples)
+
+    def compute_metrics(self, results: list[Any]) -> dict[str, float]:
+        return {'score': 1.0}
+
+
+class StampingValLoop(ValLoop):
+    """Val loop that measures its batches without their forward passes."""
+
+    def run(self) -> dict[str, float]:
+        self._stamps = array('d')
+        figures: dict[str, float] = super().run()
+        return figures
+
+    def run_iter(self, idx: int, data_batch: Any) -> None:
+        self._stamps.append(time.perf_counter() - self.runner.model.spent_s)
+        super().run_iter(idx, data_batch)
+
+    def read_batch_s(self) -> float:
+        """Returns the median seconds from one batch to the next, forward left out."""
+        return statistics.median(b - a for a, b in itertools.pairwise(self._stamps))
 
 
 class FixedWork(OneWeight):
@@ -605,6 +647,78 @@ class Pairs:
     """CPU time of the hook's threads as a share of wall clock, by part of a run."""
 
 
+def validate_pairs(rounds: int, seed: int = 0) -> list[float]:
+    """Validates within trainings, in turns with our hook and without it.
+
+    Args:
+        rounds: In each, both validate once, in an order drawn by lot.
+        seed: Of the lots.
+
+    Returns:
+        Extra seconds of a batch of validation with the hook, per round.
+    """
+    lots, extra_s = random.Random(seed), list[float]()
+
+    def make(index: int, folder: Path) -> Runner:
+        return build(
+            folder,
+            ValidatedNetwork(),
+            FIRST,
+            () if index else [ours()],
+            train_cfg={'type': TurnLoop},
+            val_cfg={'type': StampingValLoop},
+            val_dataloader={
+                'dataset': Images(VALIDATED * BATCH_SIZE),
+                'sampler': {'type': 'DefaultSampler', 'shuffle': False},
+                'batch_size': BATCH_SIZE,
+                'num_workers': 0,
+            },
+            val_evaluator={'type': Keep},
+        )
+
+    def drive(runners: dict[int, Runner]) -> None:
+        for runner in runners.values():
+            runner.train_loop.take_some(FIRST - 1)
+            runner.val_loop.run()
+        for _ in range(math.ceil(rounds / 2)):
+            batch_s = {}
+            for index in lots.sample((0, 1), 2):
+                runners[index].val_loop.run()
+                batch_s[index] = runners[index].val_loop.read_batch_s()
+            extra_s.append(batch_s[0] - batch_s[1])
+
+    for order in ((0, 1), (1, 0)):
+        train_in_turns(order, make, drive)
+    return extra_s
+
+
+def judge_validations(extra_s: Sequence[float], peer: Cost | str) -> list[Figure]:
+    """Returns figures on the time that the hook adds to a batch of validation.
+
+    Args:
+        extra_s: Per round.
+        peer: What the peer adds to an iteration of training, or why that is unknown.
+    """
+    from scipy.stats import mstats
+
+    low, high = map(float, mstats.trimmed_mean_ci([*extra_s], alpha=0.1))
+    value_s, over, note = (low + high) / 2, None, str(peer)
+    if isinstance(peer, Cost):
+        over = value_s / peer.iteration_s
+        note = f'{PEER} {1e6 * peer.iteration_s:.0f} us'
+    return [
+        Figure(
+            'batch of validation',
+            1e6 * value_s,
+            'us',
+            note=f'90 % CI +-{5e5 * (high - low):.1f} us; {len(extra_s)} rounds',
+        ),
+        at_most(
+            f"batch of validation, over {PEER}'s iteration", over, PEER_SHARE, note=note
+        ),
+    ]
+
+
 def train_pairs(rounds: int, seed: int = 0) -> Pairs:
     """Trains alternately with and without GPUEfficiencyHook; returns differences.
 
@@ -1013,6 +1127,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     benchmark.add(*judge_growth(growth))
     say('with the hook against without')
     benchmark.add(*judge_pairs(train_pairs(40 if is_quick else 800)))
+    say('validations')
+    extra_s = validate_pairs(10 if is_quick else 150)
+    benchmark.add(*judge_validations(extra_s, peer))
     say('verdicts')
     intervals = LONG_INTERVALS // 24 if is_quick else LONG_INTERVALS
     benchmark.add(*judge_hourly_verdicts(VERDICTS, intervals))

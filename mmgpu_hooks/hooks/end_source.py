@@ -83,7 +83,8 @@ class EndSource:
         if now_s - self._scalar_s >= SCALAR_S:
             ending = self._forecaster.forecast(self._recording.iteration)
             self._hours_left = None if ending is None else ending.hours_left
-            self._scalar_s = now_s
+            # what is not known yet may be known at the next line
+            self._scalar_s = -math.inf if ending is None else now_s
         return self._hours_left
 
     def _say(self) -> None:

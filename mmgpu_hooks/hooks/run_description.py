@@ -18,6 +18,7 @@ from mmgpu_hooks.config.hook_arguments import is_our_hook
 from mmgpu_hooks.hooks.figure_source import SourceName
 from mmgpu_hooks.hooks.recording import Recording
 from mmgpu_hooks.hooks.sources import Sources
+from mmgpu_hooks.judge.validation_findings import COCO_METRIC
 from mmgpu_hooks.measure.clock import wall_unix_s
 from mmgpu_hooks.measure.flight_recorder import list_dump_prefixes
 from mmgpu_hooks.measure.job_end import read_end_unix_s
@@ -27,6 +28,7 @@ from mmgpu_hooks.measure.now import read_process_identity
 from mmgpu_hooks.measure.slurm import parse_job_id
 from mmgpu_hooks.optimize.counts import count_overhead
 from mmgpu_hooks.schema.recorded import (
+    FastMetricPlace,
     LoaderSettings,
     RunRecord,
     TrainingPlan,
@@ -58,6 +60,7 @@ def describe_training(
     wrapper, world = runner.optim_wrapper, runner.world_size
     # a source that fails here is in `unknown` below
     plan = run('schedule', describe_plan, runner)
+    fast_metric = run('metric', find_fast_metric, runner)
     overhead = run(SourceName.HOST_OVERHEAD, count_overhead, runner)
     return RunRecord(
         started_unix_s=wall_unix_s(),
@@ -90,6 +93,7 @@ def describe_training(
         versions=_versions(),
         unknown={**unknown, **recording.guard.off},
         plan=plan,
+        fast_metric=fast_metric,
         **_describe_process(uses_nccl=world > 1 and sources.device == 'cuda'),
     )
 
@@ -181,6 +185,41 @@ def describe_plan(runner: Any) -> TrainingPlan | None:
             saves_last=bool(hook.save_last),
         )
     return plan
+
+
+def find_fast_metric(runner: Any) -> FastMetricPlace | None:
+    """Find how a config can name FastCocoMetric in place of a CocoMetric.
+
+    Returns:
+        ``None`` where nothing validates.
+    """
+    evaluator = getattr(getattr(runner, '_val_loop', None), 'evaluator', None)
+    metrics = getattr(evaluator, 'metrics', None)
+    if metrics is None:
+        return None
+    if not any(map(_is_faster, metrics)):
+        return 'no'
+    given = runner.cfg.get('val_evaluator')
+    if given is None:  # a Runner that was built without a config
+        return 'key' if len(metrics) == 1 else 'list'
+    # a dict of another type has its metrics in a list, too
+    kind = given.get('type') if isinstance(given, Mapping) else None
+    name = kind if isinstance(kind, str) else getattr(kind, '__name__', '')
+    return 'key' if name.rpartition('.')[2] == COCO_METRIC else 'list'
+
+
+def _is_faster(metric: Any) -> bool:
+    """True for a CocoMetric whose arguments FastCocoMetric evaluates with a backend."""
+    kind = type(metric)
+    # MMPose has a CocoMetric of its own
+    is_coco = kind.__name__ == COCO_METRIC and kind.__module__.startswith('mmdet.')
+    return (
+        is_coco
+        and getattr(metric, '_coco_api', None) is not None
+        and getattr(metric, 'outfile_prefix', None) is None
+        and not getattr(metric, 'format_only', False)
+        and not getattr(metric, 'use_mp_eval', False)
+    )
 
 
 def _loop_kind(loop: Any) -> str:

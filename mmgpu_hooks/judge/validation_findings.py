@@ -9,6 +9,7 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.schedule import Schedule
 from mmgpu_hooks.judge.validation import count_validations
 from mmgpu_hooks.judge.validation_parts import ValidationCosts, find_costs
+from mmgpu_hooks.schema.recorded import FastMetricPlace
 from mmgpu_hooks.schema.values import FAST_METRIC
 
 _HOUR_S = 3600.0
@@ -26,6 +27,9 @@ Nine tenths at least for masks, nineteen twentieths and more for boxes (``make
 bench-metric``).
 """
 
+SET_IN_LIST = f"type='{FAST_METRIC}'"
+"""Argument to write by hand where CocoMetric is one evaluator of a list."""
+
 _WANTED_SHARE = 0.1
 """Largest share (0 to 1) of training time in validation at a recommended interval."""
 
@@ -39,6 +43,8 @@ class WholeValidation:
     """Number of validations from the training's start to its end, future ones too."""
     share: float
     """Share (0 to 1) of the recorded run's time that was validation."""
+    fast_metric: FastMetricPlace | None = None
+    """How FastCocoMetric can take the place of CocoMetric; ``None`` is unknown."""
 
     def whole_hours(self, seconds: float) -> float:
         """Scales seconds of recorded validations to hours of all planned ones."""
@@ -50,7 +56,12 @@ class WholeValidation:
 
     @property
     def fast_metric_s(self) -> float | None:
-        """Estimated seconds that FastCocoMetric saves in each validation."""
+        """Estimated seconds that FastCocoMetric saves in each validation.
+
+        ``None`` where it would evaluate as CocoMetric does.
+        """
+        if self.fast_metric == 'no':
+            return None
         seconds = self.costs.metrics_s.get(COCO_METRIC)
         return seconds and FAST_METRIC_GAIN * seconds / self.costs.count
 
@@ -62,7 +73,9 @@ def find_whole(run: Run) -> WholeValidation | None:
         return None
     # saving the best is a save to the time ledger
     share = run.figures.run_share(costs.wall_s)
-    return WholeValidation(costs, count_validations(run), min(share, 1.0))
+    return WholeValidation(
+        costs, count_validations(run), min(share, 1.0), run.meta.fast_metric
+    )
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,8 @@ class FastCocoMetric(_CocoMetric):
 
     Where it cannot do that, it evaluates as CocoMetric does, and the log says so once:
     ``format_only``, ``outfile_prefix``, no ``ann_file``, ``use_mp_eval``, no backend
-    installed, ids that are no whole numbers, scores that are not finite, or a backend
+    installed, ids that are no whole numbers, annotations that are not as COCO has them,
+    masks of another size than their image, scores that are not finite, or a backend
     that fails.
     """
 
@@ -251,7 +252,7 @@ class FastCocoMetric(_CocoMetric):
         It runs on a copy of the metric, so nothing has to be put back.
         """
         if self._truth is None:
-            expect_regular(self._coco_api.dataset)
+            expect_regular(self._coco_api.dataset, self.metrics)
             self._truth = index_truth(self._backend, self._coco_api.dataset)
         metric: Any = copy.copy(self)
         metric._coco_api = copy.copy(self._coco_api)
@@ -364,29 +365,93 @@ def _phrase(error: BaseException) -> Text:
     return phrase('{kind}: {error}', kind=kind, error=said) if said else quoted(kind)
 
 
-def expect_regular(dataset: Mapping[str, Any]) -> None:
+def expect_regular(dataset: Mapping[str, Any], kinds: Sequence[str] = ()) -> None:
     """Raises if ground truth has features that faster evaluators may treat differently.
+
+    Args:
+        dataset: As ``ann_file`` has it.
+        kinds: Metrics that it is for; for ``segm`` outlines are checked, too.
 
     Raises:
         ValueError: If ids are no whole numbers above 0 (0 will do for images and
-            categories), annotations share one, or lack what pycocotools reads.
+            categories) or shared, annotations are of images or categories that are not
+            there, or anything that pycocotools reads is not as COCO has it. It may be
+            missing, and then is a KeyError or TypeError.
     """
-    annotations = dataset.get('annotations', ())
-    own = [annotation['id'] for annotation in annotations]
-    others = [entry['id'] for entry in (*dataset['images'], *dataset['categories'])]
-    numbers = [number - 1 if type(number) is int else number for number in own]
-    for number in (*numbers, *others):
-        if type(number) is not int or not 0 <= number < _LARGEST_ID:
-            raise ValueError(
-                phrase('ids of the annotations are no whole numbers above 0')
-            )
-    if len(set(own)) < len(own):
-        raise ValueError(phrase('annotations share an id'))
+    annotations, images = dataset['annotations'], dataset['images']
+    sizes = {_expect_id(image['id']): image for image in images}
+    categories = {_expect_id(category['id']) for category in dataset['categories']}
+    own = {_expect_id(annotation['id'], 1) for annotation in annotations}
+    counts = len(annotations), len(images), len(dataset['categories'])
+    if (len(own), len(sizes), len(categories)) != counts:
+        raise ValueError(phrase('annotations, images or categories share an id'))
     for annotation in annotations:
-        if not annotation.keys() >= {'bbox', 'area', 'iscrowd'}:
-            raise ValueError(phrase('an annotation lacks bbox, area or iscrowd'))
-        if annotation['iscrowd'] not in (0, 1):
+        image = sizes.get(_expect_id(annotation['image_id']))
+        if image is None or _expect_id(annotation['category_id']) not in categories:
+            raise ValueError(
+                phrase('an annotation is of no image or category of the file')
+            )
+        box, crowd = annotation['bbox'], annotation['iscrowd']
+        if type(crowd) is not int or crowd not in (0, 1):
             raise ValueError(phrase('iscrowd is neither 0 nor 1'))
+        if len(box) != 4 or not _are_numbers(box) or box[2] < 0 or box[3] < 0:
+            raise ValueError(
+                phrase('a bbox is not four numbers, the last two 0 at least')
+            )
+        if not _are_numbers([annotation['area']]):
+            raise ValueError(phrase('an area is no number'))
+        if 'segm' in kinds and not _is_regular_outline(
+            annotation['segmentation'], image
+        ):
+            raise ValueError(
+                phrase('a segmentation is neither polygons nor run lengths')
+            )
+
+
+def _expect_id(number: Any, least: int = 0) -> int:
+    if type(number) is not int or not least <= number < _LARGEST_ID:
+        raise ValueError(phrase('ids of the annotations are no whole numbers above 0'))
+    return number
+
+
+def _are_numbers(values: Any) -> bool:
+    """True for a list of finite numbers, of a size that float64 is exact for."""
+    if type(values) is not list or not {*map(type, values)} <= {int, float}:
+        return False
+    return all(-_LARGEST_ID < value < _LARGEST_ID for value in values)
+
+
+def _is_regular_outline(outline: Any, image: Mapping[str, Any]) -> bool:
+    """True for what pycocotools takes as polygons, or as run lengths of the image."""
+    size = [image['height'], image['width']]
+    if not all(type(side) is int and side > 0 for side in size):
+        return False
+    if type(outline) is list:
+        # four numbers are a box to it, and fewer an error
+        return bool(outline) and all(
+            _are_numbers(polygon) and len(polygon) > 5 and not len(polygon) % 2
+            for polygon in outline
+        )
+    counts = outline['counts']
+    if outline['size'] != size:
+        return False
+    if type(counts) is list:
+        are_whole = {*map(type, counts)} == {int} and min(counts) >= 0
+        return are_whole and sum(counts) == size[0] * size[1]
+    return _is_packed(counts, size)
+
+
+def _is_packed(counts: Any, size: Sequence[int]) -> bool:
+    """True for COCO's compressed run lengths of an image, as pycocotools reads them."""
+    from pycocotools.mask import decode, encode
+
+    if not isinstance(counts, (str, bytes)):
+        return False
+    packed = counts.encode() if isinstance(counts, str) else counts
+    # whatever is cut off or goes beyond the image comes back as something else
+    pixels = np.asfortranarray(decode({'size': list(size), 'counts': packed}))
+    again: bytes = encode(pixels)['counts']
+    return again == packed
 
 
 def index_truth(backend: Any, dataset: dict[str, Any]) -> Any:
@@ -409,7 +474,8 @@ def _tabulate(metric: Any, results: Sequence[Any], _: str) -> dict[str, Results]
     boxes = Results(tabulate_boxes(found, metric.cat_ids))
     tables = {'bbox': boxes, 'proposal': boxes}
     if 'segm' in metric.metrics and 'masks' in results[0]:
-        tables['segm'] = Results(list(list_masks(found, metric.cat_ids)))
+        images = metric._coco_api.imgs
+        tables['segm'] = Results(list(list_masks(found, metric.cat_ids, images)))
     return tables
 
 
@@ -451,18 +517,23 @@ def tabulate_boxes(
 
 
 def list_masks(
-    found: Sequence[ImageResults], categories: Sequence[int]
+    found: Sequence[ImageResults],
+    categories: Sequence[int],
+    images: Mapping[int, Mapping[str, Any]],
 ) -> Iterator[dict[str, Any]]:
     """Yields all masks of all images in COCO's result format.
 
     Args:
         found: The images that have results.
         categories: Ids by label.
+        images: Those of the ground truth, by id.
 
     Raises:
-        ValueError: If a score is not finite, or there are not as many of each.
+        ValueError: If a score is not finite, there are not as many of each, or a mask
+            is of another size than its image, over which backends hang for ever.
     """
     for image_id, result in found:
+        size = [images[image_id]['height'], images[image_id]['width']]
         scores = np.asarray(result.get('mask_scores', result['scores']), np.float64)
         if not np.isfinite(scores).all():
             raise ValueError(phrase('the score of a mask is not finite'))
@@ -471,6 +542,8 @@ def list_masks(
             raise ValueError(phrase('an image has not as many masks as labels'))
         for label, score, mask in zip(labels, scores.tolist(), masks):
             counts = mask['counts']
+            if list(mask['size']) != size:
+                raise ValueError(phrase('a mask is of another size than its image'))
             if isinstance(counts, bytes):
                 counts = counts.decode()
             yield {

@@ -14,7 +14,11 @@ from mmgpu_hooks.judge.thresholds import (
     VALIDATION_PART_NOTICE,
     VERDICT_SHARE,
 )
-from mmgpu_hooks.judge.validation_findings import SET_FAST_METRIC, find_whole
+from mmgpu_hooks.judge.validation_findings import (
+    SET_FAST_METRIC,
+    SET_IN_LIST,
+    find_whole,
+)
 from mmgpu_hooks.recommend.settings import SETTINGS
 from mmgpu_hooks.schema.judged import Finding
 from mmgpu_hooks.schema.text import Text, phrase, sentences
@@ -173,14 +177,28 @@ def _advise_metric(run: Run) -> Iterator[Text]:
     whole = find_whole(run)
     if whole is None or whole.fast_metric_s is None:
         return
-    if whole.run_share('metric') >= VALIDATION_PART_NOTICE:
+    if whole.run_share('metric') < VALIDATION_PART_NOTICE:
+        return
+    facts = {
+        'metric_pct': 100 * whole.costs.share('metric'),
+        'saved_s': whole.fast_metric_s * whole.count,
+    }
+    if whole.fast_metric == 'list':
+        yield phrase(
+            'CocoMetric takes {metric_pct:exact} of a validation (MG501): '
+            'FastCocoMetric would save {saved_s:long} of a whole run. pip install '
+            'ultrafast-pycocotools; val_evaluator is a list, so write {argument} into '
+            'its CocoMetric by hand.',
+            argument=SET_IN_LIST,
+            **facts,
+        )
+    else:
         yield phrase(
             'CocoMetric takes {metric_pct:exact} of a validation (MG501): '
             'FastCocoMetric would save {saved_s:long} of a whole run. pip install '
             'ultrafast-pycocotools, then {command}.',
-            metric_pct=100 * whole.costs.share('metric'),
-            saved_s=whole.fast_metric_s * whole.count,
             command=SET_FAST_METRIC,
+            **facts,
         )
 
 

@@ -146,7 +146,11 @@ def build_overhead(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:
     hook = overhead.ours()
     overhead.train(overhead.build(folder, overhead.Network(), 12, [hook]))
     spent = overhead.Spent([1e-5], [1e-3])
-    return overhead.judge_cost(overhead.net_cost(spent, spent), 'not installed')
+    cost = overhead.net_cost(spent, spent)
+    return [
+        *overhead.judge_cost(cost, 'not installed'),
+        *overhead.judge_validations(overhead.validate_pairs(6), 'not installed'),
+    ]
 
 
 def build_overhead_peer(folder: Path, _: pytest.MonkeyPatch) -> list[Figure]:

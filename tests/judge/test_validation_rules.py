@@ -82,6 +82,26 @@ def test_the_metric_ends_in_the_key_and_the_hours_it_gives_back():
     assert saved.whole == pytest.approx(hours)
 
 
+def test_in_a_list_of_evaluators_the_line_is_said():
+    metrics_s = {'CocoMetric': 900.0, 'VOCMetric': 100.0}
+    run = validate(metrics_s, {'fast_metric': 'list'}, metric=1000.0)
+    finding = find(run, 'MG501')
+    by_hand = "write type='mmgpu_hooks.FastCocoMetric' into its CocoMetric by hand"
+    assert finding is not None
+    for said in (finding.detail, next(advise(run))):
+        assert by_hand in said
+        assert 'mmgpu set' not in said
+    assert len(list_saved_hours(run, Recommendation(), None)) == 1
+
+
+def test_where_it_cannot_help_it_is_not_offered():
+    run = validate({'CocoMetric': 1000.0}, {'fast_metric': 'no'}, metric=1000.0)
+    finding = find(run, 'MG501')
+    assert finding is not None and 'FastCocoMetric' not in finding.detail
+    assert [said for said in advise(run) if 'FastCocoMetric' in said] == []
+    assert list_saved_hours(run, Recommendation(), None) == ()
+
+
 @pytest.mark.parametrize('metric', ['VOCMetric', 'FastCocoMetric'])
 def test_of_another_metric_no_key_is_offered(metric):
     run = validate({metric: 1000.0}, metric=1000.0)

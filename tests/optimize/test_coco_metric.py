@@ -299,6 +299,95 @@ def test_what_backends_may_take_in_another_way_is_evaluated_by_pycocotools(
     assert 'evaluates as CocoMetric does: ValueError: ' in said[1]
 
 
+COUNTS = {'size': [240, 320], 'counts': [10, 20, 76770]}
+OF_ANNOTATIONS: dict[str, dict[str, Any]] = {
+    'no outline': {'segmentation': []},
+    'no outline at all': {'segmentation': None},
+    'an outline of one point': {'segmentation': [[1, 2]]},
+    'an outline of four numbers': {'segmentation': [[1, 2, 30, 40]]},
+    'an outline of seven numbers': {'segmentation': [[1, 1, 50, 1, 50, 50, 2]]},
+    'an outline of texts': {'segmentation': [['1', '1', '50', '1', '50', '50']]},
+    'a point beside an outline': {'segmentation': [[1, 1, 50, 1, 50, 50], [1, 2]]},
+    'run lengths that end early': {'segmentation': {**COUNTS, 'counts': [10, 20]}},
+    'run lengths of another size': {'segmentation': {**COUNTS, 'size': [9, 9]}},
+    'packed run lengths that are none': {'segmentation': {**COUNTS, 'counts': 'abc'}},
+    'no area': {'area': None},
+    'an area that is a text': {'area': '5'},
+    'an area that is not finite': {'area': float('nan')},
+    'no box': {'bbox': []},
+    'a box of five numbers': {'bbox': [1, 2, 30, 40, 5]},
+    'a box turned round': {'bbox': [50, 60, -30, -40]},
+    'a crowd that is a text': {'iscrowd': '1'},
+    'another image': {'image_id': 99},
+    'an image that is no number': {'image_id': None},
+    'another category': {'category_id': 99},
+}
+
+
+def find_outcome(kind: Any, path: Path, metric: str, samples: Any) -> Any:
+    """Figures, or what was raised."""
+    try:
+        return evaluate(kind(str(path), metric), samples)
+    except Exception as error:  # noqa: BLE001 - as MMDetection has it
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize('metric', ['bbox', 'segm'])
+@pytest.mark.parametrize(
+    'case',
+    [
+        *OF_ANNOTATIONS,
+        'no outline named',
+        'no height',
+        # over which a backend hangs
+        'another width than the masks',
+    ],
+)
+def test_an_odd_annotation_ends_as_with_coco_metric(
+    case, metric, truth, tmp_path, evaluations
+):
+    coco = json.loads(truth.read_text())
+    note = coco['annotations'][3]
+    note.update(OF_ANNOTATIONS.get(case, {}))
+    if case == 'no outline named':
+        del note['segmentation']
+    if case == 'no height':
+        del coco['images'][0]['height']
+    if case == 'another width than the masks':
+        coco['images'][0]['width'] = 64
+    odd, samples = tmp_path / 'odd.json', predict(truth, masks=True)
+    odd.write_text(json.dumps(coco))
+    plain = find_outcome(CocoMetric, odd, metric, samples)
+    theirs = [*evaluations]
+    for backend in BACKENDS:
+        evaluations.clear()
+        np.testing.assert_equal(
+            find_outcome(of_backend(backend), odd, metric, samples), plain
+        )
+        if isinstance(plain, dict):
+            for name in ARRAYS:
+                np.testing.assert_array_equal(
+                    evaluations[-1].eval[name], theirs[-1].eval[name]
+                )
+
+
+def test_run_lengths_of_all_kinds_are_evaluated_by_the_backend(
+    truth, tmp_path, evaluations, said
+):
+    coco = json.loads(truth.read_text())
+    notes = coco['annotations']
+    (packed,) = encode_masks(MASKS[:1].new_ones(1, 240, 320))
+    notes[3]['segmentation'] = COUNTS
+    notes[4]['segmentation'] = {**packed, 'counts': packed['counts'].decode()}
+    path = tmp_path / 'lengths.json'
+    path.write_text(json.dumps(coco))
+    arguments = {'ann_file': str(path), 'metric': ['bbox', 'segm']}
+    for backend in BACKENDS:
+        evaluations.clear()
+        compare(arguments, predict(truth, masks=True), backend, evaluations)
+    assert [text for text in said if 'evaluates as' in text] == []
+
+
 def test_results_of_another_data_set_are_refused_as_by_pycocotools(truth):
     samples = predict(truth)
     samples[3].set_metainfo({'img_id': 7777})

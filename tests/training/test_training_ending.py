@@ -73,6 +73,14 @@ def test_hours_left_fall(tmp_path, monkeypatch, scalars, is_there):
     assert found[-1] < 0.3 * found[0]
 
 
+def test_hours_left_are_there_as_soon_as_they_are_known(tmp_path):
+    hook = {**HOOK, 'scalars': 'all', 'summary': False}
+    train(build_runner(tmp_path, **options(hook=hook, step_s=0.01)))
+    lines = ['hours_left' in line for line in scalar_lines(tmp_path)]
+    assert not lines[0]
+    assert any(lines)
+
+
 @pytest.mark.parametrize(
     ('more', 'plan'),
     [

@@ -406,3 +406,33 @@ def test_a_loop_that_cannot_be_followed_is_timed_as_a_whole(tmp_path):
     for validation in evidence.validations:
         assert (validation.iterations, validation.data_wait) == (0, None)
         assert validation.wall_s > 0.0
+
+
+class CocoMetric(ToyMetric):
+    """As MMDetection's, as far as its arguments go."""
+
+    __module__ = 'mmdet.evaluation.metrics.coco_metric'
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__()
+        self._coco_api: Any = object()
+        vars(self).update(arguments)
+
+
+@pytest.mark.parametrize(
+    ('metric', 'place'),
+    [
+        ({'type': CocoMetric}, 'key'),
+        ([{'type': ToyMetric}, {'type': CocoMetric, 'prefix': 'second'}], 'list'),
+        ({'type': CocoMetric, 'use_mp_eval': True}, 'no'),
+        ({'type': CocoMetric, 'outfile_prefix': 'files'}, 'no'),
+        ({'type': CocoMetric, 'format_only': True}, 'no'),
+        ({'type': CocoMetric, '_coco_api': None}, 'no'),
+        ({'type': ToyMetric}, 'no'),
+        ({'type': type('CocoMetric', (ToyMetric,), {})}, 'no'),
+    ],
+    ids=['alone', 'in a list', 'pool', 'files', 'format', 'no file', 'other', 'poses'],
+)
+def test_it_is_recorded_where_a_faster_metric_helps(tmp_path, metric, place):
+    validate(tmp_path, 0, metric=metric, epochs=1)
+    assert evidence_of(tmp_path).run.fast_metric == place

@@ -7,6 +7,7 @@ from mmgpu_hooks.judge.rules.rule import notice, rule
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.validation_findings import (
     SET_FAST_METRIC,
+    SET_IN_LIST,
     WholeValidation,
     find_rarer,
     find_whole,
@@ -43,8 +44,10 @@ def judge_metric(run: Run) -> Finding | None:
     For COCO's boxes and masks ``val_evaluator.type='mmgpu_hooks.FastCocoMetric'``
     prints the same figures for a twentieth of the CPU (a tenth for masks). ``mmgpu
     set`` writes the key; it needs ``pip install ultrafast-pycocotools`` wherever it
-    evaluates. For another metric: validate on fewer images, or less often
-    (``val_interval``).
+    evaluates. In a list of evaluators the type is written by hand. It is not offered
+    where it evaluates as CocoMetric does: with ``use_mp_eval``, ``outfile_prefix``,
+    ``format_only``, without ``ann_file``. For another metric: validate on fewer images,
+    or less often (``val_interval``).
     """
     whole = _find(run, 'metric')
     if whole is None:
@@ -55,7 +58,14 @@ def judge_metric(run: Run) -> Finding | None:
         spent=_phrase(whole, 'metric'),
     )
     cure, saved_s = None, whole.fast_metric_s
-    if saved_s:
+    if saved_s and whole.fast_metric == 'list':
+        cure = phrase(
+            'FastCocoMetric would save {saved_s:long} of it: val_evaluator is a list, '
+            'so write {argument} into its CocoMetric by hand.',
+            saved_s=saved_s * whole.count,
+            argument=quoted(SET_IN_LIST),
+        )
+    elif saved_s:
         cure = phrase(
             'FastCocoMetric would save {saved_s:long} of it: {command}.',
             saved_s=saved_s * whole.count,
@@ -70,7 +80,7 @@ def judge_process(run: Run) -> Finding | None:
 
     Masks are encoded there (run lengths of COCO): 100 masks of 1333 x 800 take a
     quarter of a second, four fifths of it a copy into column order. FastCocoMetric
-    takes half of that off on the CPU, and more on a card. Fewer masks an image
+    takes two fifths of that off on the CPU, and more on a card. Fewer masks an image
     (``max_per_img`` of ``test_cfg``) and smaller ones cost less. On a card the host
     waits for the forward pass in ``process``, too: lower ``val_step`` first then.
     """
