@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -89,15 +89,21 @@ class _ThreadTimes(NamedTuple):
 
 
 class DelayCause(NamedTuple):
-    """Sentences on a cause of slow saves: the reason, and what helps."""
+    """Sentences on a cause of slow saves: the reason, its seconds, and what helps."""
 
     why: Text
+    took: Callable[[float], Text]
+    """Makes a sentence of the seconds that the cause took from saves of a run."""
     cure: Text
 
 
 DELAY_CAUSES = {
     'workers': DelayCause(
         phrase('Loader workers had the cores.'),
+        lambda held_s: phrase(
+            'For {held_s:sum} of it (gross) loader workers had the cores.',
+            held_s=held_s,
+        ),
         phrase(
             'Use fewer workers, or GPUEfficiencyHook(worker_nice=10), which lets the '
             'saving thread go first.'
@@ -105,6 +111,10 @@ DELAY_CAUSES = {
     ),
     'other_load': DelayCause(
         phrase('Other programs had the cores.'),
+        lambda held_s: phrase(
+            'For {held_s:sum} of it (gross) other programs had the cores.',
+            held_s=held_s,
+        ),
         phrase(
             'Run the other programs elsewhere or at another time; no setting of the '
             'loader helps.'
@@ -112,6 +122,10 @@ DELAY_CAUSES = {
     ),
     'storage': DelayCause(
         phrase('They were blocked in the write to storage.'),
+        lambda held_s: phrase(
+            'For {held_s:sum} of it (gross) the write to storage was blocked.',
+            held_s=held_s,
+        ),
         phrase(
             'The storage is slow, not the loader: save to a faster or a local disk, '
             'less often, or without the optimizer (save_optimizer=False) where none is '
@@ -120,6 +134,9 @@ DELAY_CAUSES = {
     ),
     'memory': DelayCause(
         phrase('Memory was short.'),
+        lambda held_s: phrase(
+            'For {held_s:sum} of it (gross) memory was short.', held_s=held_s
+        ),
         phrase(
             'A save holds its file in memory, and more: free some (fewer workers, a '
             'smaller batch), or save without the optimizer.'
@@ -213,15 +230,26 @@ def judge_save(
     held_s = _divide_delay(save, times, gross_s, host)
     cause = _find_cause(held_s, min(gross_s, times.run_delay_s), usual_s)
     is_slow = bool(cause) or is_delay(gross_s, usual_s, thresholds.ODD_SAVE)
-    facts = {'what': what, 'usual_s': usual_s}
-    sentence = phrase(
-        'Saving {what} at iteration {iteration} took {wall_s}; {usual_s} uncontended '
-        '(its parts that did not wait).',
-        save,
-        **facts,
+    judged = SaveJudgement(
+        is_slow=is_slow,
+        cause=cause,
+        uncontended_s=usual_s,
+        gross_delay_s=gross_s,
+        net_delay_s=net_s,
+        sentence=_phrase_length(save, what, usual),
+        held_s=held_s,
     )
+    if not is_slow:
+        return judged
+    delay = _phrase_delay(judged, gross_s, save, host)
+    return replace(judged, sentence=sentences(judged.sentence, delay))
+
+
+def _phrase_length(save: SaveRecord, what: str, usual: _UsualLength) -> Text:
+    """Says how long a save took, and how long it would have been by itself."""
+    facts = {'what': what, 'usual_s': usual.wall_s}
     if usual.alike:
-        sentence = phrase(
+        return phrase(
             'Saving {what} at iteration {iteration} took {wall_s}; {usual_s} '
             'uncontended (median of {alike_saves:d} uncontended saves of this run like '
             'it).',
@@ -229,19 +257,12 @@ def judge_save(
             alike_saves=usual.alike,
             **facts,
         )
-    judged = SaveJudgement(
-        is_slow=is_slow,
-        cause=cause,
-        uncontended_s=usual_s,
-        gross_delay_s=gross_s,
-        net_delay_s=net_s,
-        sentence=sentence,
-        held_s=held_s,
+    return phrase(
+        'Saving {what} at iteration {iteration} took {wall_s}; {usual_s} uncontended '
+        '(its parts that did not wait).',
+        save,
+        **facts,
     )
-    if not is_slow:
-        return judged
-    delay = _phrase_delay(judged, gross_s, save, host)
-    return replace(judged, sentence=sentences(sentence, delay))
 
 
 def _read_times(save: SaveRecord) -> _ThreadTimes | None:

@@ -165,6 +165,5 @@ def _save_cause(run: Run) -> Text | None:
     for cause, seconds in held_s.most_common(1):
         least_s = thresholds.SLOW_SAVE.ratio * usual_s
         if seconds >= least_s or run.saves_held_by(cause):
-            took = phrase('One cause took {held_s:sum} of it (gross).', held_s=seconds)
-            return sentences(took, DELAY_CAUSES[cause].why)
+            return DELAY_CAUSES[cause].took(seconds)
     return None

@@ -311,9 +311,9 @@ def test_a_delay_that_was_won_back_is_no_problem_and_an_unknown_one_is_not_count
 @pytest.mark.parametrize(
     ('saves', 'said'),
     [
-        (contended(6), '9.6 s of it (gross). Loader'),
+        (contended(6), 'For 9.6 s of it (gross) loader'),
         # small delays that add up
-        (contended(30, cpu_s=0.2, run_delay_s=0.11), '3.3 s of it'),
+        (contended(30, cpu_s=0.2, run_delay_s=0.11), 'For 3.3 s of it (gross) loader'),
         (contended(30, cpu_s=0.2, run_delay_s=0.09), None),
         (make_calm(20), None),
     ],
