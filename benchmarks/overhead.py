@@ -1128,7 +1128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     say('with the hook against without')
     benchmark.add(*judge_pairs(train_pairs(40 if is_quick else 800)))
     say('validations')
-    extra_s = validate_pairs(10 if is_quick else 150)
+    extra_s = validate_pairs(10 if is_quick else 60)
     benchmark.add(*judge_validations(extra_s, peer))
     say('verdicts')
     intervals = LONG_INTERVALS // 24 if is_quick else LONG_INTERVALS

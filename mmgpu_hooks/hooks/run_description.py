@@ -28,7 +28,6 @@ from mmgpu_hooks.measure.now import read_process_identity
 from mmgpu_hooks.measure.slurm import parse_job_id
 from mmgpu_hooks.optimize.counts import count_overhead
 from mmgpu_hooks.schema.recorded import (
-    FastMetricPlace,
     LoaderSettings,
     RunRecord,
     TrainingPlan,
@@ -187,7 +186,7 @@ def describe_plan(runner: Any) -> TrainingPlan | None:
     return plan
 
 
-def find_fast_metric(runner: Any) -> FastMetricPlace | None:
+def find_fast_metric(runner: Any) -> str | None:
     """Find how a config can name FastCocoMetric in place of a CocoMetric.
 
     Returns:

@@ -246,7 +246,7 @@ class ValidationSource(LoopListener):
         self._stop()
         # what workers that live on did since the last time
         self._probe.read()
-        parts = ValidationParts(self._longest_s, monotonic_s)
+        parts = ValidationParts(self._longest_s, monotonic_s, self._note_first)
         now = self._now = _Validation(
             self._recording.count_iterations(),
             self._sources.mark_workers(),
@@ -264,7 +264,10 @@ class ValidationSource(LoopListener):
                 read_length(self._loader),
                 monotonic_s,
             )
-            parts.on_first = self._progress.note_first
+
+    def _note_first(self, call: PartCall) -> None:
+        if self._progress is not None:
+            self._progress.note_first(call)
 
     def _stop(self) -> None:
         """Stops timing the running validation, and recording its progress."""

@@ -9,7 +9,6 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.schedule import Schedule
 from mmgpu_hooks.judge.validation import count_validations
 from mmgpu_hooks.judge.validation_parts import ValidationCosts, find_costs
-from mmgpu_hooks.schema.recorded import FastMetricPlace
 from mmgpu_hooks.schema.values import FAST_METRIC
 
 _HOUR_S = 3600.0
@@ -43,7 +42,7 @@ class WholeValidation:
     """Number of validations from the training's start to its end, future ones too."""
     share: float
     """Share (0 to 1) of the recorded run's time that was validation."""
-    fast_metric: FastMetricPlace | None = None
+    fast_metric: str | None = None
     """How FastCocoMetric can take the place of CocoMetric; ``None`` is unknown."""
 
     def whole_hours(self, seconds: float) -> float:

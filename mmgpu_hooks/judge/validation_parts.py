@@ -87,8 +87,8 @@ def find_costs(run: RecordedRun) -> ValidationCosts | None:
 
 def list_parts(costs: ValidationCosts) -> Iterator[Text]:
     """List the notable parts of validations with their seconds, longest first."""
-    for part, spent_s in list_worth(costs.parts_s, costs.wall_s):
-        yield add_metrics(
+    for part, spent_s in _list_worth(costs.parts_s, costs.wall_s):
+        yield _add_metrics(
             costs,
             part,
             phrase(
@@ -99,10 +99,24 @@ def list_parts(costs: ValidationCosts) -> Iterator[Text]:
         )
 
 
-def add_metrics(costs: ValidationCosts, part: str, said: Text) -> Text:
+def list_shares(costs: ValidationCosts) -> Iterator[Text]:
+    """List the notable parts of validations with their share of the time."""
+    for part, spent_s in _list_worth(costs.parts_s, costs.wall_s):
+        yield _add_metrics(
+            costs,
+            part,
+            phrase(
+                '{part} {spent_pct:exact}',
+                part=VALIDATION_PART_NAMES[part],
+                spent_pct=100 * spent_s / costs.wall_s,
+            ),
+        )
+
+
+def _add_metrics(costs: ValidationCosts, part: str, said: Text) -> Text:
     """Append to a text on a validation part the names of its slowest metrics."""
     metrics_s = find_metrics(costs, part)
-    named = tuple(name for name, _ in list_worth(metrics_s, costs.wall_s))
+    named = tuple(name for name, _ in _list_worth(metrics_s, costs.wall_s))
     return phrase('{part} ({metrics})', part=said, metrics=named) if named else said
 
 
@@ -111,7 +125,7 @@ def find_metrics(costs: ValidationCosts, part: str) -> Mapping[str, float]:
     return {'metric': costs.metrics_s, 'process': costs.process_s}.get(part, {})
 
 
-def list_worth(
+def _list_worth(
     spent_s: Mapping[str, float], wall_s: float
 ) -> Iterator[tuple[str, float]]:
     """List what took a notable share of a validation, longest first."""

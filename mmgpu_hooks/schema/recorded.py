@@ -263,10 +263,6 @@ class TrainingPlan(Recorded, frozen=True, kw_only=True):
     """True if a checkpoint is saved at the very end, whatever the interval."""
 
 
-FastMetricPlace = Literal['key', 'list', 'no']
-"""Where a config names the CocoMetric that FastCocoMetric can take the place of."""
-
-
 class RunRecord(
     EvidenceLine, frozen=True, kw_only=True, tag='run', omit_defaults=False
 ):
@@ -304,7 +300,7 @@ class RunRecord(
     """Number of iterations done before this run; above 0 when resumed."""
     plan: Optional[TrainingPlan] = None
     """Schedule of validations and saves; ``None`` for a loop that is not MMEngine's."""
-    fast_metric: Optional[FastMetricPlace] = None
+    fast_metric: Optional[str] = None
     """How FastCocoMetric can take the place of the CocoMetric that validates.
 
     ``key`` by ``val_evaluator.type``, ``list`` by hand in a list of evaluators, ``no``

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from mmgpu_hooks.judge.validation_parts import (
     ValidationCosts,
-    add_metrics,
     find_metrics,
     list_parts,
-    list_worth,
+    list_shares,
     sum_costs,
 )
 from mmgpu_hooks.schema.figures import format_pct, format_sum
@@ -54,20 +51,6 @@ def summarize_validations(costs: ValidationCosts) -> Text:
         each_s=each_s,
         shares=shares,
     )
-
-
-def list_shares(costs: ValidationCosts) -> Iterator[Text]:
-    """Texts on the notable parts of validations with their share of the time."""
-    for part, spent_s in list_worth(costs.parts_s, costs.wall_s):
-        yield add_metrics(
-            costs,
-            part,
-            phrase(
-                '{part} {spent_pct:exact}',
-                part=VALIDATION_PART_NAMES[part],
-                spent_pct=100 * spent_s / costs.wall_s,
-            ),
-        )
 
 
 def describe_validations(costs: ValidationCosts | None) -> list[Section]:
