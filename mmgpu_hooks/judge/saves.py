@@ -213,22 +213,7 @@ def judge_save(
     held_s = _divide_delay(save, times, gross_s, host)
     cause = _find_cause(held_s, min(gross_s, times.run_delay_s), usual_s)
     is_slow = bool(cause) or is_delay(gross_s, usual_s, thresholds.ODD_SAVE)
-    facts = {'what': what, 'usual_s': usual_s}
-    sentence = phrase(
-        'Saving {what} at iteration {iteration} took {wall_s}; {usual_s} uncontended '
-        '(its parts that did not wait).',
-        save,
-        **facts,
-    )
-    if usual.alike:
-        sentence = phrase(
-            'Saving {what} at iteration {iteration} took {wall_s}; {usual_s} '
-            'uncontended (median of {alike_saves:d} uncontended saves of this run like '
-            'it).',
-            save,
-            alike_saves=usual.alike,
-            **facts,
-        )
+    sentence = _phrase_length(save, what, usual)
     judged = SaveJudgement(
         is_slow=is_slow,
         cause=cause,
@@ -242,6 +227,25 @@ def judge_save(
         return judged
     delay = _phrase_delay(judged, gross_s, save, host)
     return replace(judged, sentence=sentences(sentence, delay))
+
+
+def _phrase_length(save: SaveRecord, what: str, usual: _UsualLength) -> Text:
+    """Say how long a save took, and how long it takes without its waits."""
+    facts = {'what': what, 'usual_s': usual.wall_s}
+    if not usual.alike:
+        return phrase(
+            'Saving {what} at iteration {iteration} took {wall_s}; {usual_s} '
+            'uncontended (its parts that did not wait).',
+            save,
+            **facts,
+        )
+    return phrase(
+        'Saving {what} at iteration {iteration} took {wall_s}; {usual_s} uncontended '
+        '(median of {alike_saves:d} uncontended saves of this run like it).',
+        save,
+        alike_saves=usual.alike,
+        **facts,
+    )
 
 
 def _read_times(save: SaveRecord) -> _ThreadTimes | None:
