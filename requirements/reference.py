@@ -167,11 +167,12 @@ _INTRODUCTION = """# What do the JSON answers hold?
 
 `--format json` prints one object. Its `version` is 1; it is raised when a key changes
 its meaning or goes away. What is unknown is `null`, never 0. Units are in the names:
-`_s` seconds, `_hours`, `_bytes`, `_gib`, `_share` (0 to 1), `_pct` (per cent), `_ratio`.
+`_s` seconds, `_hours`, `_bytes`, `_gib`, `_share` (0 to 1), `_pct` (per cent),
+`_ratio`.
 
 An object with sentences has `facts`: the figures that they were made of, by the key of
-the sentence, so that no program takes a sentence apart. Their names end in a unit, too, or
-in the noun that is counted (`busy_workers`). `findings[0].facts.detail` of
+the sentence, so that no program takes a sentence apart. Their names end in a unit,
+too, or in the noun that is counted (`busy_workers`). `findings[0].facts.detail` of
 MG101 is `{"data_wait_share": 0.514, "data_wait_s": 0.21, "iter_s": 0.41,
 "steady_iterations": 170}`. A text within a text has a group of its own
 (`verdict.facts.sentence.why`); a list of sentences has a list. Sentences are in English
