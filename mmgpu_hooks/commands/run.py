@@ -188,7 +188,7 @@ def _read_script(name: str) -> bytes:
         found = quoted(error.strerror or str(error))
     raise UserError(
         phrase(
-            'expected a Python script, found "{found}" for {name!r}.',
+            "expected a Python script, found '{found}' for {name!r}.",
             found=found,
             name=name,
         )

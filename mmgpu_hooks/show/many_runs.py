@@ -13,7 +13,7 @@ from mmgpu_hooks.schema.figures import format_pct
 from mmgpu_hooks.schema.many_runs import ManyRuns, RunRow, RunTotals
 from mmgpu_hooks.schema.recorded import PARTS, RecommendedChange
 from mmgpu_hooks.schema.text import Text, listed, phrase, quoted
-from mmgpu_hooks.show.document import Section, Table, compose
+from mmgpu_hooks.show.document import Section, Table, compose, with_facts
 from mmgpu_hooks.show.text import visible
 
 _MOST_CHANGES = 2
@@ -163,16 +163,19 @@ def render_runs_json(answer: ManyRuns) -> Iterator[str]:
     What is unknown is ``null``. Pieces and msgspec, since 10,000 runs as one indented
     text take 0.5 s and 30 MiB more.
     """
-    # a reason is a text, which msgspec does not take for the string that it is
-    encoder = msgspec.json.Encoder(enc_hook=str)
-    head = encoder.encode(msgspec.structs.replace(answer, rows=())).decode()
-    yield head.removesuffix(']}')
+    head = msgspec.json.encode(msgspec.structs.replace(answer, rows=()), enc_hook=str)
+    yield head.decode().removesuffix(']}')
     comma = ''
     for rows in _split(answer.rows):
-        lines = (encoder.encode(row).decode() for row in rows)
-        yield comma + '\n' + ',\n'.join(lines)
+        yield comma + '\n' + ',\n'.join(map(_encode, rows))
         comma = ','
     yield '\n]}\n'
+
+
+def _encode(row: RunRow) -> str:
+    # few have a sentence, whose facts stand beside it
+    body = row if row.reason is None else with_facts(msgspec.structs.asdict(row))
+    return msgspec.json.encode(body, enc_hook=str).decode()
 
 
 def _split(rows: Sequence[RunRow]) -> Iterator[Sequence[RunRow]]:

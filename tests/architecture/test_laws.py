@@ -192,9 +192,9 @@ def test_the_hook_neither_synchronises_nor_gathers():
 
 def test_what_reads_a_gpu_knows_no_record():
     for name in ('measure/gpu.py', 'measure/cuda.py'):
-        # a reason is a text
-        text = SOURCES[name].replace('mmgpu_hooks.schema.text', '')
-        assert 'mmgpu_hooks.schema' not in text
+        # its errors are texts
+        source = SOURCES[name].replace('mmgpu_hooks.schema.text', '')
+        assert 'mmgpu_hooks.schema' not in source
 
 
 def nesting(node: ast.AST) -> int:

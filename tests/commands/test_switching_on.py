@@ -16,6 +16,7 @@ from fakes.overhead import make_host_bound, make_overhead_run, make_profile
 from fakes.runs import write_run
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.config.switches import RUN
+from mmgpu_hooks.schema.text import encode_text
 from mmgpu_hooks.schema.tried import TrialSpec
 
 HOOK = "dict(type='mmgpu_hooks.GPUEfficiencyHook', interval=5)"
@@ -172,7 +173,7 @@ def leave_profile(folder: Path) -> None:
     """Writes a profile into a work_dir as ``mmgpu profile`` does."""
     path = folder / 'profile' / 'profile.json'
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(msgspec.json.encode(make_profile()))
+    path.write_bytes(msgspec.json.encode(make_profile(), enc_hook=encode_text))
 
 
 def test_what_was_not_measured_is_measured_by_the_line_that_says_so(

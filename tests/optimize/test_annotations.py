@@ -582,7 +582,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     'argument': (
         {'kind': Odd},
-        'its chooser has a builtin_function_or_method, which is no plain data',
+        'attribute chooser: a builtin_function_or_method, which is no plain data',
     ),
     'a folder': (
         {'kind': Listing},
