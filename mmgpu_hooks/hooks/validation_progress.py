@@ -14,7 +14,7 @@ PROGRESS_THREAD = 'mmgpu-validation'
 
 _LOOK_S = 1.0
 _CALL_S = 3.0
-"""Seconds after which a validation's running call is recorded; doubles each time."""
+"""Seconds after which a validation's running call is recorded; later doubled."""
 _PAUSE_S, _PAUSE_SHARE = 30.0, 0.05
 """Minimum time between progress records: seconds, and share of the validation."""
 
