@@ -82,7 +82,7 @@ def pareto_block(shape: float, count: int = BLOCK) -> list[float]:
 
 
 def draw_blocks(block: Sequence[T], seed: int) -> Iterator[T]:
-    """Yields the values of a block endlessly, each time in another random order.
+    """Yields the values of a block endlessly, in a new random order for each round.
 
     So a run of a few seconds sees what a long one would.
     """

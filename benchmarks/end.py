@@ -44,7 +44,7 @@ class End:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two equal trainings, of which only the second writes a recommended config."""
+    """Two equal trainings; only the second one writes a recommended config."""
 
     plain: End
     advised: End

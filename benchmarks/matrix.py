@@ -246,7 +246,7 @@ class Row:
 
     @property
     def cells(self) -> list[str]:
-        """Cells of the row as texts."""
+        """Cells of the table row as texts."""
         shown = COLUMNS if self.part == DETECTION else ('torch', 'MMEngine')
         found = (
             next(

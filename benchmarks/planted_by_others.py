@@ -172,7 +172,7 @@ class ManyTensors(PlantedByOthers):
 
 
 class HugeFiles(PlantedByOthers):
-    """Pipeline of aerial photographs, of which 1 in 53 has 30 times the pixels."""
+    """Pipeline of aerial photographs; 1 in 53 has 30 times the pixels."""
 
     name = '1 of 53 files is huge'
     costs = (Cost(1.8),) * 52 + (Cost(54),)

@@ -253,7 +253,7 @@ class Outcome:
     lost_pct: float
     """Extra time over the best setting in per cent; 0 if within repetition noise."""
     grid_pct: float
-    """Extra time over the best setting in per cent, by the grid's trainings alone."""
+    """Extra time over the best setting in per cent, by the grid's trainings only."""
 
 
 Times = dict[LoaderChoice, list[float]]

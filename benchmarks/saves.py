@@ -342,7 +342,7 @@ def judge_cause(planted: str, run: Trained, saves: int) -> Iterator[Figure]:
 
 
 def judge_healthy(megabytes: float, run: Trained) -> Figure:
-    """Returns a figure on warnings about normal saves, of which there must be none."""
+    """Returns a figure on warnings about normal saves; there must be none."""
     blamed = sum(save['cause'] is not None for save in run.saves)
     name = f'healthy: saves of {megabytes:g} MB that were warned of'
     wrong, unit = max(run.warnings, blamed), f'of {len(run.saves)}'

@@ -219,7 +219,7 @@ def judge_runs(
 
 
 def find_config(run: Run, copy: Path | None) -> Path:
-    """Returns the path of a run's config or, if that is gone, of the run's copy of it.
+    """Returns the path of a run's config; of the run's copy if the config is missing.
 
     Raises:
         UserError: If neither is there.

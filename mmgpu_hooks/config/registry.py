@@ -19,7 +19,7 @@ LOADER_SETTINGS: Mapping[str, Values] = {
     **{setting.name: setting.values for setting in SETTINGS if setting.is_of_loader},
     'num_batch_per_epoch': Whole(1, is_optional=True),
 }
-"""Allowed values of DataLoader settings by name, all of which PyTorch accepts."""
+"""Allowed values of DataLoader settings, by name; PyTorch accepts all of them."""
 
 RESTING: Mapping[str, Any] = {
     setting.name: setting.resting for setting in SETTINGS if setting.resting is not ...

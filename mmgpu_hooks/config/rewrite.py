@@ -464,7 +464,7 @@ class _Job:
     def _prove_disabled(
         self, before: FlatConfig, expected: FlatConfig, text: str
     ) -> list[KeyPath] | None:
-        """Returns ``None`` if only GPUEfficiencyHook is gone, else what is left."""
+        """Returns the key paths that differ; ``None`` if only the hook was removed."""
         try:
             after = self._load(text)
         except RefusedError:

@@ -66,7 +66,7 @@ class Turn:
     warm_up: int = 0
     """Number of warm-up iterations before the blocks, if training was not paused."""
     title: str = ''
-    """Name of the training in the progress bar; empty is the same as `name`."""
+    """Name of the training in the progress bar; if empty, `name` is shown."""
     role: TrialRole | None = None
     """Role in a comparison of two trainings, such as warm-up; ``None`` for no role."""
 

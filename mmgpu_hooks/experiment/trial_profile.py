@@ -92,7 +92,7 @@ class HostClock:
                 self._now_s[within] -= spent_s
 
     def end_iteration(self, way: str) -> None:
-        """Stores the CPU seconds by part of an ended iteration of the kind ``way``."""
+        """Stores the CPU seconds by part of an ended iteration of the given kind."""
         self._parts_s[way].append(self._now_s)
         self._now_s = defaultdict(float)
 

@@ -12,7 +12,7 @@ DEFAULT_INTERVAL = 10
 """Number of iterations per log line for trainings without a LoggerHook."""
 
 MOST_ITERATIONS = 10_000
-"""Longest log interval, in iterations, of which every iteration time is kept."""
+"""Longest log interval, in iterations, for which all iteration times are kept."""
 
 MOST_SKIPPED = 64
 """Maximum number of iterations between two aggregations of recorded times."""

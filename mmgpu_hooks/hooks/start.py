@@ -43,7 +43,7 @@ from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.writer import EvidenceWriter, open_evidence
 
 START_SOURCE = 'watchdog of the start'
-"""Name, in log and evidence file, of the watch for standstills at a start."""
+"""Name, in log and evidence file, of the watch for standstills before training."""
 
 _BUSY_SHARE = 0.02
 """Smallest share (0 to 1) of a core used by a thread that works and not only polls."""

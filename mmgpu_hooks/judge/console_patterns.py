@@ -75,7 +75,7 @@ class Order(enum.IntEnum):
 
 
 class NoNeighbour(enum.Enum):
-    """Reason why a pattern has no example of a harmless similar line."""
+    """Reason why a console pattern has no example of a similar but harmless line."""
 
     RAISED = 'an exception, of which a healthy training prints none alike'
     SILENT = 'its writer is silent about the matter while all is well'

@@ -152,7 +152,7 @@ _TRIGGER = any_word(
         'exception ignored in',
     }
 )
-"""Regex for words of which any line but plain progress output contains one.
+"""Regex for words; a line without any of them is plain progress output.
 
 Every sign's pattern, traceback and exception has one of them, in lower case.
 """

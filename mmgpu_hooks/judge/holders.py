@@ -80,7 +80,7 @@ class MemoryShares:
     holders: tuple[Holder, ...]
     """Holders of the host's memory, largest first, other programs last."""
     holding: Holding | None
-    """Number of workers that would have fitted into memory; ``None`` if unknown.
+    """Safe number of workers for the host's memory; ``None`` if no change would help.
 
     ``None`` where no other number would have helped, or none was needed.
     """

@@ -95,7 +95,7 @@ class Rank(NamedTuple):
 
     @property
     def is_gone(self) -> bool:
-        """True if the rank's process is gone and left no end record."""
+        """True if the rank's process has ended and left no end record."""
         return self.host.is_alive is False and self.evidence.end is None
 
     @property

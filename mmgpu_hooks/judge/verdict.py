@@ -1,4 +1,4 @@
-"""Applies all rules to one run, and chooses one verdict out of a closed list."""
+"""Applies all rules to one run, and chooses one of a fixed set of verdicts."""
 
 from __future__ import annotations
 

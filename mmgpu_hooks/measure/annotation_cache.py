@@ -477,7 +477,7 @@ def _explain(path: Path, error: OSError) -> CacheError:
 
 
 def _check_folder(info: os.stat_result, path: Path) -> None:
-    """Checks that a folder is this user's alone, and that files can be written there.
+    """Checks that only this user owns a folder and can write files into it.
 
     Raises:
         CacheError: If not.
@@ -534,7 +534,7 @@ def _are_current(files: Sequence[tuple[str, int, int, int, int]]) -> bool:
 
 
 class _TornError(SaidError):
-    """Raised when a cache file is cut off or damaged; the text says in which way."""
+    """Raised when a cache file is cut off or damaged; the text says how."""
 
 
 def _read_header(descriptor: int, size: int) -> _Header | None:

@@ -399,7 +399,7 @@ def start_nvml() -> Any:
 
 
 def stop_nvml(nvml: Any) -> None:
-    """Shuts NVML down; never raises, as the driver may be gone already."""
+    """Shuts NVML down; never raises, as the driver may be unloaded already."""
     with contextlib.suppress(Exception):
         nvml.nvmlShutdown()
 

@@ -21,7 +21,7 @@ _MOST_BYTES = 2**14
 
 
 class MemoryRoom(NamedTuple):
-    """Total and used bytes under the memory limit (host or control group) met first."""
+    """Total and used bytes under the tightest memory limit: host or control group."""
 
     bound: MemoryBound
     total_bytes: int

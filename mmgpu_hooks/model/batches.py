@@ -141,7 +141,7 @@ class MemoryFit:
     """Batch sizes of the measured peaks that the line was fitted to, ascending."""
 
     def band(self, batch: Any) -> _PeakBand:
-        """Computes the memory peak in bytes with its interval for some batch sizes."""
+        """Computes memory peaks in bytes, with 90 % intervals, for some batch sizes."""
         peak = self.fixed_bytes + self.image_bytes * batch
         (of_image, of_both), (_, of_fixed) = self.covariance
         line = of_fixed + 2.0 * batch * of_both + batch**2 * of_image

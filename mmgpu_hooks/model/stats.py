@@ -74,7 +74,7 @@ intervals.
 
 _TAPER = 0.08
 _TAPER_PER_VALUE = 0.0025
-"""Width below 1 in which the correlation's prior falls to 0, over series length.
+"""Width below 1 in which a correlation's prior falls to 0, per value of the series.
 
 The prior of the correlation is uniform, but falls linearly to 0 over the last part
 before 1, which is a drift without end. That part is the smaller one of :data:`_TAPER`
@@ -240,7 +240,7 @@ def _half_width(
 
 
 def estimate_mean(series: SeriesMean) -> Estimate:
-    """Estimates the mean of a series with its interval."""
+    """Estimates the mean of a series with its confidence interval."""
     half = _half_width(series.errors, series.shares, series.degrees)
     return Estimate(
         series.value, series.value - half, series.value + half, series.count
@@ -248,7 +248,7 @@ def estimate_mean(series: SeriesMean) -> Estimate:
 
 
 def estimate_difference(before: SeriesMean, after: SeriesMean) -> Estimate:
-    """Estimates ``after - before`` of two series' means with its interval.
+    """Estimates ``after - before`` of two series' means with a confidence interval.
 
     By Welch's test for each pair of components: the two runs' correlations are unknown
     independently of each other.

@@ -917,7 +917,7 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
 
     So are ``step`` and ``iter``."""
     step: Optional[DurationStats] = None
-    """Seconds of a validation step: from a batch in hand to asking for the next.
+    """Seconds of a validation step: from receiving a batch to asking for the next.
 
     Forward, the evaluator's part of a batch, hooks."""
     iter: Optional[DurationStats] = None
@@ -1270,7 +1270,7 @@ class TunedRecord(EvidenceLine, frozen=True, kw_only=True, tag='tuned'):
     is_within: bool = False
     """True if the loader was changed in mid-epoch, between two batches."""
     switch_s: Optional[Number] = None
-    """Seconds for which the switch of the loader itself held up the training thread."""
+    """Seconds for which the switch of the loader itself blocked the training thread."""
     iter_s: Optional[Number] = None
     """Mean seconds of an iteration with the loader settings before the change."""
     predicted_iter_s: Optional[Number] = None

@@ -59,7 +59,7 @@ class RunEvidence:
 
     ``None`` of a run that did not end its first iteration, and of older evidence."""
     notes: Tuple[Text, ...] = ()
-    """Sentences for the user on unusual things in the evidence file."""
+    """Sentences for the user on unusual content of the evidence file."""
     profile: Optional[Profile] = None
     """Profile that ``mmgpu profile`` left in the work_dir of the run.
 

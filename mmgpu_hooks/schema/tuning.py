@@ -44,7 +44,7 @@ class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     The iteration is filled in where it is made."""
     cost_s: float = 0.0
-    """Predicted seconds that making the proposed change holds up training."""
+    """Predicted seconds for which making the proposed change blocks training."""
     why: Text = Text('')
     """Clause on why no tuning action is due yet; empty if one is due."""
 

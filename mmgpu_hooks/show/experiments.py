@@ -396,7 +396,7 @@ def _verify_sentences(measured: Verification) -> Iterator[Text]:
 
 
 def _phrase_change(change: Estimate) -> Text:
-    """Text on a relative change with its interval: ``+20.0 % (+16.4 to +23.9 %)``."""
+    """Text on a relative change and its interval: ``+20.0 % (+16.4 to +23.9 %)``."""
     return phrase(
         '{change_share:+.1%} ({low_pct:+.1f} to {high_share:+.1%})',
         change_share=change.value,

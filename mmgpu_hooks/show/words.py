@@ -82,7 +82,7 @@ def make_wording(languages: list[str]) -> Wording:
 
 
 _wording: Wording | None = None
-"""Wording of this process, set once: a process speaks to one user."""
+"""Wording (language of texts) of this process, which is set once."""
 
 
 def speak(environ: Mapping[str, str] | None = None) -> None:

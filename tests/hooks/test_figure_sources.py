@@ -1,4 +1,4 @@
-"""Tests sources of measured values: each opens, reads, closes and fails alone."""
+"""Tests sources of measured values: each opens, reads, closes and fails separately."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ MIB = 2**20
 
 
 def make_memory(used: float = 60, **fields: Any) -> MemoryRecord:
-    """Returns a memory record: 62 GiB, of which eight workers hold 41."""
+    """Returns a memory record of a 62 GiB host; eight workers hold 41 GiB."""
     record = MemoryRecord(
         phase='train',
         elapsed_s=360.0,

@@ -26,7 +26,7 @@ class EMAHook:
 
 
 class LossHook:
-    """Fake hook of another class."""
+    """Fake hook of a second class."""
 
 
 class Driver:

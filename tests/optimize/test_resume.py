@@ -34,7 +34,7 @@ OURS = {**HOOK, 'optimize': 'resume', 'summary': False, 'write_config': False}
 
 
 class SizedDataset(ToyDataset):
-    """Data set of images, every third of which has another aspect ratio."""
+    """Data set of images; every third one has another aspect ratio."""
 
     def get_data_info(self, index: int) -> dict[str, int]:
         return {'width': 200 if index % 3 else 100, 'height': 150}

@@ -111,7 +111,7 @@ class Task(NamedTuple):
     words: list[str]
     """Command line arguments of the run."""
     log: str
-    """File for the run's output, in whose folder it runs."""
+    """Path of the log file; the run's working directory is the file's folder."""
     environ: dict[str, str] | None = None
 
 

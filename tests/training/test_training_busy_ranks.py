@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timing]
 BURN = 'while True: pass'
 
 COUNTS = [2, 4]
-"""Numbers of ranks on the host."""
+"""Numbers of ranks to train with on one host."""
 
 
 def train_ranks(folder: Path, kind: str, count: int) -> tuple[Run, float]:

@@ -44,7 +44,7 @@ def find_change(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]
 
 
 def expect_it(ended: Ended, name: str = 'mine') -> Path:
-    """Asserts that the recommended config exists alone, and the summary names it."""
+    """Asserts that one recommended config exists, and the summary names it."""
     path = ended.folder / f'{name}_recommended.py'
     assert ended.written == [path], ended.console
     assert ended.code == SCRIPT_CODE

@@ -420,7 +420,7 @@ class _Relay:
 
 @dataclass
 class TunedInit:
-    """A ``worker_init_fn`` that calls the user's, then sets OpenCV threads and nice."""
+    """A ``worker_init_fn``: calls the user's, sets OpenCV threads and nice value."""
 
     user_init: Callable[[int], Any] | None
     """User's own ``worker_init_fn``, which the DataLoader had before."""
@@ -430,7 +430,7 @@ class TunedInit:
     """Nice value to set for the worker process; ``None`` changes nothing."""
 
     def __call__(self, worker_id: int) -> None:
-        """Initialises a DataLoader worker: user's function, OpenCV threads, nice."""
+        """Initialises a DataLoader worker: user's function, threads, nice value."""
         if self.user_init is not None:
             self.user_init(worker_id)
         # a worker must not end for what makes it faster

@@ -1,4 +1,4 @@
-"""Config of a golden run: RTMDet-tiny on the demo's data with too slow loading."""
+"""RTMDet-tiny on the demo's data set, with a loader that starves the training."""
 
 _base_ = 'mmdet::rtmdet/rtmdet_tiny_8xb32-300e_coco.py'
 

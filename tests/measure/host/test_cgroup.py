@@ -16,7 +16,7 @@ NO_LIMIT = 9223372036854771712
 
 
 def nested(tightest: str) -> str:
-    """Returns files of nested control groups, of which one has the lowest limits."""
+    """Returns files of nested control groups; one of them has the lowest limits."""
     limits = {up: 3 if up == tightest else 8 for up in ('', 'pod/', 'pod/job/')}
     return '; '.join(
         f'{up}cpu.max={n} 1; {up}memory.max={n}' for up, n in limits.items()

@@ -92,7 +92,7 @@ class Worker:
 
     @property
     def row(self) -> list[float]:
-        """Times of the last batch: wall clock, CPU, CPU of the fetch alone."""
+        """Seconds for the last batch: wall clock, CPU, and CPU of the fetch only."""
         row = self.counters.ring[(self.idx - 1) % at.RING]
         return [float(row[name]) for name in ('wall_s', 'cpu_s', 'fetch_cpu_s')]
 

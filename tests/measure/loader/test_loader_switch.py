@@ -344,7 +344,7 @@ def test_random_numbers_of_the_training_process_stay_the_same():
 
 
 class Refusing(DataLoader):
-    """DataLoader of a user's own class."""
+    """DataLoader of a user's own subclass."""
 
 
 class Streamed(IterableDataset):
