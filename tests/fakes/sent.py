@@ -46,7 +46,7 @@ def make_kinds(index: int) -> dict[str, Any]:
     large, base = torch.rand(2000), torch.arange(12.0) + index
     shared = torch.rand(3).share_memory_()
     alias = torch.rand(4)
-    held = torch.rand(4)
+    held, stored = torch.rand(4), torch.rand(4)
     masks = np.arange(3 * 200 * (200 + index)).reshape(3, 200, -1).astype(np.uint8)
     return {
         'scalar': torch.tensor(index),
@@ -74,8 +74,24 @@ def make_kinds(index: int) -> dict[str, Any]:
         'objects': np.array([{}] * 10_000),
         'foreign': np.ones(70_000, '>i4'),
         'unsigned': np.ones(70_000, np.uint16),
+        **_make_odd_strides(index),
+        'storage': [stored, stored.untyped_storage()],
         'nested': [(torch.rand(2), {'deep': torch.rand(1)})],
         'sparse': torch.eye(3).to_sparse(),
+    }
+
+
+def _make_odd_strides(index: int) -> dict[str, Any]:
+    """Arrays that NumPy calls contiguous, and whose strides PyTorch refuses."""
+    gray = np.full((300, 300 + index, 1), index, np.uint8)
+    row = np.arange(70_000, dtype=np.float32)
+    record = np.zeros(1, dtype=[('flag', 'u1'), ('values', 'f4', (70_000,))])
+    record['values'] = index
+    return {
+        'gray reversed': gray[..., ::-1],
+        'one mask reversed': np.ones((1, 300, 300), np.uint8)[::-1],
+        'odd stride': np.lib.stride_tricks.as_strided(row, (1, 70_000), (3, 4)),
+        'field': record['values'],
     }
 
 
@@ -109,8 +125,9 @@ def describe(value: Any) -> Any:
         )
     if isinstance(value, np.ndarray):
         raw = [] if value.dtype == object else value.tobytes()
-        is_column = value.flags.f_contiguous and not value.flags.c_contiguous
-        return str(value.dtype), value.shape, is_column, value.flags.writeable, raw
+        return str(value.dtype), value.shape, value.strides, value.flags.writeable, raw
+    if isinstance(value, torch.UntypedStorage):
+        return bytes(value.tolist())
     if isinstance(value, BaseDataElement):
         return type(value).__name__, describe(dict(value.all_items()))
     if type(value).__module__.startswith('mmdet.structures'):
