@@ -17,6 +17,7 @@ from mmengine.hooks import EMAHook
 from mmengine.model import BaseAveragedModel
 
 from mmgpu_hooks.measure.patches import Patches
+from mmgpu_hooks.optimize.equal import is_equal
 from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.optimize.several import OnFailure, Opener, Several
 from mmgpu_hooks.optimize.turns import Turns
@@ -161,7 +162,7 @@ class ListedAverage:
             for single, source in zip(singles, sources):
                 ema.avg_func(single, source, ema.steps)
             self._formula(ema, int(ema.steps), listed, sources)
-            if not all(map(torch.equal, singles, listed)):
+            if not all(map(is_equal, singles, listed)):
                 raise RefusalError(
                     phrase(
                         '{kind} computes other bits over lists of {dtype} on {device}',
