@@ -241,8 +241,8 @@ def _read_settings(ema: Any) -> dict[str, Any]:
     return {
         'avg_func': getattr(ema.avg_func, '__func__', ema.avg_func),
         'update_buffers': ema.update_buffers,
-        'the type of momentum': type(ema.momentum),
-        'the type of gamma': type(getattr(ema, 'gamma', None)),
+        'type(momentum)': type(ema.momentum),
+        'type(gamma)': type(getattr(ema, 'gamma', None)),
     }
 
 

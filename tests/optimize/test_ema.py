@@ -195,7 +195,7 @@ def replace_formula(ema: Any) -> None:
 
 
 CHANGES = {
-    'the type of momentum of': lambda ema: setattr(ema, 'momentum', torch.tensor(0.3)),
+    'type(momentum) of': lambda ema: setattr(ema, 'momentum', torch.tensor(0.3)),
     'avg_func of': replace_formula,
     'update_buffers of': lambda ema: setattr(ema, 'update_buffers', False),
     'avg_func and update_buffers of': lambda ema: (
