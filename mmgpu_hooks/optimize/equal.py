@@ -14,6 +14,7 @@ def is_equal(one: Any, other: Any) -> bool:
     """
     one, other = one.detach(), other.detach()
     nans, other_nans = one.isnan(), other.isnan()
-    return torch.equal(nans, other_nans) and torch.equal(
-        one.masked_fill(nans, 0.0), other.masked_fill(other_nans, 0.0)
-    )
+    if not torch.equal(nans, other_nans):
+        return False
+    rest = one.masked_fill(nans, 0.0), other.masked_fill(other_nans, 0.0)
+    return bool(torch.equal(*rest))

@@ -45,7 +45,7 @@ def make(tmp_path):
         config, folder = tmp_path / 'mine.py', tmp_path / 'work'
         config.write_text(text)
         run = make_overhead_run(config_path=str(config), work_dir=str(folder), **fields)
-        waits = {} if is_profiled else {'data_wait_s': 0.006}
+        waits: dict[str, Any] = {} if is_profiled else {'data_wait_s': 0.006}
         write_run(folder, make_host_bound(run=run, small_tensors=small, **waits))
         if is_profiled:
             leave_profile(folder)

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from mmengine.structures import BaseDataElement, InstanceData
 from torch.utils.data import Dataset
+
+
+class Pair(NamedTuple):
+    """A sample of a user's."""
+
+    tensor: torch.Tensor
+    array: np.ndarray[Any, Any]
+
+
+@dataclasses.dataclass
+class Box:
+    """Another one."""
+
+    tensor: torch.Tensor
+    array: np.ndarray[Any, Any]
 
 
 class SentDataset(Dataset[Any]):
@@ -75,6 +91,8 @@ def make_kinds(index: int) -> dict[str, Any]:
         'foreign': np.ones(70_000, '>i4'),
         'unsigned': np.ones(70_000, np.uint16),
         **_make_odd_strides(index),
+        'named tuple': Pair(torch.rand(2), np.ones(3)),
+        'data class': Box(torch.rand(4), np.ones((1, 300, 300), np.uint8)[::-1]),
         'storage': [stored, stored.untyped_storage()],
         'nested': [(torch.rand(2), {'deep': torch.rand(1)})],
         'sparse': torch.eye(3).to_sparse(),
@@ -135,6 +153,8 @@ def describe(value: Any) -> Any:
         return type(value).__name__, describe(vars(value))
     if isinstance(value, dict):
         return {name: describe(held) for name, held in value.items()}
+    if isinstance(value, Box):
+        return type(value).__name__, describe(vars(value))
     if isinstance(value, (list, tuple)):
-        return [describe(held) for held in value]
+        return [type(value).__name__, *(describe(held) for held in value)]
     return value

@@ -190,18 +190,15 @@ def test_another_formula_is_refused(ema, monkeypatch):
         ListedAverages(hooked(ema), fail)
 
 
-def replace_formula(ema: Any) -> None:
-    ema.avg_func = lambda average, source, steps: average.copy_(source)
+def copy_source(average: Any, source: Any, steps: Any) -> None:
+    average.copy_(source)
 
 
-CHANGES = {
-    'type(momentum) of': lambda ema: setattr(ema, 'momentum', torch.tensor(0.3)),
-    'avg_func of': replace_formula,
-    'update_buffers of': lambda ema: setattr(ema, 'update_buffers', False),
-    'avg_func and update_buffers of': lambda ema: (
-        replace_formula(ema),
-        setattr(ema, 'update_buffers', False),
-    ),
+CHANGES: dict[str, dict[str, Any]] = {
+    'type(momentum)': {'momentum': torch.tensor(0.3)},
+    'avg_func': {'avg_func': copy_source},
+    'update_buffers': {'update_buffers': False},
+    'avg_func and update_buffers': {'avg_func': copy_source, 'update_buffers': False},
 }
 
 
@@ -212,18 +209,21 @@ def test_what_changes_in_training_takes_it_back(named):
     model = nn.Linear(3, 3).bfloat16()
     failures: list[BaseException] = []
     pair = [ExponentialMovingAverage(model, update_buffers=True) for _ in range(2)]
-    listed = ListedAverages(
-        hooked(pair[0]), lambda error: (failures.append(error), listed.close())
-    )
+
+    def give_up(error: Exception) -> None:
+        failures.append(error)
+        listed.close()
+
+    listed = ListedAverages(hooked(pair[0]), give_up)
     for number in range(20):
         model.weight.data.mul_(1.1)
         for ema in pair:
             if number == 10:
-                CHANGES[named](ema)
+                vars(ema).update(CHANGES[named])
             ema.update_parameters(model)
     assert is_equal(*[copy.deepcopy(ema.state_dict()) for ema in pair])
     assert [str(failure) for failure in failures] == [
-        f'{named} ExponentialMovingAverage changed in training'
+        f'{named} of ExponentialMovingAverage changed in training'
     ]
 
 

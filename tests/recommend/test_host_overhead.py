@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fakes.overhead import (
@@ -64,7 +66,7 @@ def test_where_cores_are_short_the_wait_goes_with_the_cpu():
 
 
 def test_what_was_not_measured_is_listed_without_a_prediction():
-    spans = dict(data_wait_s=0.006, step_s=0.0799, hooks_s=0.014)
+    spans: dict[str, Any] = dict(data_wait_s=0.006, step_s=0.0799, hooks_s=0.014)
     overhead = predict(with_histories(make_host_bound(**spans), 0.005))
     assert overhead is not None
     unknown = {

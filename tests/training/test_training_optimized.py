@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from mmgpu_hooks.optimize.param_groups import QuickGroup
 from mmgpu_hooks.optimize.turns import Turns
 from mmgpu_hooks.schema.recorded import SparedTime
 from mmgpu_hooks.schema.run import read_evidence
-from training.detection import Task, render_config, train_all
+from training.detection import Task, environ, render_config, train_all
 from training.toy import (
     HOOK,
     LossTape,
@@ -478,3 +480,13 @@ def test_a_detector_is_the_same_to_the_last_bit(detectors):
         re.M,
     )
     assert 'optimize=' not in find_run(plain)
+
+
+def test_two_ranks_train_to_the_same_bits(tmp_path):
+    command = [sys.executable, '-m', 'torch.distributed.run', '--standalone']
+    command += ['--nproc_per_node=2', '-m', 'training.optimized_ranks', str(tmp_path)]
+    done = subprocess.run(command, env=environ(), capture_output=True, timeout=240)
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    assert is_same_training(tmp_path / 'plain', tmp_path / 'all')
+    # each rank merges, averages and receives; the first one says so
+    assert find_run(tmp_path / 'all').count(' is on: ') == 4
