@@ -23,6 +23,7 @@ from mmgpu_hooks.config.syntax import (
     Entry,
     Module,
     SettingPlace,
+    is_constant,
     is_literal,
     locate_setting,
     parse_chain,
@@ -190,7 +191,7 @@ def _edit_value(
 ) -> Edit:
     """Replaces a setting's value (such as ``2`` or ``2 * n``) by a literal."""
     note = None
-    if not is_literal(place.node):
+    if not is_constant(place.node):
         was = ' '.join(module.code(place.node).split())
         note = phrase(
             '{key} was {was} and no longer follows it.', key='.'.join(path), was=was

@@ -141,11 +141,18 @@ def parse_string(node: ast.AST | None) -> str | None:
 
 def is_literal(node: ast.expr) -> bool:
     """True if an expression is a literal other than a dict or list."""
+    return is_constant(node) and not isinstance(
+        ast.literal_eval(node), (dict, list, tuple, set)
+    )
+
+
+def is_constant(node: ast.expr) -> bool:
+    """Returns True if an expression is a literal, so that it follows nothing else."""
     try:
-        value = ast.literal_eval(node)
+        ast.literal_eval(node)
     except (ValueError, SyntaxError, TypeError, RecursionError):
         return False
-    return not isinstance(value, (dict, list, tuple, set))
+    return True
 
 
 def is_display(node: ast.AST | None) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mmgpu_hooks.judge.columns import largest
+from mmgpu_hooks.judge.figures import RunFigures
 from mmgpu_hooks.judge.recorded import RecordedRun
 from mmgpu_hooks.schema.recorded import AveragedModel, HistoryCost
 from mmgpu_hooks.schema.text import Text, phrase
@@ -18,7 +19,8 @@ from mmgpu_hooks.schema.tried import HostPart, Profile
 GROUP_S = 0.15e-3
 """Upper bound of host CPU seconds that a parameter group adds to an optimizer step.
 
-0.07 to 0.15 ms were measured of AdamW over lists, for 240 to 440 groups.
+0.07 to 0.15 ms were measured of AdamW over lists, for 240 to 440 groups, on a slow and
+busy host. That of a run may be faster, so its own step is a bound, too.
 """
 
 AVERAGED_TENSOR_S = 35e-6
@@ -83,14 +85,19 @@ def find_profile_of(recorded: RecordedRun) -> Profile | None:
     return profile if is_same else None
 
 
-def find_host_costs(recorded: RecordedRun) -> dict[str, HostCost]:
-    """Finds the host CPU seconds that each inactive optimisation would save."""
+def find_host_costs(recorded: RecordedRun, figures: RunFigures) -> dict[str, HostCost]:
+    """Finds the host CPU seconds that each inactive optimisation would save.
+
+    Args:
+        recorded: The run.
+        figures: Its statistics, which bound what was not measured.
+    """
     profile = find_profile_of(recorded)
     parts = {} if profile is None else profile.host_parts
     costs = (
-        _weigh_groups(recorded, profile, parts),
-        _weigh_averages(recorded, parts),
-        _weigh_small_tensors(recorded, parts),
+        _weigh_groups(recorded, figures, profile, parts),
+        _weigh_averages(recorded, figures, parts),
+        _weigh_small_tensors(recorded, figures, parts),
         _weigh_histories(recorded),
     )
     return {
@@ -100,8 +107,21 @@ def find_host_costs(recorded: RecordedRun) -> dict[str, HostCost]:
     }
 
 
+def _bound(most_s: float, figures: RunFigures, part: str) -> float:
+    """Bound CPU seconds by what a part of an iteration takes, and the thread's CPU."""
+    bounds = [most_s]
+    if figures.per_iteration is not None:
+        bounds.append(getattr(figures.per_iteration, part))
+    if figures.main_cpu_s is not None and part != 'data_wait_s':
+        bounds.append(figures.main_cpu_s)
+    return min(bounds)
+
+
 def _weigh_groups(
-    recorded: RecordedRun, profile: Profile | None, parts: Mapping[str, HostPart]
+    recorded: RecordedRun,
+    figures: RunFigures,
+    profile: Profile | None,
+    parts: Mapping[str, HostPart],
 ) -> HostCost | None:
     counted = recorded.meta.overhead
     if counted is None or (counted.groups or 0) <= (counted.settings or 0):
@@ -114,7 +134,8 @@ def _weigh_groups(
     )
     step = parts.get('optimizer step')
     if step is None:
-        return HostCost('param_groups', found, GROUP_S * alike)
+        most_s = _bound(GROUP_S * alike, figures, 'step_s')
+        return HostCost('param_groups', found, most_s)
     if step.optimized_s is None:
         return None
     # their settings are read by schedulers, too
@@ -140,7 +161,7 @@ def _saving(part: HostPart) -> float:
 
 
 def _weigh_averages(
-    recorded: RecordedRun, parts: Mapping[str, HostPart]
+    recorded: RecordedRun, figures: RunFigures, parts: Mapping[str, HostPart]
 ) -> HostCost | None:
     counted = recorded.meta.overhead
     averages = [] if counted is None else list(counted.averages)
@@ -157,6 +178,7 @@ def _weigh_averages(
         for average in averages
         if average.kind in LISTED
     )
+    most_s = _bound(most_s, figures, 'hooks_s')
     return HostCost('ema', found, most_s) if most_s else None
 
 
@@ -172,7 +194,7 @@ def _phrase_average(average: AveragedModel) -> Text:
 
 
 def _weigh_small_tensors(
-    recorded: RecordedRun, parts: Mapping[str, HostPart]
+    recorded: RecordedRun, figures: RunFigures, parts: Mapping[str, HostPart]
 ) -> HostCost | None:
     small = largest(recorded.column('small_tensors'))
     if not small or not recorded.meta.loader.num_workers:
@@ -187,7 +209,9 @@ def _weigh_small_tensors(
     # else a thread of its own takes the batches
     is_ours = not recorded.meta.loader.pin_memory
     if received is None or sent is None:
-        return HostCost('small_tensors', found, is_ours * SMALL_TENSOR_S * small)
+        # the training thread takes a batch while it waits for it
+        most_s = _bound(SMALL_TENSOR_S * small, figures, 'data_wait_s')
+        return HostCost('small_tensors', found, is_ours * most_s)
     return HostCost(
         'small_tensors',
         found,

@@ -173,7 +173,7 @@ class Run(RecordedRun):
     @cached_property
     def host_costs(self) -> dict[str, HostCost]:
         """Host CPU seconds that each inactive optimisation would save, by name."""
-        return find_host_costs(self)
+        return find_host_costs(self, self.figures)
 
     def is_worth_sparing(self, cost: HostCost) -> bool:
         """True if iterations wait for host work that an optimisation can save.

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable
 from functools import partial
 from itertools import chain
+from numbers import Real
 from operator import is_
 from typing import Any, Callable, NamedTuple
 
@@ -17,6 +18,7 @@ from mmengine.hooks import EMAHook
 from mmengine.model import BaseAveragedModel
 
 from mmgpu_hooks.measure.patches import Patches
+from mmgpu_hooks.optimize.equal import is_equal
 from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.optimize.several import OnFailure, Opener, Several
 from mmgpu_hooks.optimize.turns import Turns
@@ -130,7 +132,16 @@ class ListedAverage:
             raise RefusalError(
                 phrase('something else stands in for updates of {name}', name=name)
             )
+        if not isinstance(ema.momentum, Real):
+            raise RefusalError(
+                phrase(
+                    'the momentum of {kind} is of type {given}',
+                    kind=kind.__name__,
+                    given=type(ema.momentum).__name__,
+                )
+            )
         self._ema, self._formula = ema, FORMULAS[name]
+        self._given = _read_settings(ema)
         self._on_failure = on_failure
         self._lists: _Lists | None = None
         self._turns = Turns()
@@ -161,7 +172,7 @@ class ListedAverage:
             for single, source in zip(singles, sources):
                 ema.avg_func(single, source, ema.steps)
             self._formula(ema, int(ema.steps), listed, sources)
-            if not all(map(torch.equal, singles, listed)):
+            if not all(map(is_equal, singles, listed)):
                 raise RefusalError(
                     phrase(
                         '{kind} computes other bits over lists of {dtype} on {device}',
@@ -193,12 +204,25 @@ class ListedAverage:
 
     def _find_lists(self, model: Any) -> _Lists | None:
         try:
+            self._expect_settings()
             if self._lists is None or not self._lists.is_current(model):
                 self._lists = _make_lists(self._ema, model)
         except Exception as error:  # noqa: BLE001, training must not see it
             self._on_failure(error)
             return None
         return self._lists
+
+    def _expect_settings(self) -> None:
+        """Raises if a setting that the formula depends on was replaced meanwhile."""
+        if (now := _read_settings(self._ema)) != self._given:
+            names = tuple(name for name in now if now[name] != self._given[name])
+            raise RefusalError(
+                phrase(
+                    '{names:&} of {kind} changed in training',
+                    names=names,
+                    kind=type(self._ema).__name__,
+                )
+            )
 
     @property
     def spared(self) -> SparedTime | None:
@@ -210,6 +234,16 @@ class ListedAverage:
         self._is_open = False
         self._lists = None
         self._patches.close()
+
+
+def _read_settings(ema: Any) -> dict[str, Any]:
+    """Reads what an average's formula depends on, apart from the numbers in it."""
+    return {
+        'avg_func': getattr(ema.avg_func, '__func__', ema.avg_func),
+        'update_buffers': ema.update_buffers,
+        'type(momentum)': type(ema.momentum),
+        'type(gamma)': type(getattr(ema, 'gamma', None)),
+    }
 
 
 def _list_held(dicts: Iterable[dict[str, Any]]) -> list[Any]:

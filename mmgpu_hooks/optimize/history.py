@@ -123,6 +123,15 @@ class GrowingHistory(HistoryBuffer):
     def _count_history(self, values: Any) -> None:
         self._counts = _Grown(values)
 
+    @property
+    def data(self) -> tuple[Any, Any]:
+        """Arrays of the history's values and counts, to keep or to change.
+
+        As with MMEngine, the next value that is added goes into copies of them.
+        """
+        self._log.is_lent = self._counts.is_lent = True
+        return self._log.values, self._counts.values
+
     def update(self, log_val: int | float, count: int | float = 1) -> None:
         """Adds a value to the history, and drops old values beyond ``max_length``."""
         log, counts = self._log, self._counts
@@ -135,12 +144,12 @@ class GrowingHistory(HistoryBuffer):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         ours = ('max_length', '_log', '_counts')
-        plain = HistoryBuffer.__new__(HistoryBuffer)
+        plain, (values, counts) = HistoryBuffer.__new__(HistoryBuffer), self.data
         # in the order in which MMEngine sets them
         vars(plain).update(
             max_length=self.max_length,
-            _log_history=self._log.values,
-            _count_history=self._counts.values,
+            _log_history=values,
+            _count_history=counts,
             **{name: own for name, own in vars(self).items() if name not in ours},
         )
         return plain.__reduce_ex__(protocol)
@@ -153,10 +162,10 @@ class _Grown:
         values: What it begins with; it is not changed by what is added.
     """
 
-    __slots__ = ('_end', '_first', '_store')
+    __slots__ = ('_end', '_first', '_store', 'is_lent')
 
     def __init__(self, values: Any) -> None:
-        self._store = values
+        self._store, self.is_lent = values, False
         self._first, self._end = 0, len(values)
 
     @property
@@ -186,7 +195,7 @@ class _Grown:
             value: One that it :meth:`takes`.
             most: How many of the newest are kept.
         """
-        if self._end == len(self._store):
+        if self.is_lent or self._end == len(self._store):
             self._grow()
         self._store[self._end] = value
         self._end += 1
@@ -197,4 +206,4 @@ class _Grown:
         spare = min(max(size, _LEAST_SPARE), _MOST_SPARE)
         self._store = np.empty(size + spare, kept.dtype)
         self._store[:size] = kept
-        self._first, self._end = 0, size
+        self._first, self._end, self.is_lent = 0, size, False

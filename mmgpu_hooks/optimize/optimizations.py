@@ -197,13 +197,21 @@ class Optimizations:
     def report(self) -> None:
         """Logs CPU seconds of a call without and with each optimisation, if timed."""
         for name, found in self.spared.items():
+            facts = dict(name=name, change=format_change(found.plain_s, found.ours_s))
             said = phrase(
                 'GPUEfficiencyHook: optimize={name} gave {change} of CPU of the '
                 'training thread for each call (median of {calls} of both ways).',
                 found,
-                name=name,
-                change=format_change(found.plain_s, found.ours_s),
+                **facts,
             )
+            if found.ours_s >= found.plain_s:
+                said = phrase(
+                    'GPUEfficiencyHook: optimize={name} gave nothing here: {change} of '
+                    'CPU of the training thread for each call (median of {calls} of '
+                    'both ways).',
+                    found,
+                    **facts,
+                )
             self._logger.info(say(said))
 
     def close(self) -> None:

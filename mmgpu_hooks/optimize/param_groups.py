@@ -23,6 +23,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.optimize.counts import is_compiled
+from mmgpu_hooks.optimize.equal import is_equal
 from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.optimize.several import OnFailure, Opener, Several
 from mmgpu_hooks.optimize.turns import Turns
@@ -80,13 +81,14 @@ class MergedGroups(Several):
 class StepMerger:
     """Replaces one optimizer's ``step`` by a step over merged parameter groups.
 
-    A step is the optimizer's own, over its own groups, where somebody else sees the
-    groups in it (a closure, hooks of the optimizer) and where it makes state: then the
-    entries stand in the order in which they always do.
+    A step is the optimizer's own, over its own groups, where a closure sees the groups
+    in it and where it makes state: then the entries stand in the order in which they
+    always do. Hooks of the optimizer that join later end it.
 
     Args:
         wrapper: MMEngine's, around the optimizer.
-        on_failure: Called when merging fails, or the card's memory is nearly full.
+        on_failure: Called when merging fails, hooks of the optimizer see the groups, or
+            the card's memory is nearly full.
 
     Raises:
         RefusalError: If the optimizer cannot be stepped so, or would gain nothing.
@@ -171,7 +173,7 @@ class StepMerger:
         optimizer = self._optimizer
         try:
             if _has_hooks(optimizer):
-                return None
+                raise RefusalError(_phrase_hooks(optimizer))
             merged = self._merge()
             if merged is not None:
                 self._expect_memory()
@@ -238,6 +240,8 @@ def _why_not(wrapper: Any) -> Text | None:
         return phrase('{name} is no optimizer whose steps were tried', name=name)
     if 'step' in vars(optimizer):
         return phrase('something else stands in for the step of {name}', name=name)
+    if _has_hooks(optimizer):
+        return _phrase_hooks(optimizer)
     for group in optimizer.param_groups:
         if group.get('differentiable') or group.get('capturable'):
             return phrase('a parameter group is differentiable or capturable')
@@ -248,11 +252,20 @@ def _why_not(wrapper: Any) -> Text | None:
 
 def _has_hooks(optimizer: Any) -> bool:
     """True if the optimizer has hooks that may read its parameter groups in a step."""
-    return bool(
-        optimizer._optimizer_step_pre_hooks
-        or optimizer._optimizer_step_post_hooks
-        or torch_optimizer._global_optimizer_pre_hooks
-        or torch_optimizer._global_optimizer_post_hooks
+    places = (
+        (optimizer, '_optimizer_step_pre_hooks'),
+        (optimizer, '_optimizer_step_post_hooks'),
+        (torch_optimizer, '_global_optimizer_pre_hooks'),
+        (torch_optimizer, '_global_optimizer_post_hooks'),
+    )
+    # torch before 2.0 has none
+    return any(getattr(owner, name, None) for owner, name in places)
+
+
+def _phrase_hooks(optimizer: Any) -> Text:
+    return phrase(
+        'hooks that are registered for the step of {name} may read its groups',
+        name=type(optimizer).__name__,
     )
 
 
@@ -318,7 +331,7 @@ def _prove(optimizer: Any) -> None:
                 twin.grad = param.grad.clone()
             for stepper in steppers:
                 stepper.step()
-        if not all(map(torch.equal, single, together)):
+        if not all(map(is_equal, single, together)):
             raise RefusalError(
                 phrase(
                     '{kind} steps over several tensors of {dtype} on {device} to other '

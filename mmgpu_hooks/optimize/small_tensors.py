@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Callable
@@ -123,10 +124,34 @@ class ByValueInit:
 
 def reduce_by_value(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Pickles a small, plain tensor as bytes, and other tensors as shared files."""
-    if _holds(_may_go_by_value, tensor):
-        data = tensor.numpy().tobytes()
-        return rebuild, (data, tensor.dtype, tuple(tensor.shape), tensor.stride())
-    return reduce_tensor(tensor)  # type: ignore[no-any-return]
+    return _try(_send_by_value, tensor) or reduce_tensor(tensor)
+
+
+def reduce_array(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
+    """Pickles a NumPy array as a shared file if that pays, else as bytes."""
+    cheap = _try(_send_as_file, array)
+    return cheap or array.__reduce_ex__(pickle.DEFAULT_PROTOCOL)  # type: ignore[return-value]
+
+
+def _try(
+    send: Callable[[Any], tuple[Any, ...] | None], value: Any
+) -> tuple[Any, ...] | None:
+    """Pickles a value in a cheaper way; ``None`` if it must go as ever.
+
+    An exception while a batch is being sent would lose the batch, and the training
+    would wait for it for good.
+    """
+    try:
+        return send(value)
+    except Exception:  # noqa: BLE001, it goes as ever
+        return None
+
+
+def _send_by_value(tensor: torch.Tensor) -> tuple[Any, ...] | None:
+    if not _may_go_by_value(tensor):
+        return None
+    data = tensor.numpy().tobytes()
+    return rebuild, (data, tensor.dtype, tuple(tensor.shape), tensor.stride())
 
 
 def rebuild(
@@ -136,17 +161,6 @@ def rebuild(
     flat = torch.frombuffer(bytearray(data), dtype=dtype)
     # not of the buffer: PyTorch's memory is aligned, as that of a file is
     return flat.as_strided(shape, stride).clone()
-
-
-def _holds(question: Callable[[Any], bool], value: Any) -> bool:
-    """Evaluates a predicate on a value; False if the predicate raises.
-
-    An exception while a batch is being sent would lose the batch.
-    """
-    try:
-        return question(value)
-    except Exception:  # noqa: BLE001, it goes as ever
-        return False
 
 
 def _may_go_by_value(tensor: torch.Tensor) -> bool:
@@ -159,41 +173,52 @@ def _may_go_by_value(tensor: torch.Tensor) -> bool:
         return False
     if not tensor.is_contiguous() or tensor.is_neg() or tensor.is_shared():
         return False
-    storage = tensor.untyped_storage()
+    is_whole = tensor.untyped_storage().nbytes() == tensor.nbytes
+    return is_whole and _count_holders(tensor) == _count_holders(torch.empty(1))
+
+
+def _count_holders(tensor: torch.Tensor) -> tuple[int, int]:
+    """Counts what uses a tensor's storage, and who holds the object that stands for it.
+
+    Both counts include the caller's own.
+    """
     assert _count_uses is not None
-    # two: the tensor, and what was just asked for
-    is_alone = _count_uses(storage._cdata) == 2
-    return is_alone and storage.nbytes() == tensor.nbytes
+    storage = tensor.untyped_storage()
+    # whoever asks for a storage that somebody holds is given the same object
+    return _count_uses(storage._cdata), sys.getrefcount(storage)
 
 
 def _is_count_known() -> bool:
-    """True if PyTorch's use count of a storage tells if tensors share the storage."""
+    """True if PyTorch tells whether something else uses the storage of a tensor."""
     if _count_uses is None:
         return False
-    alone, viewed = torch.zeros(2), torch.zeros(2)
-    view = viewed.view(2)
-    storages = [tensor.untyped_storage() for tensor in (alone, viewed)]
-    counts = [_count_uses(storage._cdata) for storage in storages]
-    return counts == [2, 3] and view.numel() == 2
+    alone, viewed, stored = (torch.empty(1) for _ in range(3))
+    others = viewed.view(1), stored.untyped_storage()
+    counts = [_count_holders(tensor) for tensor in (alone, viewed, stored)]
+    return len(others) == 2 and counts[0] not in counts[1:]
 
 
-def reduce_array(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
-    """Pickles a NumPy array as a shared file if that pays, else as bytes."""
-    if _holds(_may_go_as_file, array):
-        return rebuild_array, (torch.from_numpy(array),)
-    return array.__reduce_ex__(pickle.DEFAULT_PROTOCOL)  # type: ignore[return-value]
+def _send_as_file(array: np.ndarray[Any, Any]) -> tuple[Any, ...] | None:
+    if not _may_go_as_file(array):
+        return None
+    # a dimension of one element may have any stride, which PyTorch refuses
+    flat = torch.from_numpy(array.reshape(-1))
+    # the file is made here: where that fails, the array goes as ever
+    return rebuild_array, (bytes(ForkingPickler.dumps(flat)), array.shape)
 
 
-def rebuild_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+def rebuild_array(message: bytes, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """Rebuilds a NumPy array in the shared memory of its file, without a copy."""
-    return tensor.numpy()  # type: ignore[no-any-return]
+    flat: torch.Tensor = pickle.loads(message)
+    return flat.numpy().reshape(shape)  # type: ignore[no-any-return]
 
 
 def _may_go_as_file(array: np.ndarray[Any, Any]) -> bool:
     """True if an array is large and plain, and leaves room in shared memory."""
-    is_large = array.nbytes >= LEAST_BYTES and array.dtype in _ARRAY_KINDS
-    is_whole = array.flags.c_contiguous and array.flags.writeable
-    if not is_large or not is_whole:
+    kind = array.dtype
+    is_plain = kind in _ARRAY_KINDS and kind.metadata is None
+    # whole, aligned and writeable
+    if array.nbytes < LEAST_BYTES or not is_plain or not array.flags.carray:
         return False
     shared = os.statvfs('/dev/shm')
     return shared.f_bavail * shared.f_frsize >= array.nbytes + SPARE_SHM_BYTES

@@ -46,6 +46,9 @@ def with_host_overhead(found: Recommendation, run: Run) -> Recommendation:
     job = None
     if run.workload is not None and not run.is_stalled:
         job = Job.of(run, run.workload, SETTINGS)
+    if run.is_data_bound and (job is None or not _is_sped_up(job, found)):
+        # whatever is spared beside the loader is waited for
+        return found
     savings = [_predict(cost, run, job, found) for cost in costs]
     worthwhile = [saving for saving in savings if saving is not None]
     if not worthwhile:
@@ -64,13 +67,15 @@ def with_host_overhead(found: Recommendation, run: Run) -> Recommendation:
         key=f'{place}.optimize' if in_defaults else None,
     )
     if job is not None and measured:
-        gain, then, _ = _weigh(job, found, measured)
+        weighed = _weigh(job, found, measured)
+        gain = weighed.gain
         overhead = replace(
             overhead,
-            predicted_iter_s=then.iter_s,
+            predicted_iter_s=weighed.then.iter_s,
             predicted_gain_pct=100 * gain.share,
             predicted_gain_low_pct=100 * gain.low,
             predicted_gain_high_pct=100 * gain.high,
+            predicted_gain_alone_pct=100 * weighed.alone_share,
         )
     return replace(found, host_overhead=overhead)
 
@@ -109,8 +114,11 @@ def _predict(
             cost.name, cost.found, cost.now_s, cost.left_s, most_saved_s=most_s
         )
         return unknown if is_worth else None
-    gain, then, calm_share = _weigh(job, found, [cost])
-    if min(gain.share, calm_share) < thresholds.HOST_COST_WORTH or gain.low <= 0.0:
+    weighed = _weigh(job, found, [cost])
+    gain, then = weighed.gain, weighed.then
+    # beside the other load of the run, and without it
+    least = min(gain.share, weighed.calm_share, weighed.alone_share)
+    if least < thresholds.HOST_COST_WORTH or gain.low <= 0.0:
         return None
     return HostSaving(
         name=cost.name,
@@ -140,6 +148,22 @@ def _find_pace(run: Run, workload: Workload) -> float:
     return 1.0 + min(max(left_s, 0.0), delay_s) / cpu_s
 
 
+def _find_prospect(job: Job, found: Recommendation) -> Prospect:
+    """Return the predicted training with the recommended settings."""
+    new = {change.key: change.new for change in found.changes}
+    return job.at(
+        {
+            setting.name: new.get(setting.key(), job.old[setting.name])
+            for setting in job.settings
+        }
+    )
+
+
+def _is_sped_up(job: Job, found: Recommendation) -> bool:
+    """Return True if the recommended settings shorten a steady iteration."""
+    return _find_prospect(job, found).iter_s < job.base.iter_s
+
+
 class _Weighed(NamedTuple):
     """Predicted saving of some host optimisations, as shares of a training's time."""
 
@@ -147,18 +171,15 @@ class _Weighed(NamedTuple):
     then: Prospect
     calm_share: float
     """Share (0 to 1) of time saved if a saved CPU second shortens training by 1 s."""
+    alone_share: float
+    """Share (0 to 1) of time saved on a host on which no other program runs."""
 
 
 def _weigh(job: Job, found: Recommendation, costs: Sequence[HostCost]) -> _Weighed:
     """Predicts time saved by host optimisations on top of the recommended settings."""
-    new = {change.key: change.new for change in found.changes}
-    at = {
-        setting.name: new.get(setting.key(), job.old[setting.name])
-        for setting in job.settings
-    }
-    now, pace = job.at(at), _find_pace(job.run, job.base.workload)
+    now, pace = _find_prospect(job, found), _find_pace(job.run, job.base.workload)
 
-    def spare(*factors: float, pace: float = pace) -> Prospect:
+    def spare(*factors: float, pace: float = pace, now: Prospect = now) -> Prospect:
         spared = list(zip(costs, factors))
         in_batches = [item for item in spared if item[0].name == 'small_tensors']
         received_s = sum(factor * cost.saved_s for cost, factor in in_batches)
@@ -175,6 +196,9 @@ def _weigh(job: Job, found: Recommendation, costs: Sequence[HostCost]) -> _Weigh
     share = 1.0 - then.total_s / now.total_s
     calm = spare(*(1.0 for _ in costs), pace=1.0)
     calm_share = 1.0 - calm.total_s / now.total_s
+    quiet = now.without_other_load
+    alone = spare(*(1.0 for _ in costs), pace=1.0, now=quiet)
+    alone_share = 1.0 - alone.total_s / quiet.total_s
     # a thread that is woken up waits once, however long it then computes
     noises = [(share - calm_share) / COVERAGE]
     for slipping in costs:
@@ -188,4 +212,4 @@ def _weigh(job: Job, found: Recommendation, costs: Sequence[HostCost]) -> _Weigh
     noise = math.hypot(*noises)
     reach = COVERAGE * noise
     gain = Gain(share, share - reach, share + reach, noise)
-    return _Weighed(gain, then, calm_share)
+    return _Weighed(gain, then, calm_share, alone_share)

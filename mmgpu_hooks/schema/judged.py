@@ -226,6 +226,8 @@ class HostOverhead:
     In per cent of the whole training's time."""
     predicted_gain_low_pct: Optional[float] = None
     predicted_gain_high_pct: Optional[float] = None
+    predicted_gain_alone_pct: Optional[float] = None
+    """``predicted_gain_pct`` on a host without other programs, per cent of the time."""
     key: Optional[str] = None
     """Dotted config key that switches the optimisations on.
 

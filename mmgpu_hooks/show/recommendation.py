@@ -294,6 +294,13 @@ def describe_host_overhead(answer: Answer, *, every: bool = False) -> list[Secti
         for saving in found.savings
         if every
     ]
+    alone, low = found.predicted_gain_alone_pct, found.predicted_gain_low_pct
+    if alone is not None and low is not None and alone < low:
+        said = phrase(
+            '{alone_pct:.1f} % less without the other programs on this host.',
+            alone_pct=alone,
+        )
+        facts.append(Fact(phrase('Alone'), said))
     lines = {
         phrase('Switch on'): found.switch_on,
         phrase('Measure'): found.measure,

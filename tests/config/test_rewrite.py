@@ -239,3 +239,25 @@ def test_crlf_is_used_for_new_lines_too(tmp_path):
         b'train_dataloader = dict(\r\n    batch_size=2,\r\n    num_workers=8,\r\n'
         b'    b=1)\r\n'
     )
+
+
+@pytest.mark.parametrize(
+    ('was', 'is_said'),
+    [
+        ("['ema', 'history']", False),
+        ("('ema', 'history')", False),
+        ("'ema'", False),
+        ('[NAME, "history"]', True),
+        ('NAME', True),
+    ],
+)
+def test_only_an_expression_is_said_to_be_followed_no_longer(tmp_path, was, is_said):
+    config = tmp_path / 'mine.py'
+    hook = f"dict(type='mmgpu_hooks.GPUEfficiencyHook', optimize={was})"
+    # used twice, so that the variable itself is not edited
+    config.write_text(
+        f"NAME = 'ema'\nother = NAME\ndefault_hooks = dict(gpu_efficiency={hook})\n"
+    )
+    found = rewrite_config(config, {'default_hooks.gpu_efficiency.optimize': 'all'})
+    assert found.status == 'rewritten'
+    assert ('no longer follows' in ' '.join(found.notes)) is is_said

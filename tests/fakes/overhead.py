@@ -97,6 +97,30 @@ def make_host_bound(
     return replace(evidence, profile=profile)
 
 
+def make_short_of_cores(
+    data_wait_s: float, batch_time_s: float, **fields: Any
+) -> RunEvidence:
+    """120 ms an iteration, most of which the thread waits for one of two cores.
+
+    One worker, which sleeps while it loads: it waits for storage.
+    """
+    run = make_overhead_run(**fields)
+    host = replace(run.host, logical_cpus=2, affinity_cpus=2, usable_cores=2.0)
+    run = replace(run, host=host, loader=replace(run.loader, num_workers=1))
+    workers = make_inside_workers(batch_time_s, std_s=0.005, count=1)
+    cpu = replace(workers.batch_cpu, mean_s=0.003, p95_s=0.004)
+    return make_host_bound(
+        make_profile(),
+        run=run,
+        data_wait_s=data_wait_s,
+        step_s=0.11 - data_wait_s,
+        workers=replace(workers, cpu_s=0.06, batch_cpu=cpu),
+        process_cpu_s=0.6,
+        process_run_delay_s=1.6,
+        system_cpu_pct=100.0,
+    )
+
+
 def with_histories(evidence: RunEvidence, copy_s: float) -> RunEvidence:
     """Returns a run with measured scalar histories in its last interval."""
     measured = HistoryCost(values=100_000, scalars=13, copy_s=copy_s)

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from mmengine.structures import BaseDataElement, InstanceData
 from torch.utils.data import Dataset
+
+
+class Pair(NamedTuple):
+    """A sample of a user's."""
+
+    tensor: torch.Tensor
+    array: np.ndarray[Any, Any]
+
+
+@dataclasses.dataclass
+class Box:
+    """Another one."""
+
+    tensor: torch.Tensor
+    array: np.ndarray[Any, Any]
 
 
 class SentDataset(Dataset[Any]):
@@ -46,7 +62,7 @@ def make_kinds(index: int) -> dict[str, Any]:
     large, base = torch.rand(2000), torch.arange(12.0) + index
     shared = torch.rand(3).share_memory_()
     alias = torch.rand(4)
-    held = torch.rand(4)
+    held, stored = torch.rand(4), torch.rand(4)
     masks = np.arange(3 * 200 * (200 + index)).reshape(3, 200, -1).astype(np.uint8)
     return {
         'scalar': torch.tensor(index),
@@ -74,8 +90,26 @@ def make_kinds(index: int) -> dict[str, Any]:
         'objects': np.array([{}] * 10_000),
         'foreign': np.ones(70_000, '>i4'),
         'unsigned': np.ones(70_000, np.uint16),
+        **_make_odd_strides(index),
+        'named tuple': Pair(torch.rand(2), np.ones(3)),
+        'data class': Box(torch.rand(4), np.ones((1, 300, 300), np.uint8)[::-1]),
+        'storage': [stored, stored.untyped_storage()],
         'nested': [(torch.rand(2), {'deep': torch.rand(1)})],
         'sparse': torch.eye(3).to_sparse(),
+    }
+
+
+def _make_odd_strides(index: int) -> dict[str, Any]:
+    """Arrays that NumPy calls contiguous, and whose strides PyTorch refuses."""
+    gray = np.full((300, 300 + index, 1), index, np.uint8)
+    row = np.arange(70_000, dtype=np.float32)
+    record = np.zeros(1, dtype=[('flag', 'u1'), ('values', 'f4', (70_000,))])
+    record['values'] = index
+    return {
+        'gray reversed': gray[..., ::-1],
+        'one mask reversed': np.ones((1, 300, 300), np.uint8)[::-1],
+        'odd stride': np.lib.stride_tricks.as_strided(row, (1, 70_000), (3, 4)),
+        'field': record['values'],
     }
 
 
@@ -109,8 +143,9 @@ def describe(value: Any) -> Any:
         )
     if isinstance(value, np.ndarray):
         raw = [] if value.dtype == object else value.tobytes()
-        is_column = value.flags.f_contiguous and not value.flags.c_contiguous
-        return str(value.dtype), value.shape, is_column, value.flags.writeable, raw
+        return str(value.dtype), value.shape, value.strides, value.flags.writeable, raw
+    if isinstance(value, torch.UntypedStorage):
+        return bytes(value.tolist())
     if isinstance(value, BaseDataElement):
         return type(value).__name__, describe(dict(value.all_items()))
     if type(value).__module__.startswith('mmdet.structures'):
@@ -118,6 +153,8 @@ def describe(value: Any) -> Any:
         return type(value).__name__, describe(vars(value))
     if isinstance(value, dict):
         return {name: describe(held) for name, held in value.items()}
+    if isinstance(value, Box):
+        return type(value).__name__, describe(vars(value))
     if isinstance(value, (list, tuple)):
-        return [describe(held) for held in value]
+        return [type(value).__name__, *(describe(held) for held in value)]
     return value

@@ -48,15 +48,29 @@ def test_what_was_measured_is_said_in_ms_and_per_cent():
 
 
 def test_without_a_profile_the_most_is_said():
-    found = find(make_host_bound())
+    # each within what its part of an iteration takes
+    spans: dict[str, Any] = dict(data_wait_s=0.006, step_s=0.0799, hooks_s=0.014)
+    found = find(make_host_bound(**spans))
     assert found['MG601'].detail.endswith(
-        'up to 35.7 ms of host CPU an iteration (36 % of 100.0 ms). `mmgpu profile` '
+        'up to 35.7 ms of host CPU an iteration (36 % of 99.9 ms). `mmgpu profile` '
         'measures it; optimize=param_groups takes it off, all bits the same.'
     )
     assert found['MG601'].share is None
     assert 'up to 14.0 ms' in found['MG602'].detail
     assert 'up to 5.8 ms' in found['MG603'].detail
     assert found['MG605'].severity == 'ok'
+
+
+def test_the_most_is_no_more_than_what_was_measured_of_the_run():
+    """Upper bounds of a slow host are more than the whole step of a fast one."""
+    spans: dict[str, Any] = dict(data_wait_s=0.001, step_s=0.016, hooks_s=0.003)
+    found = find(make_host_bound(**spans, process_cpu_s=0.4))
+    assert 'up to 16.0 ms of host CPU an iteration (80 % of' in found['MG601'].detail
+    assert 'up to 3.0 ms' in found['MG602'].detail
+    assert 'up to 1.0 ms' in found['MG603'].detail
+    # the rest of it the thread slept, or waited for a core
+    costs = Run(make_host_bound(**spans, process_cpu_s=0.2)).host_costs
+    assert costs['param_groups'].saved_s == pytest.approx(0.01)
 
 
 def other_profile(**counted: Any) -> Any:

@@ -190,6 +190,62 @@ def test_another_formula_is_refused(ema, monkeypatch):
         ListedAverages(hooked(ema), fail)
 
 
+def copy_source(average: Any, source: Any, steps: Any) -> None:
+    average.copy_(source)
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    'type(momentum)': {'momentum': torch.tensor(0.3)},
+    'avg_func': {'avg_func': copy_source},
+    'update_buffers': {'update_buffers': False},
+    'avg_func and update_buffers': {'avg_func': copy_source, 'update_buffers': False},
+}
+
+
+@pytest.mark.parametrize('named', CHANGES)
+def test_what_changes_in_training_takes_it_back(named):
+    """A tensor as momentum ended the training, and the others were not seen."""
+    torch.manual_seed(1)
+    model = nn.Linear(3, 3).bfloat16()
+    failures: list[BaseException] = []
+    pair = [ExponentialMovingAverage(model, update_buffers=True) for _ in range(2)]
+
+    def give_up(error: Exception) -> None:
+        failures.append(error)
+        listed.close()
+
+    listed = ListedAverages(hooked(pair[0]), give_up)
+    for number in range(20):
+        model.weight.data.mul_(1.1)
+        for ema in pair:
+            if number == 10:
+                vars(ema).update(CHANGES[named])
+            ema.update_parameters(model)
+    assert is_equal(*[copy.deepcopy(ema.state_dict()) for ema in pair])
+    assert [str(failure) for failure in failures] == [
+        f'{named} of ExponentialMovingAverage changed in training'
+    ]
+
+
+def test_a_tensor_as_momentum_is_refused():
+    ema = ExponentialMovingAverage(Heads(), momentum=0.1)
+    ema.momentum = torch.tensor(0.1)
+    with pytest.raises(RefusalError, match=r'the momentum of Exp.* is of type Tensor'):
+        ListedAverages(hooked(ema), fail)
+
+
+def test_momentum_that_a_scheduler_changes_is_followed():
+    model = Heads()
+    pair = [ExponentialMovingAverage(model) for _ in range(2)]
+    ListedAverages(hooked(pair[0]), fail)
+    for number in range(30):
+        change(model, 0, torch.Generator().manual_seed(number))
+        for ema in pair:
+            ema.momentum = 0.1 + number / 100
+            ema.update_parameters(model)
+    assert is_equal(*[copy.deepcopy(ema.state_dict()) for ema in pair])
+
+
 def test_an_average_of_another_type_is_left_to_mmengine():
     model = Heads()
     failures: list[BaseException] = []

@@ -131,6 +131,25 @@ def test_a_full_history_drops_its_oldest():
     assert is_equal(ours.data, plain.data)
 
 
+def test_an_array_that_somebody_holds_is_his_from_the_next_value_on():
+    plain, ours = make_hub('plain', 10), make_hub('ours', 10)
+    growing = grow(ours)
+    for hub in (plain, ours):
+        buffer = hub.log_scalars['train/loss']
+        hub.update_scalar('train/loss', 1.0)
+        values, counts = buffer.data
+        values[0], counts[1] = 70.0, 5
+        copied = copy.copy(buffer)
+        hub.update_scalar('train/loss', 2.0)
+        values[2], counts[3] = 80.0, 6
+        copied.data[0][4] = 90.0
+        hub.update_scalar('train/loss', 3.0)
+        assert buffer.data[0][:5].tolist() == [70.0, 1.0, 2.0, 3.0, 4.0]
+        assert values[4] == 90.0
+    assert is_equal(read(plain), read(ours))
+    growing.close()
+
+
 def test_a_held_buffer_shows_the_values_added_later():
     hub = make_hub('held', 10)
     held = hub.get_scalar('train/loss')
@@ -156,7 +175,7 @@ def test_a_long_training_is_no_slower_and_the_same():
         for hub in (plain, ours):
             hub.update_scalar('train/loss', number / 7)
             hub.update_scalar('train/count', number)
-        base = ours.log_scalars['train/loss'].data[0].base
+        base = ours.log_scalars['train/loss']._log_history.base
         copies += base is not store
         store = base
     # one copy made room for all of them

@@ -14,6 +14,7 @@ from mmengine.config import ConfigDict
 from mmengine.optim import OptimWrapper, OptimWrapperDict, build_optim_wrapper
 from mmengine.registry import PARAM_SCHEDULERS
 from torch import nn
+from torch.optim import optimizer as torch_optimizer
 
 from benchmarks.equal import is_equal
 from mmgpu_hooks.optimize import param_groups
@@ -216,29 +217,76 @@ def test_a_step_that_raises_leaves_the_groups(wrapper, monkeypatch):
     assert len(groups) == 14
 
 
-def test_hooks_and_closures_of_a_step_see_the_unmerged_groups(wrapper, seen):
+def test_closures_of_a_step_see_the_unmerged_groups(wrapper, seen):
     lengths = []
 
-    def count(*_: Any) -> None:
-        lengths.append(len(wrapper.optimizer.param_groups))
-
     def compute() -> torch.Tensor:
-        count()
+        lengths.append(len(wrapper.optimizer.param_groups))
         return torch.ones(())
 
     step(wrapper, compute)
     step(wrapper, closure=compute)
-    handles = [
-        wrapper.optimizer.register_step_pre_hook(count),
-        wrapper.optimizer.register_step_post_hook(count),
-    ]
-    step(wrapper)
-    assert lengths == [14] * 4
-    assert seen == [14] * 3
-    for handle in handles:
-        handle.remove()
+    assert lengths == [14] * 2
+    assert seen == [14] * 2
     step(wrapper)
     assert seen[-1] == 2
+
+
+def register(name: str, optimizer: Any, hook: Any) -> Any:
+    """A hook of one optimizer or of all, before a step or after it."""
+    if name.startswith('register_optimizer'):
+        return getattr(torch_optimizer, name)(hook)
+    return getattr(optimizer, name)(hook)
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        'register_step_pre_hook',
+        'register_step_post_hook',
+        'register_optimizer_step_pre_hook',
+        'register_optimizer_step_post_hook',
+    ],
+)
+def test_hooks_of_a_step_refuse_it_and_take_it_back(name, seen):
+    """They may read the groups: no step is merged then, and none is said to be."""
+    lengths, failures = list[int](), list[BaseException]()
+    wrapper = build(dict(type='AdamW'))
+    runner = SimpleNamespace(cfg={}, optim_wrapper=wrapper)
+
+    def count(optimizer: Any, *_: Any) -> None:
+        lengths.append(len(optimizer.param_groups))
+
+    handle = register(name, wrapper.optimizer, count)
+    try:
+        with pytest.raises(RefusalError, match='for the step of AdamW may read its gr'):
+            MergedGroups(runner, fail)
+        # the comparison of both ways makes no step that a user's hook sees
+        assert lengths == []
+    finally:
+        handle.remove()
+    merged = MergedGroups(runner, failures.append)
+    step(wrapper)
+    seen.clear()
+    handle = register(name, wrapper.optimizer, count)
+    try:
+        step(wrapper)
+    finally:
+        handle.remove()
+    assert lengths == seen == [14]
+    assert 'hooks that are registered' in str(failures[0])
+    merged.close()
+
+
+@pytest.mark.parametrize('name', param_groups.MERGEABLE)
+def test_a_half_precision_parameter_is_no_reason_to_refuse(name):
+    """In float16 an epsilon of 1e-8 is 0, and 0 / 0 is NaN in both ways."""
+    params = [nn.Parameter(torch.ones(3, dtype=torch.half)) for _ in range(2)]
+    optimizer = getattr(torch.optim, name)([dict(params=[each]) for each in params])
+    runner = SimpleNamespace(cfg={}, optim_wrapper=OptimWrapper(optimizer))
+    merged = MergedGroups(runner, fail)
+    assert '2 parameter groups as 1' in merged.changed
+    merged.close()
 
 
 def test_a_scheduler_that_joins_late_wraps_the_step(wrapper, seen):

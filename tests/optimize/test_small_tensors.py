@@ -12,7 +12,8 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
-from multiprocessing import resource_tracker
+from multiprocessing import resource_sharer, resource_tracker
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ def fail(error: Exception) -> None:
 
 
 def make_loader(method: str = 'fork', **more: Any) -> Any:
-    given = dict(num_workers=2, batch_size=4, worker_init_fn=seed_worker)
+    # a batch that a worker fails to send is waited for as long as this
+    given = dict(num_workers=2, batch_size=4, worker_init_fn=seed_worker, timeout=60)
     return DataLoader(
         more.pop('dataset', None) or SentDataset(),
         collate_fn=collate,
@@ -66,6 +68,8 @@ def nothing_is_left() -> Iterator[None]:
     resource_tracker.ensure_running()
     files, descriptors = os.listdir('/dev/shm'), len(os.listdir('/proc/self/fd'))
     yield
+    # of what a test pickled and nobody received
+    resource_sharer.stop(timeout=10)
     gc.collect()
     assert sorted(os.listdir('/dev/shm')) == sorted(files)
     assert len(os.listdir('/proc/self/fd')) <= descriptors + 1
@@ -162,6 +166,8 @@ def test_a_tensor_that_two_hold_is_one_where_it_arrives():
     one, view = kinds['alias']
     one[0] = 7.0
     assert view[0, 0] == 7.0
+    stored, storage = kinds['storage']
+    assert stored.data_ptr() == storage.data_ptr()
     first, second = kinds['twice']
     assert first is second
     kinds['scalar'] += 1
@@ -187,6 +193,9 @@ def test_only_small_plain_tensors_of_their_own_go_by_value():
         assert reduce_by_value(tensor)[0] is not rebuild
 
 
+LARGE = {'masks', 'gray reversed', 'one mask reversed', 'odd stride'}
+
+
 def test_only_large_plain_arrays_go_as_files(monkeypatch):
     kinds = make_kinds(3)
     sent = {
@@ -194,7 +203,7 @@ def test_only_large_plain_arrays_go_as_files(monkeypatch):
         for name, array in kinds.items()
         if isinstance(array, np.ndarray)
     }
-    assert {name for name, is_sent in sent.items() if is_sent} == {'masks'}
+    assert {name for name, is_sent in sent.items() if is_sent} == LARGE
     # the rest of shared memory is for tensors, which have no other way
     monkeypatch.setattr(small_tensors, 'SPARE_SHM_BYTES', 2**60)
     assert reduce_array(kinds['masks'])[0] is not rebuild_array
@@ -203,6 +212,32 @@ def test_only_large_plain_arrays_go_as_files(monkeypatch):
     masks = next(iter(loader))[0]['kinds']['masks']
     masks += 1
     assert masks[0, 0, 0] == 1
+
+
+@pytest.mark.parametrize(
+    'place',
+    [
+        (torch, 'from_numpy'),
+        (ForkingPickler, 'dumps'),
+        (torch.Tensor, 'numpy'),
+        (small_tensors, '_may_go_as_file'),
+        (small_tensors, '_may_go_by_value'),
+    ],
+    ids=lambda place: place[1],
+)
+def test_what_cannot_be_sent_so_goes_as_ever(monkeypatch, place):
+    """An exception in a worker would lose the batch, and the training would hang."""
+
+    def raise_error(*_: Any) -> None:
+        raise ValueError('strides')
+
+    kinds = make_kinds(3)
+    with monkeypatch.context() as patch:
+        patch.setattr(*place, raise_error)
+        sent = [reduce_array(kinds[name]) for name in LARGE]
+        sent += [reduce_by_value(kinds[name]) for name in BY_VALUE]
+    ours = [pickled[0] in (rebuild, rebuild_array) for pickled in sent]
+    assert ours.count(False) in (len(LARGE), len(BY_VALUE))
 
 
 def count_files(loader: Any) -> int:
@@ -276,8 +311,6 @@ class OwnPickle:
     """User's own ``worker_init_fn`` that changes how tensors are pickled."""
 
     def __call__(self, worker_id: int) -> None:
-        from multiprocessing.reduction import ForkingPickler
-
         ForkingPickler.register(torch.Tensor, lambda tensor: (list, ((1, 2),)))
 
 

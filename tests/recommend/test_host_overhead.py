@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fakes.overhead import (
@@ -9,6 +11,7 @@ from fakes.overhead import (
     make_host_bound,
     make_overhead_run,
     make_profile,
+    make_short_of_cores,
     with_histories,
 )
 from fakes.replaced import replace
@@ -63,7 +66,8 @@ def test_where_cores_are_short_the_wait_goes_with_the_cpu():
 
 
 def test_what_was_not_measured_is_listed_without_a_prediction():
-    overhead = predict(with_histories(make_host_bound(), 0.005))
+    spans: dict[str, Any] = dict(data_wait_s=0.006, step_s=0.0799, hooks_s=0.014)
+    overhead = predict(with_histories(make_host_bound(**spans), 0.005))
     assert overhead is not None
     unknown = {
         saving.name: saving.most_saved_s
@@ -79,15 +83,24 @@ def test_what_was_not_measured_is_listed_without_a_prediction():
     assert history.predicted_gain_pct == pytest.approx(4.87, abs=0.3)
 
 
-def test_workers_that_keep_up_gain_nothing_by_sending_less():
-    # and slow ones do: a batch takes them longer than two steps
+def test_nothing_is_listed_where_the_loop_waits_for_data():
+    """Whatever is spared elsewhere is waited for, however much the model is off."""
+    evidence = make_short_of_cores(0.043, 0.08)
+    assert Run(evidence).is_data_bound
+    assert predict(evidence, recommend_settings(Run(evidence))) is None
     slow = make_inside_workers(0.3)
-    evidence = make_host_bound(make_profile(), workers=slow, data_wait_s=0.05)
+    assert predict(make_host_bound(make_profile(), workers=slow, data_wait_s=0.05)) is (
+        None
+    )
+
+
+def test_what_is_saved_only_beside_other_load_is_not_listed():
+    # alone on the host the worker would set the speed
+    evidence = make_short_of_cores(0.011, 0.09)
+    assert not Run(evidence).is_data_bound
     overhead = predict(evidence)
-    names = [] if overhead is None else [saving.name for saving in overhead.savings]
-    # the loop waits for data: whatever is spared elsewhere is waited for
-    assert 'param_groups' not in names
-    assert 'ema' not in names
+    assert overhead is not None
+    assert [saving.name for saving in overhead.savings] == ['small_tensors']
 
 
 def test_host_overhead_is_judged_with_the_recommended_settings():

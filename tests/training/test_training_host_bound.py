@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.commands.read_runs import find_run
+from mmgpu_hooks.recommend.host_overhead import with_host_overhead
+from mmgpu_hooks.schema.judged import Recommendation
 from training.detection import environ
 
 TRAIN = """\
@@ -26,7 +28,7 @@ model = dict(
     type='training.toy.ManyTensorsModel', step_s={step_s}, tensors={tensors})
 train_dataloader = dict(
     batch_size=2, num_workers=1, persistent_workers=True,
-    dataset=dict(type='training.toy.ToyDataset', length={length}),
+    dataset=dict(type='training.toy.ToyDataset', length={length}, item_s={item_s}),
     sampler=dict(type='DefaultSampler', shuffle=True),
     collate_fn=dict(type='pseudo_collate'),
 )
@@ -55,7 +57,7 @@ def train(tmp_path, monkeypatch):
 
     def run(ask: Any, **settings: Any) -> Path:
         config, work = tmp_path / 'toy.py', tmp_path / 'work'
-        config.write_text(CONFIG.format(**settings))
+        config.write_text(CONFIG.format(**{'item_s': 0.0, **settings}))
         script = tmp_path / 'train.py'
         script.write_text(TRAIN)
         command = [sys.executable, str(script), str(config), str(work)]
@@ -78,8 +80,7 @@ def test_what_is_named_is_what_verify_measures(ask, train):
     answer = ask('verify', work, '--set', setting, '--max-minutes', '2')
     measured = -answer['iteration_change']['value']
     assert measured > 0.2
-    (path,) = work.glob('*/vis_data/gpu_efficiency.jsonl')
-    iter_s = Run.read(path).figures.iter_s
+    iter_s = find_run(work).run.figures.iter_s
     assert iter_s is not None
     predicted = 1 - found['predicted_iter_s'] / iter_s
     assert predicted == pytest.approx(measured, rel=0.15)
@@ -87,9 +88,22 @@ def test_what_is_named_is_what_verify_measures(ask, train):
 
 @pytest.mark.slow
 @pytest.mark.timing
-def test_a_training_that_is_bound_elsewhere_has_no_host_overhead(ask, train):
-    # the model sleeps for so long that what can be spared is below one per cent
-    work = train(ask, step_s=0.2, tensors=10, length=120)
+@pytest.mark.parametrize(
+    'settings',
+    [
+        # the model sleeps for so long that what can be spared is below one per cent
+        dict(step_s=0.2, tensors=10),
+        # much can be spared, and the loop waits for a worker that sleeps
+        dict(step_s=0.0, tensors=200, item_s=0.08),
+    ],
+    ids=['long steps', 'slow storage'],
+)
+def test_a_training_that_is_bound_elsewhere_has_no_host_overhead(ask, train, settings):
+    work = train(ask, length=120, **settings)
     answer = ask('recommend', work, '--dry-run')
     assert answer['evidence']['steady_iterations'] == 40
-    assert 'host_overhead' not in answer
+    run = find_run(work).run
+    assert run.host_costs['param_groups'].is_measured
+    # more workers would wait together: then the step decides
+    assert run.is_data_bound or 'host_overhead' not in answer
+    assert with_host_overhead(Recommendation(), run).host_overhead is None
