@@ -246,7 +246,9 @@ def with_saves_of(judged: Run, first: Run) -> Run:
 
 def _difference(run: RunRecord, other: RunRecord) -> Text | None:
     """Say why two records are not of the same run; ``None`` when they are."""
-    for name in ('world_size', 'start_iteration', 'max_iters'):
+    # by epochs max_iters is that many times the rank's own number of batches
+    planned = 'max_iters' if run.loop == 'iter' else 'max_epochs'
+    for name in ('world_size', 'start_iteration', planned):
         mine, its = getattr(run, name), getattr(other, name)
         if mine != its:
             return phrase(
