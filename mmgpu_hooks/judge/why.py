@@ -237,19 +237,19 @@ def _judge_peers(
 
 def _name_parameters(why: Why, ended: Sequence[tuple[Rank, EndRecord]]) -> Why:
     """Add to a diagnosis which parameters had no gradient, and on which rank."""
-    proof = list(why.proof)
-    for rank, end in ended:
-        if end.without_gradient:
-            said = phrase('no gradient: {without_gradient}', end)
-            if rank.number is not None:
-                said = phrase(
-                    'no gradient on rank {rank}: {without_gradient}',
-                    end,
-                    rank=rank.number,
-                )
-            proof.insert(0, Proof('evidence', None, said))
-            why = replace(why, rank=rank.number)
-    return replace(why, proof=tuple(proof))
+    proof, missed = list[Proof](), [pair for pair in ended if pair[1].without_gradient]
+    for rank, end in missed:
+        said = phrase('no gradient: {without_gradient}', end)
+        if rank.number is not None:
+            said = phrase(
+                'no gradient on rank {rank}: {without_gradient}', end, rank=rank.number
+            )
+        proof.append(Proof('evidence', None, said))
+    if missed:
+        # the ranks may all take the same way through the model
+        number = missed[0][0].number if len(missed) == 1 else None
+        why = replace(why, rank=number)
+    return replace(why, proof=(*proof, *why.proof))
 
 
 def judge_attempt(logs: Sequence[NamedLog], ranks: Sequence[Rank] = ()) -> Why:
