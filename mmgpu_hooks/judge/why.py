@@ -15,6 +15,7 @@ from typing import NamedTuple
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.console_log import ConsoleLog, Event
 from mmgpu_hooks.judge.console_patterns import Order
+from mmgpu_hooks.judge.console_shapes import FRAME
 from mmgpu_hooks.judge.standstill import (
     Rank,
     describe_gone,
@@ -86,6 +87,8 @@ _BROKEN = re.compile(
     r'|SystemExit|SignalException)\b'
 )
 """Regex for exceptions that a program raises because it, or a peer, was ended."""
+_OF_SIGTERM = re.compile(r'^SystemExit: 143$')
+"""Regex for the exit code of a handler of SIGTERM, 128 and the signal's number."""
 _OF_A_CARD = re.compile(r'CUDA|NCCL|cuDNN|cuBLAS|NVML|GPU|HIP', re.I)
 _NCCL_ERROR = re.compile(r'(?:\w+\.)*(?:DistBackendError|nccl\w+Error)\b')
 _NAMED_RANK = re.compile(r'\bprocess rank (\d+) with PID')
@@ -165,10 +168,17 @@ def _judge_end(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
         for read in logs
         if (event := _lead(read.log.events(), has_records=bool(ranks)))
     ]
-    if not leads:
-        return standstill or _judge_silence(logs, ranks)
     # a rank's own record says whose line it is
-    lead = min(leads, key=lambda lead: (lead.event.sign.order, lead.event.rank is None))
+    lead = min(
+        leads,
+        key=lambda lead: (lead.event.sign.order, lead.event.rank is None),
+        default=None,
+    )
+    exits = [(rank, end) for rank, end in ended if end.error == 'SystemExit']
+    if exits and (lead is None or lead.event.sign.order in _OF_OTHERS):
+        return _judge_exit(*exits[0], lead or standstill)
+    if lead is None:
+        return standstill or _judge_silence(logs, ranks)
     event = lead.event
     is_unnamed = event.sign.order in _UNNAMED
     if standstill and (event.sign.order in _GIVEN_UP or (is_unnamed and not ended)):
@@ -346,11 +356,41 @@ def _find_lost_card(ranks: Sequence[Rank], by_kernel: bool = True) -> list[str]:
     return [text for text in said if _CARD_LOST.search(text)]
 
 
+def _judge_exit(rank: Rank, end: EndRecord, others: object) -> Why:
+    """Judge a run that ended itself by ``sys.exit``, or whose signal handler did.
+
+    Args:
+        rank: The rank that ended so.
+        end: Its end record.
+        others: What other ranks say of it; ``None`` where they say nothing.
+    """
+    lines = end.traceback or (end.error or '',)
+    proof = [Proof('evidence', None, lines[-1])]
+    frames = [found for line in lines if (found := FRAME.match(line))]
+    if frames:
+        path, number, function = frames[-1].groups()
+        frame = f'{path}:{number} in {function}'
+        proof.append(Proof('evidence', None, phrase('raised at {frame}', frame=frame)))
+    said = phrase('The program ended itself: {exit}.', exit=lines[-1])
+    if rank.number is not None:
+        said = phrase(
+            'Rank {rank} ended itself: {exit}.', rank=rank.number, exit=lines[-1]
+        )
+    name, certainty = 'unknown', 'unknown'
+    if _OF_SIGTERM.search(lines[-1]):
+        name, certainty = 'interrupted', 'likely'
+    elif others is not None:
+        name, certainty = 'rank_lost', 'likely'
+    title = phrase('{title}.', CAUSES[name])
+    why = Why('ended', name, certainty, said, tuple(proof), rank=rank.number)
+    if name != 'unknown':
+        why = replace(why, sentence=sentences(title, said))
+    return _complete(why, end.sample)
+
+
 def _retell(end: EndRecord, rank: Rank) -> ConsoleLog:
     """Rewrite the end record of a run as the lines that the console showed."""
     lines = end.traceback or (end.error or '',)
-    if end.status == 'interrupted' and end.error != 'KeyboardInterrupt':
-        lines = (*lines, 'Received SIGTERM')
     label = '' if rank.number is None else f'[rank{rank.number}]: '
     log = ConsoleLog()
     for line in lines:

@@ -259,6 +259,20 @@ def test_the_rank_that_the_others_wait_for_is_named_with_its_cause(
         assert named in [proof['text'] for proof in answer['proof'][:2]]
 
 
+def test_a_rank_that_ended_itself_is_named_with_its_exit_code(ask_ranks):
+    lines = (
+        'Traceback (most recent call last):',
+        '  File "/p/hooks.py", line 9, in after_train_iter',
+        'SystemExit: 3',
+    )
+    ended = replace(PEER, status='interrupted', error='SystemExit', traceback=lines)
+    answer = ask_ranks({0: [PEER], 1: [ended]}, 2, {})
+    assert (answer['cause'], answer['rank']) == ('rank_lost', 1)
+    assert 'Rank 1 ended itself: SystemExit: 3.' in answer['sentence']
+    proof = [found['text'] for found in answer['proof']]
+    assert proof == ['SystemExit: 3', 'raised at /p/hooks.py:9 in after_train_iter']
+
+
 def test_a_sample_of_a_skipped_batch_is_named(ask_ranks):
     skipping = stand('resume', worker=1, pid=9, state='S', sample=37, has_met=None)
     answer = ask_ranks({0: [skipping]}, 1, {})

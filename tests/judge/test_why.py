@@ -94,6 +94,7 @@ def test_recorded_figures_confirm_or_refute_the_cause_in_the_log(
 LOST_WORKER = 'RuntimeError: DataLoader worker (pid(s) 4) exited unexpectedly'
 FULL = 'RuntimeError: [enforce fail at inline_container.cc:1] . unexpected pos 1'
 CTRL_C = {'status': 'interrupted'}
+EXIT = {'status': 'interrupted', 'error': 'SystemExit'}
 CLOSED = 'RuntimeError: gloo/transport/tcp/pair.cc:5] Connection closed by peer [x]:1'
 
 
@@ -101,7 +102,8 @@ CLOSED = 'RuntimeError: gloo/transport/tcp/pair.cc:5] Connection closed by peer 
     ('said', 'fields', 'cause', 'certainty'),
     [
         ('KeyboardInterrupt', CTRL_C, 'interrupted', 'sure'),
-        ('SystemExit: 3', CTRL_C, 'interrupted', 'likely'),
+        ('SystemExit: 3', EXIT, 'unknown', 'unknown'),
+        ('SystemExit: 143', EXIT, 'interrupted', 'likely'),
         ('torch.OutOfMemoryError: CUDA out of memory. Tried', {}, 'oom_gpu', 'sure'),
         (f'{WORKER}\n{LOST_WORKER}', {'oom_kills': 3}, 'oom_host', 'sure'),
         (FULL, {}, 'disk_full', 'likely'),
