@@ -1469,7 +1469,6 @@ PATTERNS = (
         ),
         healthy=NoNeighbour.RAISED,
         writer='NumPy, numpy/core/_exceptions.py',
-        is_sure=True,
         is_raised=True,
     ),
     Pattern(

@@ -644,6 +644,8 @@ def _weigh(why: Why, event: Event, rank: Rank) -> Why:
     """Weigh a cause that a log line names against measurements of the run."""
     if event.sign.victim:
         return _weigh_kill(why, event.sign.victim, rank, event.text)
+    if why.cause == 'oom_host' and event.sign.is_raised:
+        return _weigh_refusal(why, rank)
     end, images = rank.evidence.end, rank.evidence.run.loader.batch_size
     if why.cause == 'oom_gpu' and end is not None and images is not None:
         text = phrase(
@@ -651,6 +653,27 @@ def _weigh(why: Why, event: Event, rank: Rank) -> Why:
         )
         return _with(why, why.certainty, text)
     return why
+
+
+def _weigh_refusal(why: Why, rank: Rank) -> Why:
+    """Judge an allocation that failed: memory ran out, unless much of it was free."""
+    memory = rank.evidence.memory
+    if not memory:
+        return why
+    last = memory[-1]
+    free = max(last.total_bytes - last.used_bytes, 0)
+    text = phrase(
+        '{free_bytes} of {total_bytes} of memory were left at last',
+        free_bytes=free,
+        total_bytes=last.total_bytes,
+    )
+    if free <= _AMPLE * last.total_bytes:
+        return _with(why, 'sure', text)
+    said = phrase(
+        'An allocation failed though much memory was free: it asked for too much at '
+        'once, or a limit of the process (ulimit -v) stood in its way.'
+    )
+    return replace(_with(why, 'unknown', text, 'unknown'), sentence=said)
 
 
 def _with(why: Why, certainty: str, text: str, cause: str | None = None) -> Why:

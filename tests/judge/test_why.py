@@ -125,6 +125,29 @@ def test_the_end_record_alone_gives_cause_and_certainty(said, fields, cause, cer
     assert why.sample == fields.get('sample')
 
 
+@pytest.mark.parametrize(
+    ('free', 'cause', 'certainty'),
+    [(40, 'unknown', 'unknown'), (2, 'oom_host', 'sure'), (None, 'oom_host', 'likely')],
+    ids=['much was free', 'little was free', 'never read'],
+)
+def test_an_allocation_that_failed_is_no_proof_where_memory_was_free(
+    free, cause, certainty
+):
+    evidence = replace(make_evidence(), end=make_end('MemoryError'))
+    if free is not None:
+        record = recorded.MemoryRecord(
+            phase='train',
+            elapsed_s=9.0,
+            bound='host',
+            total_bytes=62 * GIB,
+            used_bytes=(62 - free) * GIB,
+        )
+        evidence = replace(evidence, memory=(record,))
+    why = judge_end([], [Rank(evidence, GONE)])
+    assert (why.cause, why.certainty) == (cause, certainty)
+    assert ('too much at once' in why.sentence) is (cause == 'unknown')
+
+
 IN_ALLREDUCE = ('torch/autograd/graph.py:9 in _engine_run_backward',)
 
 
