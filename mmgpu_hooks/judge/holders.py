@@ -411,9 +411,7 @@ def _list_process_holders(
             growing = _phrase_growth(rank, unit)
             if growing and len(ranks) > 1:
                 number = rank.run.meta.rank
-                growing = phrase(
-                    'rank {rank} {growing}', rank=number, growing=growing
-                )
+                growing = phrase('rank {rank} {growing}', rank=number, growing=growing)
             notes += [growing] if growing else []
     yield Holder(name, processes - results, listed(notes))
     if worst.shm_bytes:

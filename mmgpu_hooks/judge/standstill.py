@@ -120,7 +120,31 @@ class Rank(NamedTuple):
         evidence, stuck = self.evidence, self.stuck
         known = [interval.iteration for interval in evidence.intervals[-1:]]
         known += [stuck.iteration] if stuck is not None else []
+        if evidence.end is not None:
+            known.append(evidence.run.start_iteration + evidence.end.iterations)
         return max(known, default=evidence.run.start_iteration)
+
+    @property
+    def has_ended_epoch(self) -> bool:
+        """True if the rank is behind the last batch of an epoch, and not in the next.
+
+        An epoch-based training validates there.
+        """
+        if self.evidence.run.loop != 'epoch':
+            return False
+        stuck = self.stuck
+        if self.is_completed or stuck is None:
+            return self.is_completed
+        is_after = any(call.endswith(' in after_train_epoch') for call in stuck.stack)
+        return is_after or stuck.part == 'validation'
+
+    @property
+    def is_in_iteration(self) -> bool:
+        """True if the rank stands or failed within an iteration of training."""
+        stuck, end = self.stuck, self.evidence.end
+        if end is not None:
+            return any(line.endswith(', in run_iter') for line in end.traceback)
+        return stuck is not None and stuck.part == 'step'
 
     @property
     def is_completed(self) -> bool:
@@ -327,7 +351,11 @@ def _name_meeting(ranks: Sequence[Rank], found: _Found) -> _Meeting | None:
     uneven = find_uneven(ranks)
     if uneven is not None:
         return _Meeting(
-            'uneven_inputs', 'sure', uneven.sentence, uneven.rank, uneven.proof
+            'uneven_inputs',
+            uneven.certainty,
+            uneven.sentence,
+            uneven.rank,
+            uneven.proof,
         )
     return _find_missing(ranks, found)
 
@@ -373,6 +401,9 @@ class Uneven(NamedTuple):
     rank: int | None
     """Rank that trains fewest batches; ``None`` where several do."""
     proof: Sequence[Text]
+    certainty: str = 'sure'
+    """``likely`` where no length of a loader shows it: a rank may have been told to
+    stop early."""
 
 
 def find_uneven(ranks: Sequence[Rank]) -> Uneven | None:
@@ -385,6 +416,59 @@ def find_uneven(ranks: Sequence[Rank]) -> Uneven | None:
         ``None`` where each trains as many batches as the others, or where the shortest
         has not come to the end of its own.
     """
+    return _find_short_loader(ranks) or _find_short_epoch(ranks)
+
+
+def _find_short_epoch(ranks: Sequence[Rank]) -> Uneven | None:
+    """Find the rank whose epoch had fewer batches, whatever its loader's length says.
+
+    An iterable data set and a batch sampler need not yield as many as they announce.
+    """
+    ended = [rank for rank in ranks if rank.has_ended_epoch]
+    training = [rank for rank in ranks if rank.is_in_iteration]
+    if not ended or not training or any(rank.number is None for rank in ranks):
+        return None
+    rank = min(ended, key=lambda rank: rank.iterations)
+    # it waits in the iteration after those
+    if min(other.iterations for other in training) < rank.iterations:
+        return None
+    number = rank.number if len(ended) == 1 else None
+    facts = {'rank': rank.number, 'iterations': rank.iterations}
+    proof = [phrase('rank {rank} trained {iterations}', **facts)]
+    proof += [
+        phrase(
+            'rank {rank} stands in iteration {iteration}',
+            rank=other.number,
+            iteration=other.iterations + 1,
+        )
+        for other in training
+    ]
+    if rank.batches is not None:
+        proof.append(
+            phrase(
+                "rank {rank}'s loader announces {batches} an epoch, which it need not "
+                'yield',
+                rank=rank.number,
+                batches=rank.batches,
+            )
+        )
+    if rank.is_completed:
+        said = phrase(
+            'Rank {rank} came to the end of training after {iterations}, others not.',
+            **facts,
+        )
+        return Uneven(said, number, proof, 'likely')
+    said = phrase(
+        'Rank {rank} ended its epoch after iteration {iterations:d}, others wait in '
+        'iteration {iteration}.',
+        iteration=rank.iterations + 1,
+        **facts,
+    )
+    return Uneven(said, number, proof, 'likely')
+
+
+def _find_short_loader(ranks: Sequence[Rank]) -> Uneven | None:
+    """Find the rank that ended before the others, by the lengths of the loaders."""
     counts = {
         rank.evidence.run.rank: rank.batches
         for rank in ranks

@@ -237,7 +237,7 @@ def _judge_peers(
     return Why(
         'ended',
         cause.name,
-        'sure',
+        uneven.certainty,
         sentences(phrase('{title}.', cause), uneven.sentence),
         (*proof, replace(line, text=line.text[:200])),
         cause.do,

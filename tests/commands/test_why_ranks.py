@@ -66,6 +66,10 @@ PEER = failed(
     'RuntimeError: [gloo/transport/tcp/pair.cc:598] Connection closed by peer '
     '[127.0.0.1]:10895'
 )
+IN_ITERATION = (
+    '  File "mmengine/runner/loops.py", line 134, in run_iter',
+    PEER.traceback[-1],
+)
 TIMED_OUT = failed(
     'RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting '
     '1800000ms for recv operation to complete'
@@ -143,6 +147,45 @@ def ask_ranks(ask, tmp_path):
             1,
             'another number of batches',
             id='uneven, the long rank raised',
+        ),
+        pytest.param(
+            {0: [in_step()], 1: [replace(SHORT, epoch_batches=119)]},
+            2,
+            {},
+            'uneven_inputs',
+            1,
+            'Rank 1 ended its epoch after iteration 118, others wait in iteration 119',
+            id='uneven, though the loaders announce as many',
+        ),
+        pytest.param(
+            {
+                0: [replace(PEER, iterations=118, traceback=IN_ITERATION)],
+                1: [COMPLETED],
+            },
+            2,
+            {},
+            'uneven_inputs',
+            1,
+            'Rank 1 came to the end of training after 118 iterations',
+            id='completed beside one that fails in an iteration',
+        ),
+        pytest.param(
+            {0: [replace(PEER, iterations=118)], 1: [COMPLETED]},
+            2,
+            {},
+            'rank_lost',
+            None,
+            'A rank is gone',
+            id='completed beside one that fails after training',
+        ),
+        pytest.param(
+            {0: [in_step(iteration=116)], 1: [replace(SHORT, epoch_batches=119)]},
+            2,
+            {},
+            'rank_waits',
+            None,
+            'wait for one another',
+            id='in validation, ahead of the other',
         ),
         pytest.param(
             {0: [in_step()], 1: [in_step()]},

@@ -164,7 +164,12 @@ def with_process(evidence: Any, sizes: list[float]) -> Any:
     ('sizes', 'fields', 'says', 'holds'),
     [
         ([9.0] * 60, {}, '', True),
-        ([3.0] * 48 + [3 + n / 2 for n in range(12)], {}, '(growing 5.0 GiB a minute)', False),
+        (
+            [3.0] * 48 + [3 + n / 2 for n in range(12)],
+            {},
+            '(growing 5.0 GiB a minute)',
+            False,
+        ),
         ([3.0] * 59 + [9.0], {}, '(up from at most 3.0 within 114 s)', False),
         ([3.0] * 60, {}, '(up from at most 3.0 within 114 s)', False),
         ([9.0] * 2, {}, '', False),
