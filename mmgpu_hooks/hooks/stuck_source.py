@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 from functools import partial
 
@@ -152,6 +153,12 @@ class StuckSource:
         is_wait = running.part in ('data_wait', 'resume')
         return self._sources.loader.find_owed() if is_wait else OwedBatch()
 
+    def _are_workers_forked(self) -> bool | None:
+        loader = self._recording.runner.train_dataloader
+        context = getattr(loader, 'multiprocessing_context', None) or multiprocessing
+        method = context.get_start_method(allow_none=True)
+        return None if method is None else method == 'fork'
+
     def _is_proven(self, running: Running) -> bool:
         """True if the worker's process state proves that its batch will never come."""
         owed = self._find_owed(running)
@@ -173,6 +180,7 @@ class StuckSource:
         owed = self._find_owed(running)
         record = add_owed(self._record(running, waited_s), owed, own_stack)
         if waits_for_data(record):
+            record = structs.replace(record, is_forked=self._are_workers_forked())
             pinning = read_thread_stack(PIN_THREAD)
             record = structs.replace(record, pin_stack=pinning)
         lines: list[str] = [

@@ -247,7 +247,7 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
             *_list_sentences(stuck, met, waited_for if len(found) > 1 else None, cause)
         ),
         tuple(Proof('watchdog', None, text) for text in proof),
-        _list_cures(stuck, cause),
+        (*(met.do if met is not None else ()), *_list_cures(stuck, cause)),
         rank=waited_for,
         sample=None if stuck.sample is None else str(stuck.sample),
     )
@@ -326,6 +326,7 @@ class _Meeting(NamedTuple):
     sentence: Text
     rank: int | None = None
     proof: Sequence[Text] = ()
+    do: tuple[Text, ...] = ()
 
 
 _Found = Sequence[tuple[Rank, StuckRecord]]
@@ -347,7 +348,23 @@ def _late(ranks: Iterable[Rank]) -> _Meeting:
     return _Meeting('rank_never_came', 'likely', said)
 
 
+def _find_stopped(ranks: Sequence[Rank]) -> _Meeting | None:
+    """Find the rank whose process was stopped as a whole, by SIGSTOP or Ctrl-Z."""
+    stopped = next((rank for rank in ranks if rank.host.is_stopped), None)
+    if stopped is None or stopped.number is None:
+        return None
+    said = phrase(
+        'Rank {rank} was stopped (SIGSTOP, Ctrl-Z): process {pid}.',
+        stopped.evidence.run,
+    )
+    do = phrase('kill -CONT {pid} lets it go on.', stopped.evidence.run)
+    return _Meeting('rank_waits', 'sure', said, stopped.number, (), (do,))
+
+
 def _name_meeting(ranks: Sequence[Rank], found: _Found) -> _Meeting | None:
+    stopped = _find_stopped(ranks)
+    if stopped is not None:
+        return stopped
     uneven = find_uneven(ranks)
     if uneven is not None:
         return _Meeting(
@@ -690,7 +707,9 @@ def name_cause(rank: Rank, stuck: StuckRecord) -> NamedCause:
     if is_idle and stuck.call in _OPENING and (path or '').startswith('/'):
         return NamedCause('storage_stalled', 'likely')
     workers = _count_workers(rank, stuck)
-    if is_idle and stuck.call == 'futex' and stuck.alike >= max(workers, 1):
+    is_at_lock = is_idle and stuck.call == 'futex' and stuck.is_forked is not False
+    # one alone may wait for a lock of its own
+    if is_at_lock and stuck.alike >= max(workers, 1):
         return NamedCause('worker_deadlock', 'likely')
     row = find_row(stuck)
     if row is not None:
@@ -716,9 +735,12 @@ def find_row(stuck: StuckRecord) -> HangingFrame | None:
     if not waits_for_data(stuck):
         return None
     of_worker = None
-    if stuck.worker is not None or stuck.sample is not None:
-        call = stuck.call if stuck.state == 'S' else None
-        of_worker = find_hanging_frame(stuck.stack, call=call)
+    # one that runs or was stopped waits for nothing
+    is_waiting = stuck.state in ('S', None)
+    if is_waiting and (stuck.worker is not None or stuck.sample is not None):
+        of_worker = find_hanging_frame(
+            stuck.stack, call=stuck.call, is_forked=stuck.is_forked
+        )
     return of_worker or find_hanging_frame(stuck.pin_stack, is_pinning=True)
 
 
@@ -775,6 +797,8 @@ def describe_stuck(stuck: StuckRecord) -> list[str]:
         waits = phrase('it waits in {call}()', stuck)
         if stuck.path:
             waits = phrase('it waits in {call}() on {path} ({mount})', stuck)
+            if not stuck.path.startswith('/'):
+                waits = phrase('it waits in {call}() on {path}', stuck)
         found.append(waits)
     if stuck.alike > 1:
         found.append(

@@ -1139,6 +1139,8 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
     """Number of workers that stood at the same line of code as the reported worker.
 
     Itself included."""
+    is_forked: Optional[bool] = None
+    """True if workers were started by ``fork``; ``None`` where that is unknown."""
     is_alarm: bool = True
     """True if this rank's log reported the standstill.
 

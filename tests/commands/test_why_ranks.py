@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,7 @@ import pytest
 from fakes.dumps import make_entry, write_dumps
 from fakes.replaced import replace
 from fakes.runs import GIB, make_evidence, make_run, render_evidence
+from mmgpu_hooks.measure import now
 from mmgpu_hooks.schema.lines import encode_line
 from mmgpu_hooks.schema.recorded import (
     START_PART,
@@ -300,6 +305,34 @@ def test_the_rank_that_the_others_wait_for_is_named_with_its_cause(
     if cause == 'unused_parameters':
         named = 'no gradient on rank 1: bbox_head.reg.weight, bbox_head.reg.bias'
         assert named in [proof['text'] for proof in answer['proof'][:2]]
+
+
+def test_a_rank_that_was_stopped_as_a_whole_is_named(ask, tmp_path):
+    folder = tmp_path / '20261127_080000' / 'vis_data'
+    folder.mkdir(parents=True)
+    with subprocess.Popen(['sleep', '60']) as stopped:
+        os.kill(stopped.pid, signal.SIGSTOP)
+        os.waitpid(stopped.pid, os.WUNTRACED)
+        start = now.read_start(stopped.pid)
+        for rank, records in ((0, [in_step()]), (1, [])):
+            run = make_run(rank=rank, world_size=2)
+            if rank:
+                run = replace(
+                    run,
+                    pid=stopped.pid,
+                    process_start=start.ticks,
+                    hostname=socket.gethostname(),
+                )
+            evidence = replace(make_evidence(intervals=0, run=run), end=None)
+            lines = [render_evidence(evidence)]
+            lines += [encode_line(record).decode() for record in records]
+            (folder / evidence_name(rank)).write_text(''.join(lines))
+        answer = ask('why', tmp_path)
+        stopped.kill()
+    assert (answer['cause'], answer['rank']) == ('rank_waits', 1)
+    said = f'Rank 1 was stopped (SIGSTOP, Ctrl-Z): process {stopped.pid}.'
+    assert said in answer['sentence']
+    assert answer['do'][0] == f'kill -CONT {stopped.pid} lets it go on.'
 
 
 def test_a_rank_that_ended_itself_is_named_with_its_exit_code(ask_ranks):
