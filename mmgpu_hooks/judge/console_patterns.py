@@ -2526,6 +2526,20 @@ PATTERNS = (
     ),
     Pattern(
         cause='rank_lost',
+        order=Order.HINTED,
+        pattern="Received data size doesn't match expected size",
+        example=(
+            '  what():  [enforce fail at ../third_party/gloo/gloo/transport/tcp/'
+            'pair.cc:456] op.preamble.length <= op.nbytes. 128 vs 4. Received data '
+            "size doesn't match expected size. Is there a distributed collective "
+            'mismatch in your code?'
+        ),
+        healthy=_GLOO_CONNECTED,
+        writer='Gloo, gloo/transport/tcp/pair.cc',
+        since='2022',
+    ),
+    Pattern(
+        cause='rank_lost',
         order=Order.PEER_GONE,
         pattern=(
             '(?i:remote process exited or there was a network error|ncclRemoteError)'

@@ -247,7 +247,7 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
             *_list_sentences(stuck, met, waited_for if len(found) > 1 else None, cause)
         ),
         tuple(Proof('watchdog', None, text) for text in proof),
-        (*(met.do if met is not None else ()), *_list_cures(stuck, cause)),
+        met.do if met is not None and met.do else _list_cures(stuck, cause),
         rank=waited_for,
         sample=None if stuck.sample is None else str(stuck.sample),
     )
@@ -269,7 +269,9 @@ def _list_sentences(
         said.append(met.sentence)
     elif waited_for is not None:
         said.append(phrase('The other ranks wait for rank {rank}.', rank=waited_for))
-    if cause != 'unknown':
+    if _loads_itself(stuck) and cause == 'worker_stuck':
+        said.append(phrase('Loading a sample is stuck, in the training process.'))
+    elif cause != 'unknown':
         said.append(phrase('{title}.', CAUSES[cause]))
     return said
 
@@ -294,8 +296,21 @@ def _phrase_standstill(stuck: StuckRecord, cause: str) -> Text:
     return phrase('Stuck for {waited_s:.0f} s and more, {doing}.', **facts)
 
 
+def _loads_itself(stuck: StuckRecord) -> bool:
+    """Return True if the training process loads a batch, without workers."""
+    is_loading = any('torch/utils/data/_utils/fetch.py' in c for c in stuck.stack)
+    return stuck.worker is None and is_loading
+
+
 def _list_cures(stuck: StuckRecord, cause: str) -> tuple[Text, ...]:
     """List what helps against a standstill, advice for the hanging call first."""
+    if _loads_itself(stuck) and cause == 'worker_stuck':
+        look, *rest = CAUSES[cause].do
+        look = phrase(
+            'Look at the sample and at the calls above: no worker loads it '
+            '(num_workers=0).'
+        )
+        return (look, *rest)
     row = find_row(stuck)
     is_of_row = row is not None and row.cause == cause
     return (*([worded(row.do)] if row and is_of_row else []), *CAUSES[cause].do)
@@ -374,7 +389,35 @@ def _name_meeting(ranks: Sequence[Rank], found: _Found) -> _Meeting | None:
             uneven.rank,
             uneven.proof,
         )
-    return _find_missing(ranks, found)
+    return _find_missing(ranks, found) or _find_apart(found)
+
+
+_OWN_CALL = re.compile(r'^(?!.*(?:/(?:site|dist)-packages/|/lib/python3|mmgpu_hooks/))')
+"""Regex for a call in code of the user's own."""
+
+
+def _find_apart(found: _Found) -> _Meeting | None:
+    """Find that ranks wait in different collectives, so that they never meet."""
+    calls = {
+        rank.evidence.run.rank: next(filter(_OWN_CALL.match, stuck.stack), None)
+        for rank, stuck in found
+        if rank.number is not None
+    }
+    parts = {stuck.part for _, stuck in found}
+    world_size = found[0][0].evidence.run.world_size
+    # with NCCL a rank may stand behind the collective that it waits for
+    if len(calls) < max(world_size, 2) or any(_is_nccl(rank) for rank, _ in found):
+        return None
+    if len(parts) < 2:
+        return None
+    said = phrase('They wait in different collectives, which never meet.')
+    proof = [
+        phrase('rank {rank} waits in {call}', rank=number, call=call)
+        for number, call in calls.items()
+        if call is not None
+    ]
+    do = phrase('Call each collective on every rank, or on none.')
+    return _Meeting('rank_waits', 'likely', said, None, proof, (do,))
 
 
 def _find_missing(ranks: Sequence[Rank], found: _Found) -> _Meeting | None:
@@ -692,7 +735,7 @@ def name_cause(rank: Rank, stuck: StuckRecord) -> NamedCause:
     if not waits_for_data(stuck):
         if _waits_for_ranks(rank, stuck):
             return NamedCause('rank_waits', 'likely')
-        is_loading = any('torch/utils/data/_utils/fetch.py' in c for c in stuck.stack)
+        is_loading = _loads_itself(stuck)
         return NamedCause('worker_stuck', 'likely') if is_loading else unknown
     if stuck.state in ('Z', 'X'):
         return NamedCause('worker_killed', 'sure')

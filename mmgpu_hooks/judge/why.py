@@ -188,7 +188,9 @@ def _judge_end(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
     if event.sign.cause in _OF_OTHER_RANKS and met is not None:
         return met
     state = 'running' if first and first.host.is_alive else 'ended'
-    why = _name(lead, state, standstill is not None and len(ranks) > 1)
+    # what other ranks recorded is in logs of their own
+    is_waited_for = standstill is not None or any(map(_tells_of_another, leads))
+    why = _name(lead, state, is_waited_for and len(ranks) > 1)
     if first is None:
         why = _complete(why)
         if why.certainty != 'sure' and why.cause in _UNCLEAR:
@@ -521,16 +523,18 @@ def _is_failure(event: Event) -> bool:
     return event.sign.order == Order.RAISED or is_exit
 
 
+def _tells_of_another(lead: _Lead) -> bool:
+    """Return True if a rank says there that another one left it."""
+    sign = lead.event.sign
+    return Order.PEERS <= sign.order <= Order.CRASHED and sign.cause != 'unknown'
+
+
 def _name(lead: _Lead, state: str, is_waited_for: bool) -> Why:
     source, log = lead.read
     event, events = lead.event, log.events()
     sign = event.sign
     cause, certainty = sign.cause, 'sure' if sign.is_sure else 'likely'
-    is_waited_for |= any(
-        Order.PEERS <= other.sign.order <= Order.CRASHED
-        and other.sign.cause != 'unknown'
-        for other in events
-    )
+    is_waited_for |= any(_tells_of_another(_Lead(lead.read, each)) for each in events)
     if sign.order == Order.RAISED and is_waited_for:
         # the others stand, or say that a rank left them: this is what that rank met
         cause, certainty = 'rank_lost', 'likely'

@@ -23,9 +23,7 @@ class PeerProcesses:
         clock: Monotonic, in seconds.
     """
 
-    def __init__(
-        self, environ: Mapping[str, str], clock: Clock = monotonic_s
-    ) -> None:
+    def __init__(self, environ: Mapping[str, str], clock: Clock = monotonic_s) -> None:
         self._environ, self._clock = environ, clock
         self.rank = int(environ.get(_RANK, 0))
         """Index of this rank, by its launcher."""
@@ -49,8 +47,7 @@ class PeerProcesses:
         if before_s is None:
             return False
         used_s = sum(
-            max(cpu_s - before.get(pid, 0.0), 0.0)
-            for pid, cpu_s in self._cpu_s.items()
+            max(cpu_s - before.get(pid, 0.0), 0.0) for pid, cpu_s in self._cpu_s.items()
         )
         return used_s <= _BUSY_SHARE * (now_s - before_s)
 

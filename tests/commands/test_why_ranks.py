@@ -307,6 +307,54 @@ def test_the_rank_that_the_others_wait_for_is_named_with_its_cause(
         assert named in [proof['text'] for proof in answer['proof'][:2]]
 
 
+IN_BARRIER = (
+    '/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:5 in f',
+    '/p/hooks.py:110 in before_train_iter',
+)
+
+
+def test_ranks_in_different_collectives_are_shown_with_their_calls(ask_ranks):
+    lone = stand('Upload', iteration=118, stack=IN_BARRIER, batches_taken=118)
+    answer = ask_ranks({0: [lone], 1: [in_step()]}, 2, {})
+    assert (answer['cause'], answer['rank']) == ('rank_waits', None)
+    assert 'different collectives, which never meet' in answer['sentence']
+    said = 'rank 0 waits in /p/hooks.py:110 in before_train_iter'
+    assert answer['proof'][0]['text'] == said
+    assert answer['do'] == ['Call each collective on every rank, or on none.']
+
+
+def test_a_training_process_that_loads_itself_is_no_worker(ask_ranks):
+    stack = ('/p/coco.py:88 in load', 'torch/utils/data/_utils/fetch.py:54 in fetch')
+    loading = stand('data_wait', stack=stack, sample=27)
+    answer = ask_ranks({0: [loading]}, 1, {})
+    assert answer['cause'] == 'worker_stuck'
+    assert 'Loading a sample is stuck, in the training process.' in answer['sentence']
+    words = ' '.join((answer['sentence'], *answer['do']))
+    assert 'loader worker' not in words and 'py-spy' not in words
+
+
+def test_a_rank_of_another_run_is_left_out_and_a_missing_one_is_said(ask, tmp_path):
+    folder = tmp_path / '20261127_080000' / 'vis_data'
+    folder.mkdir(parents=True)
+    for rank, began_s in ((0, 1.7e9), (1, 1.6e9)):
+        run = make_run(rank=rank, world_size=3, started_unix_s=began_s)
+        evidence = replace(make_evidence(intervals=0, run=run), end=None)
+        (folder / evidence_name(rank)).write_text(
+            render_evidence(evidence) + encode_line(in_step()).decode()
+        )
+    answer = ask('why', tmp_path)
+    other, missing = answer['notes']
+    assert 'of another run (it started 100000000 s apart)' in other
+    assert missing == '1 of 3 ranks left evidence here; missing: 1, 2.'
+
+
+def test_what_one_rank_raised_is_why_the_others_lost_it(ask_ranks):
+    raised = failed("KeyError: 'lr_scale'")
+    answer = ask_ranks({0: [PEER], 1: [raised]}, 2, {})
+    assert (answer['cause'], answer['rank']) == ('rank_lost', 1)
+    assert answer['proof'][0]['text'] == "KeyError: 'lr_scale'"
+
+
 def test_a_rank_that_was_stopped_as_a_whole_is_named(ask, tmp_path):
     folder = tmp_path / '20261127_080000' / 'vis_data'
     folder.mkdir(parents=True)

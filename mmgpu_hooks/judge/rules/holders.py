@@ -25,8 +25,9 @@ def judge_holders(run: Run) -> Finding | None:
     "With 4 workers it would have held" counts what samples leave in the workers whole,
     for fewer workers load as many, until training ends, or until the epoch does that
     ends the workers. ``mmgpu recommend`` takes that number. Nothing is promised where
-    anything else rose at the end: how far it would have risen is unknown. What grows and is in none
-    of the parts shows with ``memray run --follow-fork tools/train.py CONFIG``.
+    anything else rose at the end: how far it would have risen is unknown. What grows
+    and is in none of the parts shows with ``memray run --follow-fork tools/train.py
+    CONFIG``.
     """
     shares = find_shares(run)
     if shares is None or not shares.record.is_low:
