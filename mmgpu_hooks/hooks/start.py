@@ -261,8 +261,8 @@ class StartWatch:
             lines += [
                 phrase('Cause: {cause} ({certainty}); mmgpu explain {cause}', **cause),
                 phrase(
-                    'Rank {rank} of {ranks:d} waits for the others here, before the run '
-                    'has a folder. Those that print no such alarm have not come.',
+                    'Rank {rank} of {ranks:d} waits for the others here, before the '
+                    'run has a folder. Those that print no such alarm have not come.',
                     rank=self._peers.rank,
                     ranks=self._peers.ranks,
                 ),

@@ -191,9 +191,9 @@ def find_hanging_frame(
     for row in HANGING_FRAMES:
         if row.is_pinning != is_pinning or (row.is_of_fork and is_forked is False):
             continue
-        if row.calls and call not in row.calls:
-            if call is not None or row.is_of_any_code:
-                continue
+        may_be_unknown = call is None and not row.is_of_any_code
+        if row.calls and call not in row.calls and not may_be_unknown:
+            continue
         seen = calls[:1] if row.is_of_any_code else (*calls[:1], outside or '')
         if any(re.search(row.pattern, its) for its in seen):
             return row

@@ -57,8 +57,8 @@ class PeerProcesses:
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 told = process.environ()
-                if told.get(_PORT) == port and told.get(_RANK, '') != str(self.rank):
-                    if _RANK in told:
-                        times = process.cpu_times()
-                        found[process.pid] = times.user + times.system
+                is_other = told.get(_RANK, str(self.rank)) != str(self.rank)
+                if is_other and told.get(_PORT) == port:
+                    times = process.cpu_times()
+                    found[process.pid] = times.user + times.system
         return found
