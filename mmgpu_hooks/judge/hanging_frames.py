@@ -10,11 +10,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_PACKAGE = r'/(?:site|dist)-packages/'
-"""Regex for the folder of installed packages: a user's folder may have any name."""
-_LIBRARY = r'/lib(?:64)?/python3[^/]*/'
-"""Regex for the folder of the standard library, before a module's own path."""
-_STANDARD = re.compile(rf'{_LIBRARY}(?!(?:site|dist)-packages/)|^<frozen ')
+_FOLDERS = {
+    '<package>': r'/(?:site|dist)-packages/',
+    '<library>': r'/lib(?:64)?/python3[^/]*/',
+}
+"""Regexes for the folders of installed packages and of the standard library.
+
+A user's own folder may be named as a library is.
+"""
+_STANDARD = re.compile(r'/lib(?:64)?/python3[^/]*/(?!(?:site|dist)-packages/)|^<frozen')
+"""Regex for a call in the standard library."""
 
 _AT_A_LOCK = 'futex', 'poll', 'ppoll', 'epoll_wait', 'epoll_pwait'
 _AT_A_SERVER = (
@@ -29,7 +34,7 @@ class HangingFrame:
     """Call that never ends, with its cause and what helps."""
 
     pattern: str
-    """Regex for a call, as ``file:line in function``."""
+    """Regex for a call, as ``file:line in function``; folders as in `_FOLDERS`."""
     cause: str
     """Name of the cause of a hanging call, a key of `CAUSES`."""
     reason: str
@@ -49,10 +54,18 @@ class HangingFrame:
     is_of_any_code: bool = False
     """True if the system call alone says it, so that it must be known."""
 
+    @property
+    def regex(self) -> re.Pattern[str]:
+        """Compiled pattern of a hanging call."""
+        pattern = self.pattern
+        for name, folder in _FOLDERS.items():
+            pattern = pattern.replace(name, folder)
+        return re.compile(pattern)
+
 
 HANGING_FRAMES = (
     HangingFrame(
-        pattern=rf'{_LIBRARY}logging/__init__\.py:\d+ in '
+        pattern=r'<library>logging/__init__\.py:\d+ in '
         r'(?:acquire|handle|_acquireLock)$',
         calls=('futex',),
         is_of_fork=True,
@@ -63,7 +76,7 @@ HANGING_FRAMES = (
         example='/usr/lib/python3.11/logging/__init__.py:922 in acquire',
     ),
     HangingFrame(
-        pattern=rf'{_PACKAGE}(?:grpc|google/cloud|tensorflow/python)/',
+        pattern=r'<package>(?:grpc|google/cloud|tensorflow/python)/',
         calls=_AT_A_LOCK,
         is_of_fork=True,
         cause='worker_deadlock',
@@ -73,11 +86,11 @@ HANGING_FRAMES = (
         example='/env/lib/python3.11/site-packages/grpc/_channel.py:1178 in _blocking',
     ),
     HangingFrame(
-        pattern=rf'{_PACKAGE}matplotlib/(?:pyplot\.py:\d+ in (?:show|pause)$'
+        pattern=r'<package>matplotlib/(?:pyplot\.py:\d+ in (?:show|pause)$'
         r'|backend_bases\.py:\d+ in (?:show|mainloop|start_event_loop)'
         r'|backends/(?:_?backend_(?:tk|gtk|qt|wx|mac)))'
-        rf'|{_LIBRARY}tkinter/|{_PACKAGE}PyQt\d/'
-        rf'|{_PACKAGE}(?:mmcv|mmengine|cv2)/.* in (?:imshow|waitKey|show)$',
+        r'|<library>tkinter/|<package>PyQt\d/'
+        r'|<package>(?:mmcv|mmengine|cv2)/.* in (?:imshow|waitKey|show)$',
         calls=_AT_A_WINDOW,
         cause='worker_stuck',
         reason='it opens or draws a window, and there is no screen, or no event loop',
@@ -86,7 +99,7 @@ HANGING_FRAMES = (
         example='/env/lib/python3.11/site-packages/matplotlib/pyplot.py:614 in show',
     ),
     HangingFrame(
-        pattern=rf'{_PACKAGE}h5py/',
+        pattern=r'<package>h5py/',
         calls=('futex',),
         is_of_fork=True,
         cause='worker_deadlock',
@@ -97,7 +110,7 @@ HANGING_FRAMES = (
         '__getitem__',
     ),
     HangingFrame(
-        pattern=rf'{_PACKAGE}(?:lmdb/|mmengine/fileio/backends/lmdb_backend\.py)',
+        pattern=r'<package>(?:lmdb/|mmengine/fileio/backends/lmdb_backend\.py)',
         calls=('futex',),
         is_of_fork=True,
         cause='worker_deadlock',
@@ -108,7 +121,7 @@ HANGING_FRAMES = (
         example='/env/lib/python3.11/site-packages/lmdb/cffi.py:1210 in begin',
     ),
     HangingFrame(
-        pattern=rf'{_PACKAGE}decord/',
+        pattern=r'<package>decord/',
         calls=('futex',),
         is_of_fork=True,
         cause='worker_deadlock',
@@ -119,8 +132,8 @@ HANGING_FRAMES = (
         'get_batch',
     ),
     HangingFrame(
-        pattern=rf'{_LIBRARY}(?:http/|socket\.py:|ssl\.py:)'
-        rf'|{_PACKAGE}(?:urllib3|requests|boto3|botocore)/',
+        pattern=r'<library>(?:http/|socket\.py:|ssl\.py:)'
+        r'|<package>(?:urllib3|requests|boto3|botocore)/',
         calls=_AT_A_SERVER,
         cause='storage_stalled',
         reason='it waits for a server over the network',
@@ -195,6 +208,6 @@ def find_hanging_frame(
         if row.calls and call not in row.calls and not may_be_unknown:
             continue
         seen = calls[:1] if row.is_of_any_code else (*calls[:1], outside or '')
-        if any(re.search(row.pattern, its) for its in seen):
+        if any(row.regex.search(its) for its in seen):
             return row
     return None
