@@ -101,6 +101,9 @@ def list_causes(own: RunEvidence, others: Sequence[RunEvidence]) -> list[str]:
     said: list[str] = []
     if why.cause not in (None, 'unknown'):
         said.append(phrase('Cause: {cause} ({certainty}); mmgpu explain {cause}', why))
-    if why.rank not in (None, own.run.rank):
+    if why.rank is not None and why.cause == 'rank_waits':
+        # it stands nowhere itself: the calls are those of the ranks that wait
+        said.append(why.sentence)
+    elif why.rank not in (None, own.run.rank):
         said += [phrase('Rank {rank}:', why), *(proof.text for proof in why.proof[:3])]
     return said

@@ -15,6 +15,7 @@ import pytest
 from fakes.dumps import make_entry, write_dumps
 from fakes.replaced import replace
 from fakes.runs import GIB, make_evidence, make_run, render_evidence
+from mmgpu_hooks.hooks.alarms import list_causes
 from mmgpu_hooks.measure import now
 from mmgpu_hooks.schema.lines import encode_line
 from mmgpu_hooks.schema.recorded import (
@@ -24,6 +25,7 @@ from mmgpu_hooks.schema.recorded import (
     RunRecord,
     StuckRecord,
 )
+from mmgpu_hooks.schema.run import read_evidence
 from mmgpu_hooks.schema.run_folder import evidence_name, start_name
 
 IN_STEP = ('torch/autograd/graph.py:9 in _engine_run_backward',)
@@ -376,10 +378,13 @@ def test_a_rank_that_was_stopped_as_a_whole_is_named(ask, tmp_path):
             lines += [encode_line(record).decode() for record in records]
             (folder / evidence_name(rank)).write_text(''.join(lines))
         answer = ask('why', tmp_path)
+        own, other = (read_evidence(folder / evidence_name(rank)) for rank in (0, 1))
+        logged = list_causes(own, [other])
         stopped.kill()
     assert (answer['cause'], answer['rank']) == ('rank_waits', 1)
     said = f'Rank 1 was stopped (SIGSTOP, Ctrl-Z): process {stopped.pid}.'
     assert said in answer['sentence']
+    assert said in logged[1] and len(logged) == 2
     assert answer['do'][0] == f'kill -CONT {stopped.pid} lets it go on.'
 
 
