@@ -53,7 +53,7 @@ LEAK_BYTES, LIST_BYTES = 200_000, 1_000_000
 HOLDERS = {
     'worker': r'\d+ workers? ([\d.]+)',
     'process': r'training process(?:es)? ([\d.]+)',
-    'shm': r'/dev/shm ([\d.]+)',
+    'shm': r'shared memory \(/dev/shm and any other tmpfs\) ([\d.]+)',
     'results': r'results of \w+ ([\d.]+)',
     'parsed': r'([\d.]+) of it the data set',
 }
@@ -72,6 +72,7 @@ class Case:
         ranks: Processes that train.
         leaks: Whether samples leave it in the workers, and not a cache that fills.
         burst: Iterations in which the training process takes 4 MiB as well.
+        is_killed: Whether the limit is passed, and not only nearly reached.
     """
 
     plant: str
@@ -80,11 +81,12 @@ class Case:
     ranks: int = 1
     leaks: bool = False
     burst: range = range(0)
+    is_killed: bool = True
 
 
 CASES = {
     'workers that leak': Case('worker', 800, workers=4, leaks=True),
-    'large workers': Case('worker', 1180, workers=5, burst=range(1200, 1240)),
+    'large workers': Case('worker', 1210, workers=5, is_killed=False),
     'a growing training process': Case('process', 900),
     'a full /dev/shm': Case('shm', 960, burst=range(300, 1600)),
     'a metric that keeps results': Case('results', 1000),
@@ -380,7 +382,9 @@ def judge(name: str, root: Path) -> Iterator[Figure]:
     off = abs(found.named_mib - base - found.planted_mib) / found.planted_mib
     note = f'{found.named_mib - base:.0f} MiB of {found.planted_mib:.0f}'
     yield at_most(f'{name}: share off', 100 * off, 10, '%', note)
-    is_right = found.cause == 'oom_cgroup' and not ended
+    is_right = ended
+    if case.is_killed:
+        is_right = found.cause == 'oom_cgroup' and not ended
     yield exactly(f'{name}: cause right', int(is_right), 1, note=str(found.cause))
     if case.plant == 'worker':
         said = WOULD_HOLD.search(found.sentence)

@@ -155,7 +155,7 @@ class Images(Dataset[dict[str, Any]]):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         time.sleep(0.005)
-        if index == AT and PLANT in IN_SAMPLE:
+        if PLANT in IN_SAMPLE and (index == AT or PLANT == 'OpenMP'):
             note_begin()
             IN_SAMPLE[PLANT]()
         if PLANT == 'lock':

@@ -19,6 +19,7 @@ from mmgpu_hooks.adviser.why import judge_run, judge_start
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import print_answer, show_progress, warner
 from mmgpu_hooks.judge.console_log import MOST_LOG_BYTES, ConsoleLog, read_log
+from mmgpu_hooks.judge.ranks import describe_missing, find_difference
 from mmgpu_hooks.judge.why import NamedLog, judge_end
 from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.figures import format_bytes
@@ -176,9 +177,24 @@ def _judge_run(files: RunFiles, console: _Console | None) -> Why:
         return _name_run(judge_end(logs), files.run_folder, None)
     evidence = read_evidence(files.evidence)
     others = read_other_ranks((*files.other_ranks, *files.starting_ranks))
-    why = judge_run(logs, (evidence, *others.ranks))
+    ranks, notes = [evidence], list(others.notes)
+    for rank in others.ranks:
+        difference = find_difference(evidence.run, rank.run)
+        if difference is None:
+            ranks.append(rank)
+            continue
+        notes.append(
+            phrase(
+                '{path} is of another run ({difference}).',
+                path=short_path(rank.path),
+                difference=difference,
+            )
+        )
+    numbers = {rank.run.rank for rank in ranks}
+    notes += describe_missing(evidence.run.world_size, numbers)
+    why = judge_run(logs, ranks)
     why = _name_run(why, files.run_folder, evidence.run.started_unix_s)
-    return replace(why, notes=(*why.notes, *others.notes))
+    return replace(why, notes=(*why.notes, *notes))
 
 
 def _name_run(why: Why, folder: Path, started_unix_s: float | None) -> Why:

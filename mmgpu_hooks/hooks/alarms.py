@@ -58,10 +58,12 @@ class Alarms:
             record: The standstill.
             lines: What is said of it.
         """
-        more = phrase(
-            'Training is left alone. More: mmgpu why {work_dir}',
-            work_dir=shlex.quote(self._work_dir),
-        )
+        more = phrase('Training is left alone.')
+        if self._find_evidence() is not None:
+            more = phrase(
+                'Training is left alone. More: mmgpu why {work_dir}',
+                work_dir=shlex.quote(self._work_dir),
+            )
         self.say(*lines, more)
         # the work folder may be on a mount that never answers; later alarms must come
         work = partial(self._run, self._file, record)
@@ -83,7 +85,14 @@ class Alarms:
         others = read_other_ranks(paths).ranks
         causes = list_causes(read_evidence(evidence), others)
         if causes:
-            self.say(phrase('GPUEfficiencyHook: why nothing goes on'), *causes)
+            # MMEngine drops a warning that it has shown before
+            head = phrase(
+                'GPUEfficiencyHook: why nothing went on for {waited_s:.0f} s '
+                '(iteration {iteration})',
+                record,
+                iteration=record.iteration + 1,
+            )
+            self.say(head, *causes)
 
 
 def list_causes(own: RunEvidence, others: Sequence[RunEvidence]) -> list[str]:
@@ -92,6 +101,9 @@ def list_causes(own: RunEvidence, others: Sequence[RunEvidence]) -> list[str]:
     said: list[str] = []
     if why.cause not in (None, 'unknown'):
         said.append(phrase('Cause: {cause} ({certainty}); mmgpu explain {cause}', why))
-    if why.rank not in (None, own.run.rank):
+    if why.rank is not None and why.cause == 'rank_waits':
+        # it stands nowhere itself: the calls are those of the ranks that wait
+        said.append(why.sentence)
+    elif why.rank not in (None, own.run.rank):
         said += [phrase('Rank {rank}:', why), *(proof.text for proof in why.proof[:3])]
     return said

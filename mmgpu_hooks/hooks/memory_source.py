@@ -162,6 +162,8 @@ class MemorySource:
         held = self._meter.read_processes(workers)
         others = self._validation.list_workers()
         other_held = self._meter.read_processes(others)
+        children = set(self._meter.list_started()) - {*workers, *others}
+        child_held = self._meter.read_processes(children)
         results = None
         # the training may add to them at this moment
         with contextlib.suppress(RuntimeError):
@@ -179,6 +181,9 @@ class MemorySource:
             process_bytes=process and process.bytes,
             workers=len(workers) if held else 0,
             worker_bytes=held and held.bytes,
+            largest_worker_bytes=held and held.largest_bytes,
+            children=child_held.processes if child_held else 0,
+            child_bytes=child_held and child_held.bytes,
             validation_workers=len(others) if other_held else 0,
             validation_worker_bytes=other_held and other_held.bytes,
             result_bytes=results and results.bytes,

@@ -125,8 +125,8 @@ class RankWaits:
 
 
 def _is_gone(run: RunRecord) -> bool:
-    """True if a rank's process ran on this host and no longer exists."""
+    """True if a rank's process on this host no longer exists, or was stopped."""
     if run.pid is None or run.process_start is None:
         return False
     start = read_start(run.pid)
-    return start is None or start.ticks != run.process_start or start.state in 'ZX'
+    return start is None or start.ticks != run.process_start or start.state in 'ZXT'

@@ -24,6 +24,7 @@ from mmgpu_hooks.hooks.run_end import (
     RaisedError,
     describe_raised,
     find_without_gradient,
+    list_trained,
 )
 from mmgpu_hooks.hooks.saves import SAVES_SOURCE, SaveSource
 from mmgpu_hooks.hooks.scalars import ScalarPublisher
@@ -86,6 +87,8 @@ class Recorder(LoopListener):
         self._due_at = 0
         """Batch index at which a log line or interval end may next be due."""
         self._start = runner.iter
+        # hooks may freeze some later
+        self._trained = run('exception', list_trained, runner.model) or ()
         self._saves = 0
         """Number of checkpoint saves up to the last log interval's record."""
         self._memory_cgroup: str | None = None
@@ -478,7 +481,11 @@ class Recorder(LoopListener):
             traceback=raised.traceback,
             sample=raised.sample,
             without_gradient=self._guard.run(
-                'exception', find_without_gradient, self._runner.model, error
+                'exception',
+                find_without_gradient,
+                self._runner.model,
+                self._trained,
+                error,
             )
             or (),
             spared=self._hook.spared or {},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 _LETTERS, _MOST_LINES = 300, 60
@@ -16,24 +17,51 @@ _NO_GRADIENT = re.compile(
 _MOST_PARAMETERS = 32
 
 
-def find_without_gradient(model: Any, error: BaseException | None) -> tuple[str, ...]:
+def list_trained(model: Any) -> tuple[str, ...]:
+    """Name the parameters that require a gradient, in the order of modules.
+
+    DistributedDataParallel counts by this order, as it is when the model is wrapped.
+    """
+    module = getattr(model, 'module', model)
+    ignored = getattr(module, '_ddp_params_and_buffers_to_ignore', ())
+    return tuple(
+        name
+        for name, own in module.named_parameters()
+        if own.requires_grad and name not in ignored
+    )
+
+
+def find_without_gradient(
+    model: Any, trained: Sequence[str], error: BaseException | None
+) -> tuple[str, ...]:
     """Names the parameters without gradient, by DistributedDataParallel's exception.
 
-    Its exception counts the parameters that require one, in the order of the model's
-    modules, or names them where ``TORCH_DISTRIBUTED_DEBUG`` is set.
+    Its exception counts them, or names them where ``TORCH_DISTRIBUTED_DEBUG`` is set.
+
+    Args:
+        model: The model, as it is wrapped.
+        trained: What :func:`list_trained` gave when training began.
+        error: The exception that ended training.
+
+    Returns:
+        Nothing where parameters were frozen or freed since the model was wrapped, so
+        that its count is another.
     """
     found = _NO_GRADIENT.findall(str(error or ''))
-    if not found:
-        return ()
+    words = [word.strip(' .') for text in found for word in re.split('[, ]+', text)]
     module = getattr(model, 'module', model)
-    names = [name for name, own in module.named_parameters() if own.requires_grad]
-    listed = [word.strip(' .') for text in found for word in re.split('[, ]+', text)]
-    named = [
-        names[int(word)] if word.isdecimal() and int(word) < len(names) else word
-        for word in listed
-        if word and (word in names or word.isdecimal())
-    ]
+    known = {name for name, _ in module.named_parameters()} if found else set()
+    named = [word for word in words if word in known]
+    if found and not named and _count_reduced(model) == len(trained):
+        numbers = [int(word) for word in words if word.isdecimal()]
+        named = [trained[number] for number in numbers if number < len(trained)]
     return tuple(dict.fromkeys(named))[:_MOST_PARAMETERS]
+
+
+def _count_reduced(model: Any) -> int | None:
+    """Count the parameters whose gradients DistributedDataParallel reduces."""
+    read = getattr(model, '_get_ddp_logging_data', None)
+    return None if read is None else read().get('num_parameter_tensors')
 
 
 class RaisedError(NamedTuple):

@@ -28,6 +28,7 @@ from mmgpu_hooks.measure.clock import monotonic_s, wall_unix_s
 from mmgpu_hooks.measure.flight_recorder import list_dump_prefixes
 from mmgpu_hooks.measure.loop_listener import LoopListener
 from mmgpu_hooks.measure.now import read_process_identity
+from mmgpu_hooks.measure.peer_processes import PeerProcesses
 from mmgpu_hooks.measure.proc import ThreadUse, read_thread_use
 from mmgpu_hooks.measure.slurm import parse_job_id
 from mmgpu_hooks.measure.watchdog import Running, Watchdog, format_stack
@@ -142,6 +143,7 @@ class StartWatch:
         self._runner, self._file, self._account = runner, file, account
         self._run = partial(run, START_SOURCE)
         self._waits: RankWaits | None = None
+        self._peers = PeerProcesses(os.environ)
         self._noted: StuckRecord | None = None
         """Record of this rank's wait for other ranks; ``None`` without a wait."""
         self._stack: tuple[str, ...] = ()
@@ -201,6 +203,8 @@ class StartWatch:
 
     def _ask_others(self, waited_s: float) -> bool | None:
         path = self._file.path
+        if path is None and self._is_in_first_collective:
+            return self._peers.are_idle()
         if self._world_size <= 1 or path is None:
             return None
         if self._noted is None:
@@ -208,6 +212,12 @@ class StartWatch:
         if self._waits is None:
             self._waits = RankWaits(self._file.write, self._run, path)
         return self._waits.ask(self._noted, waited_s)
+
+    @property
+    def _is_in_first_collective(self) -> bool:
+        """True if this rank waits for others before the run has a folder."""
+        record = self._describe(0.0, self._stack)
+        return self._file.path is None and is_in_collective(record, self._world_size)
 
     def _end_wait(self) -> None:
         noted, self._noted = self._noted, None
@@ -245,11 +255,19 @@ class StartWatch:
                 waited_s=waited_s,
                 doing=doing,
             )
-        self._provide_alarms().raise_alarm(
-            record,
-            said,
-            *describe_stuck(record),
-        )
+        lines = [said, *describe_stuck(record)]
+        if self._is_in_first_collective and self._peers.ranks > 1:
+            cause = {'cause': 'rank_never_came', 'certainty': 'likely'}
+            lines += [
+                phrase('Cause: {cause} ({certainty}); mmgpu explain {cause}', **cause),
+                phrase(
+                    'Rank {rank} of {ranks:d} waits for the others here, before the '
+                    'run has a folder. Those that print no such alarm have not come.',
+                    rank=self._peers.rank,
+                    ranks=self._peers.ranks,
+                ),
+            ]
+        self._provide_alarms().raise_alarm(record, *lines)
 
     def _report_freed(self, running: Running, waited_s: float) -> None:
         record = self._describe(waited_s, ())

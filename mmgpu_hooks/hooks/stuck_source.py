@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 from functools import partial
 
@@ -27,6 +28,7 @@ from mmgpu_hooks.measure.loader.owed import OwedBatch
 from mmgpu_hooks.measure.loader.settings import read_length
 from mmgpu_hooks.measure.validation_parts import DATA_WAIT
 from mmgpu_hooks.measure.watchdog import (
+    USUAL_TIMES,
     Running,
     Watchdog,
     format_stack,
@@ -39,6 +41,8 @@ from mmgpu_hooks.show.words import say
 WATCHDOG_SOURCE = 'watchdog'
 """Name of the watchdog of the train loop, in warnings and the evidence file."""
 
+_SEEN_TIMES = 2.0
+"""Multiple of the longest time seen of a hook after which an alarm is raised."""
 _PARTS = {FIRST_WAIT: 'data_wait', WORKER_START: 'startup'}
 """Names of train loop parts in standstill records, by label in the time ledger."""
 _COMPUTING = ('forward', 'process', 'metric', 'gather')
@@ -106,6 +110,14 @@ class StuckSource:
         for part in ('checkpoint_save', 'validation', 'teardown'):
             if record.ledger_s.get(part):
                 usual_s[part] = record.ledger_s[part]
+        # between epochs a hook may take much longer than in an iteration
+        for hook, seconds in record.hooks_s.items():
+            self._note_long(hook, seconds)
+
+    def _note_long(self, part: str, seconds: float) -> None:
+        """Note how long a part may take: one that ended once is known."""
+        usual_s = max(self._usual_s.get(part, 0.0), self._usual_s.get('hooks', 0.0))
+        self._usual_s[part] = max(usual_s, seconds * _SEEN_TIMES / USUAL_TIMES)
 
     def _read(self) -> Running:
         running = self._find_running()
@@ -122,7 +134,9 @@ class StuckSource:
             usual_s = self._validation.usual_s(state.call)
             return Running(VALIDATION_PART, state.since_s, usual_s, state.call)
         name = running if isinstance(running, str) else type(running).__name__
-        usual_s = self._usual_s.get(running if is_part(running) else 'hooks')
+        usual_s = self._usual_s.get(name, self._usual_s.get('hooks'))
+        if is_part(running):
+            usual_s = self._usual_s.get(running)
         if usual_s is None and name in ('data_wait', 'step'):
             # until an interval ends: it takes no longer than an iteration
             usual_s = self._ledger.mean_lap_s
@@ -168,6 +182,12 @@ class StuckSource:
         is_wait = running.part in ('data_wait', 'resume')
         return self._sources.loader.find_owed() if is_wait else OwedBatch()
 
+    def _are_workers_forked(self) -> bool | None:
+        loader = self._recording.runner.train_dataloader
+        context = getattr(loader, 'multiprocessing_context', None) or multiprocessing
+        method = context.get_start_method(allow_none=True)
+        return None if method is None else method == 'fork'
+
     def _is_proven(self, running: Running) -> bool:
         """True if the worker's process state proves that its batch will never come."""
         owed = self._find_owed(running)
@@ -189,6 +209,7 @@ class StuckSource:
         owed = self._find_owed(running)
         record = add_owed(self._record(running, waited_s), owed, own_stack)
         if waits_for_data(record):
+            record = structs.replace(record, is_forked=self._are_workers_forked())
             pinning = read_thread_stack(PIN_THREAD)
             record = structs.replace(record, pin_stack=pinning)
         lines: list[str] = [
@@ -245,12 +266,14 @@ class StuckSource:
     def _report_freed(self, running: Running, waited_s: float) -> None:
         record = self._record(running, waited_s, is_over=True)
         self._recording.write(record)
+        self._note_long(running.part, waited_s)
         self._alarms.say(
             phrase(
                 'GPUEfficiencyHook: training goes on after {waited_s:.0f} s '
-                '{phrase_part}.',
+                '{phrase_part} (iteration {iteration}).',
                 waited_s=waited_s,
                 phrase_part=phrase_part(record),
+                iteration=record.iteration + 1,
             )
         )
 

@@ -154,7 +154,7 @@ class CardFigures(NamedTuple):
         elif growth.pixels is not None:
             sizes.append(phrase('{pixels:count} pixels', growth))
         if growth.boxes is not None:
-            sizes.append(phrase('{boxes} boxes', growth))
+            sizes.append(phrase('{boxes}', growth))
         return phrase(
             'it grew by iteration {iteration:,}, whose largest batch was the largest '
             'so far ({sizes:,}): no leak',

@@ -42,7 +42,8 @@ def oom_host() -> None:
     The console shows ``Killed``, ``DataLoader worker (pid N) is killed by signal:
     Killed`` or exit code -9 or 137. Those lines alone do not prove it: somebody may
     have sent the signal, so the answer is then "likely". The kernel's own line (``Out
-    of memory: Killed process``, by ``dmesg``) or an allocation that failed proves it.
+    of memory: Killed process``, by ``dmesg``) proves it. So does an allocation that
+    failed (``MemoryError``) while little was free; where much was, it is refuted.
 
     Memory of training grows by workers (copy-on-write of Python lists in a data set
     with ``serialize_data=False``), by prefetched batches, and by results of validation.

@@ -1469,7 +1469,6 @@ PATTERNS = (
         ),
         healthy=NoNeighbour.RAISED,
         writer='NumPy, numpy/core/_exceptions.py',
-        is_sure=True,
         is_raised=True,
     ),
     Pattern(
@@ -2524,6 +2523,20 @@ PATTERNS = (
         ),
         healthy=_WATCHDOG_STARTS,
         writer='PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp',
+    ),
+    Pattern(
+        cause='rank_lost',
+        order=Order.HINTED,
+        pattern="Received data size doesn't match expected size",
+        example=(
+            '  what():  [enforce fail at ../third_party/gloo/gloo/transport/tcp/'
+            'pair.cc:456] op.preamble.length <= op.nbytes. 128 vs 4. Received data '
+            "size doesn't match expected size. Is there a distributed collective "
+            'mismatch in your code?'
+        ),
+        healthy=_GLOO_CONNECTED,
+        writer='Gloo, gloo/transport/tcp/pair.cc',
+        since='2022',
     ),
     Pattern(
         cause='rank_lost',

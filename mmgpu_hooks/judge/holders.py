@@ -30,6 +30,10 @@ _SHOWN_SHARE = 0.005
 """Smallest share (0 to 1) of host memory at which a process is named as holder."""
 _LEAST_READINGS, _LEAST_GAIN, _LEAST_FIT = 5, 0.05, 0.8
 """Number of readings, relative gain and R squared that memory growth needs."""
+_LEAST_RECENT_FIT = 0.95
+"""R squared that growth needs which only the newest readings show.
+
+A bend in them would make the rate too small."""
 _COPIES = 1.2
 """Largest ratio of workers' memory growth to object size explained by copying.
 
@@ -40,6 +44,8 @@ _MOST_LEAKED = 0.95
 
 Workers hold something from the start.
 """
+_ALIKE = 1.25
+"""Largest ratio of the memory of two processes that hold as much as each other."""
 _DROP = 0.2
 """Smallest relative fall of the workers' memory that indicates ended workers."""
 
@@ -86,6 +92,8 @@ class MemoryShares:
     """
     growing: _Growing | None
     """Processes whose growth fewer workers would not stop; ``None`` without such."""
+    is_growing: bool = False
+    """True if a training process or its workers grew until the last reading."""
 
     @property
     def shares(self) -> Text:
@@ -193,8 +201,7 @@ def find_shares(run: Run) -> MemoryShares | None:
     ranks = _list_ranks(run, worst)
     holders = list(_list_holders(run, worst, ranks))
     holders.sort(key=lambda holder: -holder.bytes)
-    known = sum(holder.bytes for holder in holders)
-    others = max(worst.used_bytes - known, 0)
+    others = max(worst.used_bytes - sum(holder.bytes for holder in holders), 0)
     unread = max(run.meta.host.ranks - len(ranks), 0)
     name = phrase('other programs')
     if unread:
@@ -207,22 +214,30 @@ def find_shares(run: Run) -> MemoryShares | None:
         holders=tuple(holder for holder in shown if holder.bytes >= least),
         holding=outlook.holding,
         growing=outlook.growing,
+        is_growing=any(
+            rank.find_worker_growth() or _phrase_growth(rank, _choose_unit(0))
+            for rank in ranks
+        ),
     )
 
 
 def describe_start_memory(ranks: Sequence[MemoryRecord]) -> Text:
     """Describes in a sentence what held memory before the ranks' train loops began."""
     first, unit = ranks[0], _choose_unit(ranks[0].total_bytes)
-    held = sum(rank.process_bytes or 0 for rank in ranks)
+    sizes = sorted(rank.process_bytes or 0 for rank in ranks)
+    held, low, high = sum(sizes), sizes[0], sizes[-1]
     note, name = phrase('building data set and model'), phrase('training process')
     if len(ranks) > 1:
-        each = unit.phrase(held / len(ranks))
-        note = phrase('{each} each, building data set and model', each=each)
+        each = phrase('{each} each', each=unit.phrase(held / len(ranks)))
+        if high > _ALIKE * low:
+            facts = {'low': unit.phrase(low), 'high': unit.phrase(high)}
+            each = phrase('{low} to {high} each', **facts)
+        note = phrase('{each}, building data set and model', each=each)
         name = phrase('{processes:d} training processes', processes=len(ranks))
     shm = first.shm_bytes or 0
     holders = [
         Holder(name, held, note),
-        Holder(Text('/dev/shm'), shm),
+        Holder(_name_shared(first), shm),
         Holder(phrase('other programs'), max(first.used_bytes - held - shm, 0)),
     ]
     least = _SHOWN_SHARE * first.total_bytes
@@ -241,38 +256,94 @@ def find_worst(records: Sequence[MemoryRecord]) -> MemoryRecord | None:
     )
 
 
-def _list_ranks(run: Run, worst: MemoryRecord) -> list[MemoryRecord]:
-    """Lists the memory records of a host's ranks nearest in time to ``worst``."""
+class _Rise(NamedTuple):
+    """Memory of a process in its newest readings, against those before."""
+
+    before_bytes: float
+    now_bytes: float
+    passed_s: float
+    """Seconds in which the newest readings were taken."""
+
+    @property
+    def is_settled(self) -> bool:
+        """True if the newest readings are no higher than those before."""
+        return self.now_bytes <= (1 + _LEAST_GAIN) * self.before_bytes
+
+
+class _RankMemory(NamedTuple):
+    """Memory record of one rank, and the rank's run until then."""
+
+    run: RecordedRun
+    record: MemoryRecord
+    until_s: float
+    """Seconds from the start of the rank's loop after which its readings are left out.
+
+    A process that was killed after that holds nothing."""
+
+    def find_worker_growth(self) -> _Growth | None:
+        """Find growth of the workers' memory since their last start."""
+        return _find_growth(*self._read_sizes('worker_own_bytes', 'worker_bytes'))
+
+    def find_process_growth(self) -> _Growth | None:
+        """Find growth of the training process's memory."""
+        return _find_growth(*self._read_sizes('process_own_bytes', 'process_bytes'))
+
+    def find_process_rise(self) -> _Rise | None:
+        """Find by how much the training process's memory rose in its newest readings.
+
+        Returns:
+            ``None`` where too few were read to say.
+        """
+        times_s, sizes = self._read_sizes('process_own_bytes', 'process_bytes')
+        # shared pages count there in part, so only more than before says something
+        sizes = np.append(sizes, self.record.process_bytes or 0)
+        cut = len(sizes) - max(len(sizes) // 3, 1)
+        if cut < _LEAST_READINGS - 1:
+            return None
+        before, now = float(sizes[:cut].max()), float(sizes[cut:].max())
+        return _Rise(before, now, self.until_s - float(times_s[cut - 1]))
+
+    def _read_sizes(self, field: str, recorded: str) -> tuple[Column, Column]:
+        """Read times and bytes of memory in training; intervals are read more often."""
+        read = self.run.every.having(field)
+        times_s, sizes = read.column('elapsed_s'), read.column(field)
+        if len(times_s) < _LEAST_READINGS:
+            records = [
+                record
+                for record in self.run.evidence.memory
+                if record.phase == 'train' and getattr(record, recorded)
+            ]
+            times_s = np.array([record.elapsed_s for record in records], np.float64)
+            sizes = np.array([getattr(r, recorded) for r in records], np.float64)
+        before = times_s <= self.until_s
+        return times_s[before], sizes[before]
+
+
+def _list_ranks(run: RecordedRun, worst: MemoryRecord) -> list[_RankMemory]:
+    """List the memory records of a host's ranks, those nearest in time to ``worst``."""
     at_s = run.meta.started_unix_s + worst.elapsed_s
-
-    def when(other: RecordedRun, record: MemoryRecord) -> float:
-        return abs(other.meta.started_unix_s + record.elapsed_s - at_s)
-
-    ranks = [worst]
+    ranks = [_RankMemory(run, worst, worst.elapsed_s)]
     for other in run.other_ranks:
         records = other.evidence.memory
         if records and other.meta.hostname == run.meta.hostname:
-            ranks.append(min(records, key=lambda record: when(other, record)))
+            until_s = at_s - other.meta.started_unix_s
+            nearest = min(records, key=lambda record: abs(record.elapsed_s - until_s))
+            ranks.append(_RankMemory(other, nearest, until_s))
     return ranks
 
 
 def _list_holders(
-    run: Run, worst: MemoryRecord, ranks: Sequence[MemoryRecord]
+    run: Run, worst: MemoryRecord, ranks: Sequence[_RankMemory]
 ) -> Iterator[Holder]:
-    unit = _choose_unit(worst.total_bytes)
-    workers = sum(rank.workers for rank in ranks)
+    unit, records = _choose_unit(worst.total_bytes), [rank.record for rank in ranks]
+    workers = sum(record.workers for record in records)
     if workers:
-        size, notes = sum(rank.worker_bytes or 0 for rank in ranks), list[Text]()
-        if workers > 1:
-            notes.append(phrase('{each} each', each=unit.phrase(size / workers)))
-        grows = _find_worker_growth(run)
-        if grows is not None:
-            rate = 60 * grows.bytes_per_s / max(worst.workers, 1)
-            notes.append(_phrase_rate(rate))
+        size = sum(record.worker_bytes or 0 for record in records)
+        notes = _list_worker_notes(ranks, workers, size, unit)
         yield Holder(phrase('{workers}', workers=workers), size, listed(notes))
-    validating = sum(rank.validation_workers for rank in ranks)
+    validating = sum(record.validation_workers for record in records)
     if validating:
-        size = sum(rank.validation_worker_bytes or 0 for rank in ranks)
+        size = sum(record.validation_worker_bytes or 0 for record in records)
         if validating > 1:
             name = phrase('{validating} validation workers', validating=validating)
             each = phrase('{each} each', each=unit.phrase(size / validating))
@@ -280,20 +351,55 @@ def _list_holders(
         else:
             yield Holder(phrase('1 validation worker'), size)
     yield from _list_process_holders(run, worst, ranks)
+    children = sum(record.child_bytes or 0 for record in records)
+    if children:
+        count = sum(record.children for record in records)
+        started = phrase('1 program that training started')
+        if count > 1:
+            started = phrase('{count:d} programs that training started', count=count)
+        yield Holder(started, children)
+
+
+def _list_worker_notes(
+    ranks: Sequence[_RankMemory], workers: int, size: int, unit: _Unit
+) -> list[Text]:
+    """List what each train worker holds, or the largest, and how they grow."""
+    notes, records = list[Text](), [rank.record for rank in ranks]
+    largest = max(record.largest_worker_bytes or 0 for record in records)
+    if workers > 1:
+        rest = (size - largest) / (workers - 1)
+        if largest > _ALIKE * rest:
+            notes.append(
+                phrase(
+                    'the largest {size}, the others {each} on average',
+                    size=unit.phrase(largest),
+                    each=unit.phrase(rest),
+                )
+            )
+        else:
+            notes.append(phrase('{each} each', each=unit.phrase(size / workers)))
+    growths = {rank: rank.find_worker_growth() for rank in ranks}
+    rate = sum(growth.bytes_per_s for growth in growths.values() if growth is not None)
+    if rate:
+        each_rate = rate / sum(
+            max(rank.record.workers, 1) for rank, found in growths.items() if found
+        )
+        notes.append(_phrase_rate(60 * each_rate))
+    return notes
 
 
 def _list_process_holders(
-    run: Run, worst: MemoryRecord, ranks: Sequence[MemoryRecord]
+    run: Run, worst: MemoryRecord, ranks: Sequence[_RankMemory]
 ) -> Iterator[Holder]:
     """Yields the memory of training processes, metric results and shared memory."""
-    unit = _choose_unit(worst.total_bytes)
-    results = sum(rank.result_bytes or 0 for rank in ranks)
-    processes = sum(rank.process_bytes or 0 for rank in ranks)
+    unit, records = _choose_unit(worst.total_bytes), [rank.record for rank in ranks]
+    results = sum(record.result_bytes or 0 for record in records)
+    processes = sum(record.process_bytes or 0 for record in records)
     results = min(results, processes)
     name, notes = phrase('training process'), list[Text]()
     if len(ranks) > 1:
         name = phrase('{processes:d} training processes', processes=len(ranks))
-        notes.append(phrase('{each} each', each=unit.phrase(processes / len(ranks))))
+        notes.append(_phrase_each(ranks, unit))
     parsed = run.meta.dataset_bytes or 0
     if parsed >= _SHOWN_SHARE * worst.total_bytes:
         size = unit.phrase(parsed)
@@ -303,16 +409,77 @@ def _list_process_holders(
             )
         else:
             notes.append(phrase('{size} of it the data set', size=size))
-    grows = _find_process_growth(run)
-    if grows is not None:
-        notes.append(_phrase_rate(60 * grows.bytes_per_s))
+    rates = [found.bytes_per_s for r in ranks if (found := r.find_process_growth())]
+    if len(rates) == len(ranks):
+        notes.append(_phrase_rate(60 * sum(rates) / len(rates)))
+    else:
+        for rank in ranks:
+            growing = _phrase_growth(rank, unit)
+            if growing and len(ranks) > 1:
+                number = rank.run.meta.rank
+                growing = phrase('rank {rank} {growing}', rank=number, growing=growing)
+            notes += [growing] if growing else []
     yield Holder(name, processes - results, listed(notes))
     if worst.shm_bytes:
-        yield Holder(Text('/dev/shm'), worst.shm_bytes)
+        yield Holder(_name_shared(worst), worst.shm_bytes)
     if results:
-        named = next((rank.result_name for rank in ranks if rank.result_name), None)
+        named = next((r.result_name for r in records if r.result_name), None)
         metric = (named or 'metrics').partition('.')[0]
         yield Holder(phrase('results of {metric}', metric=metric), results)
+
+
+def _name_shared(record: MemoryRecord) -> Text:
+    if record.bound == 'group':
+        # the kernel counts them together there
+        return phrase('shared memory (/dev/shm and any other tmpfs)')
+    return Text('/dev/shm')
+
+
+def _phrase_growth(rank: _RankMemory, unit: _Unit) -> Text | None:
+    """Phrase how a training process grew at the end; ``None`` where it did not."""
+    growth, rise = rank.find_process_growth(), rank.find_process_rise()
+    if growth is not None:
+        return _phrase_rate(60 * growth.bytes_per_s)
+    if rise is None or rise.is_settled:
+        return None
+    return phrase(
+        'up from at most {size} within {passed_s:.0f} s',
+        size=unit.phrase(rise.before_bytes),
+        passed_s=rise.passed_s,
+    )
+
+
+def _phrase_each(ranks: Sequence[_RankMemory], unit: _Unit) -> Text:
+    """Phrase what each of several training processes holds, or the one unlike them."""
+    sizes = {
+        rank.run.meta.rank: (rank.record.process_bytes or 0)
+        - (rank.record.result_bytes or 0)
+        for rank in ranks
+    }
+    ordered = sorted(sizes, key=lambda number: sizes[number])
+    low, high = sizes[ordered[0]], sizes[ordered[-1]]
+    if high <= _ALIKE * low:
+        each = sum(sizes.values()) / len(sizes)
+        return phrase('{each} each', each=unit.phrase(each))
+    for odd, rest in ((ordered[-1], ordered[:-1]), (ordered[0], ordered[1:])):
+        if sizes[rest[-1]] <= _ALIKE * sizes[rest[0]]:
+            each = sum(sizes[number] for number in rest) / len(rest)
+            facts = {
+                'rank': odd,
+                'size': unit.phrase(sizes[odd]),
+                'each': unit.phrase(each),
+            }
+            if len(rest) > 1:
+                return phrase('rank {rank} {size}, the others {each} each', **facts)
+            return phrase(
+                'rank {rank} {size}, rank {other} {each}', other=rest[0], **facts
+            )
+    return phrase(
+        '{low} to {high} each, most on rank {rank}',
+        low=unit.phrase(low),
+        high=unit.phrase(high),
+        rank=ordered[-1],
+    )
 
 
 def _phrase_rate(bytes_per_minute: float) -> Text:
@@ -328,55 +495,46 @@ class _Growth(NamedTuple):
     bytes_per_s: float
     gained_bytes: float
     """Bytes of memory gained from the first reading of the growth to the last."""
+    is_recent: bool = False
+    """True if only the newest readings grow, so that what comes next is unknown."""
 
 
-def _find_worker_growth(run: Run) -> _Growth | None:
-    """Finds steady growth in bytes of train workers' memory since their last start."""
-    return _find_growth(run, 'worker_own_bytes', 'worker_bytes')
-
-
-def _find_process_growth(run: Run) -> _Growth | None:
-    return _find_growth(run, 'process_own_bytes', 'process_bytes')
-
-
-def _find_growth(run: Run, field: str, recorded: str) -> _Growth | None:
+def _find_growth(times_s: Column, sizes: Column) -> _Growth | None:
     """Fits the growth of memory in bytes since its last fall, by least squares.
 
-    Intervals are read more often than who holds memory.
+    What began to grow late is no line over all readings: then the newest third counts,
+    and of that the newest third again.
     """
-    read = run.every.having(field)
-    times_s, sizes = read.column('elapsed_s'), read.column(field)
-    if len(times_s) < _LEAST_READINGS:
-        records = [
-            record
-            for record in run.evidence.memory
-            if record.phase == 'train' and getattr(record, recorded)
-        ]
-        times_s = np.array([record.elapsed_s for record in records], np.float64)
-        sizes = np.array([getattr(r, recorded) for r in records], np.float64)
-    worst = find_worst(run.evidence.memory)
-    if worst is not None:
-        # one that was killed after that holds nothing
-        before = times_s <= worst.elapsed_s
-        times_s, sizes = times_s[before], sizes[before]
     falls = np.flatnonzero(sizes[1:] < (1 - _DROP) * sizes[:-1])
     begin = int(falls[-1]) + 1 if len(falls) else 0
-    return _fit(times_s[begin:], sizes[begin:])
+    times_s, sizes = times_s[begin:], sizes[begin:]
+    found = _fit(times_s, sizes)
+    while found is None and len(times_s) >= 3 * _LEAST_READINGS:
+        cut = len(times_s) - len(times_s) // 3
+        times_s, sizes = times_s[cut:], sizes[cut:]
+        found = _fit_line(times_s, sizes, float(np.ptp(times_s)), _LEAST_RECENT_FIT)
+        found = found and found._replace(is_recent=True)
+    return found
 
 
 def _fit(times_s: Column, sizes: Column) -> _Growth | None:
-    if len(times_s) < _LEAST_READINGS or np.ptp(times_s) <= 0:
+    if len(times_s) < _LEAST_READINGS:
         return None
-    whole_s = float(np.ptp(times_s))
     # the first third holds what fills once: caches, pools
     skipped = len(times_s) // 3 if len(times_s) >= 3 * _LEAST_READINGS else 1
-    times_s, sizes = times_s[skipped:], sizes[skipped:]
-    if len(times_s) < _LEAST_READINGS - 1 or np.ptp(sizes) <= 0:
+    return _fit_line(times_s[skipped:], sizes[skipped:], float(np.ptp(times_s)))
+
+
+def _fit_line(
+    times_s: Column, sizes: Column, whole_s: float, least_fit: float = _LEAST_FIT
+) -> _Growth | None:
+    is_flat = np.ptp(times_s) <= 0 or np.ptp(sizes) <= 0
+    if len(times_s) < _LEAST_READINGS - 1 or is_flat:
         return None
     slope = float(np.polyfit(times_s - times_s[0], sizes, 1)[0])
     fit = float(np.corrcoef(times_s, sizes)[0, 1]) ** 2
     gained = slope * float(np.ptp(times_s))
-    if slope <= 0 or fit < _LEAST_FIT or gained < _LEAST_GAIN * float(sizes[-1]):
+    if slope <= 0 or fit < least_fit or gained < _LEAST_GAIN * float(sizes[-1]):
         return None
     return _Growth(slope, slope * whole_s)
 
@@ -400,24 +558,37 @@ class _WorkerCost(NamedTuple):
 
 
 def _find_outlook(
-    run: Run, worst: MemoryRecord, ranks: Sequence[MemoryRecord]
+    run: Run, worst: MemoryRecord, ranks: Sequence[_RankMemory]
 ) -> _Outlook:
     """Finds the number of workers for which memory would have sufficed.
 
-    It counts until training ends, or until an epoch does that ends the workers.
+    It counts until training ends, or until an epoch does that ends the workers. Nothing
+    is said where something else rose at the end, or may have: how far is unknown.
     """
-    held = sum(rank.worker_bytes or 0 for rank in ranks)
-    process, left_s = _find_process_growth(run), _find_left_s(run)
+    held = sum(rank.record.worker_bytes or 0 for rank in ranks)
+    left_s = _find_left_s(run)
+    growths = [rank.find_process_growth() for rank in ranks]
     # it went on to take what was left
     steady = float(max(worst.total_bytes, worst.used_bytes) - held)
-    if process is not None:
-        steady += process.bytes_per_s * left_s.training * len(ranks)
+    grown = sum(growth.bytes_per_s for growth in growths if growth is not None)
+    if grown:
+        steady += grown * left_s.training
     budget = SAFE_MEMORY_SHARE * worst.total_bytes - steady
-    if process is not None and budget < 0:
+    if any(growth is not None and growth.is_recent for growth in growths):
+        return _Outlook()
+    if grown and budget < 0:
         return _Outlook(growing='process')
-    if not worst.workers or not held:
+    rises = [
+        rank.find_process_rise()
+        for rank, growth in zip(ranks, growths)
+        if growth is None
+    ]
+    is_unsettled = any(rise is None or not rise.is_settled for rise in rises)
+    if not worst.workers or not held or is_unsettled or _have_others_grown(ranks):
         return _Outlook()
     cost, kept = _find_worker_cost(run, ranks), are_workers_kept(run)
+    if cost is None:
+        return _Outlook()
     until_s = left_s.training if kept else left_s.epoch
     leaks = [(cost.leaked_bytes + cost.bytes_per_s * until_s, False)]
     if cost.bytes_per_s and kept and run.meta.loop == 'epoch':
@@ -434,24 +605,60 @@ def _find_outlook(
     return _Outlook()
 
 
-def _find_worker_cost(run: Run, ranks: Sequence[MemoryRecord]) -> _WorkerCost:
+def _have_others_grown(ranks: Sequence[_RankMemory]) -> bool:
+    """Return True if memory of nobody known grew since training began, or may have."""
+    first = ranks[0]
+    since = [next(_list_trained(rank.run), rank.record) for rank in ranks]
+    now = [rank.record for rank in ranks]
+    if since[0] is now[0]:
+        return True
+    grown = _count_unknown(now) - _count_unknown(since)
+    return grown > _LEAST_GAIN * first.record.total_bytes
+
+
+def _list_trained(run: RecordedRun) -> Iterator[MemoryRecord]:
+    for record in run.evidence.memory:
+        if record.phase == 'train' and record.workers:
+            yield record
+
+
+def _count_unknown(ranks: Sequence[MemoryRecord]) -> int:
+    """Count the bytes in use that no training process and no worker holds."""
+    known = sum(
+        (record.process_bytes or 0)
+        + (record.worker_bytes or 0)
+        + (record.validation_worker_bytes or 0)
+        for record in ranks
+    )
+    return max(ranks[0].used_bytes - known, 0)
+
+
+def _find_worker_cost(run: Run, ranks: Sequence[_RankMemory]) -> _WorkerCost | None:
     """Finds the bytes that each worker holds, and the bytes that samples leaked.
 
     What leaks with each sample is the same with fewer workers, which load as many. What
     they copy of the data set as they read, each of them does.
+
+    Returns:
+        ``None`` where the workers began to grow late, so that what comes is unknown.
     """
-    held = sum(rank.worker_bytes or 0 for rank in ranks)
-    count = sum(rank.workers for rank in ranks)
-    growth = _find_worker_growth(run)
-    if growth is None:
+    held = sum(rank.record.worker_bytes or 0 for rank in ranks)
+    count = sum(rank.record.workers for rank in ranks)
+    growths = [rank.find_worker_growth() for rank in ranks]
+    found = [growth for growth in growths if growth is not None]
+    if any(growth.is_recent for growth in found):
+        return None
+    if not found:
         return _WorkerCost(held / count, 0.0, 0.0)
-    workers, objects = max(ranks[0].workers, 1), run.meta.loader.object_bytes or 0
+    objects = run.meta.loader.object_bytes or 0
+    gained = sum(growth.gained_bytes for growth in found)
     # an edited file may say anything
-    leaked = min(growth.gained_bytes * len(ranks), _MOST_LEAKED * held)
+    leaked = min(gained, _MOST_LEAKED * held)
     each = max((held - leaked) / count, 1.0)
-    if growth.gained_bytes <= _COPIES * workers * objects:
+    if gained <= _COPIES * count * objects:
         return _WorkerCost(max(held / count, each + objects), 0.0, 0.0)
-    return _WorkerCost(each, leaked, growth.bytes_per_s * len(ranks))
+    rate = sum(growth.bytes_per_s for growth in found)
+    return _WorkerCost(each, leaked, rate)
 
 
 class _Left(NamedTuple):
@@ -487,7 +694,10 @@ def find_slurm_memory(run: Run) -> int | None:
     is_slurm = host.slurm_cpus or host.slurm_bound_cpus or host.slurm_memory_bytes
     if not is_slurm or not run.validations or not records:
         return None
-    most = max(_sum_own(_list_ranks(run, record)) for record in records)
+    most = max(
+        _sum_own([rank.record for rank in _list_ranks(run, record)])
+        for record in records
+    )
     limit, kills = host.cgroup_memory_bytes, run.meta.oom_kills
     last = run.end.oom_kills if run.end else None
     was_killed = kills is not None and last is not None and last > kills

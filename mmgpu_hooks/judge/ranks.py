@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -86,7 +86,7 @@ def compare_ranks(
     said: list[str] = [*notes]
     ranks = {first.meta.rank: first}
     for other in others:
-        difference = _difference(first.meta, other.meta)
+        difference = find_difference(first.meta, other.meta)
         if difference is None and other.meta.rank in ranks:
             difference = phrase('rank {rank} is there already', other.meta)
         if difference is None:
@@ -99,16 +99,7 @@ def compare_ranks(
                     difference=difference,
                 )
             )
-    missing = tuple(str(number) for number in range(world) if number not in ranks)
-    if missing:
-        said.append(
-            phrase(
-                '{found_ranks:d} of {ranks} left evidence here; missing: {missing}.',
-                found_ranks=len(ranks),
-                ranks=world,
-                missing=missing,
-            )
-        )
+    said += describe_missing(world, ranks)
     known = {number: rank for number, rank in sorted(ranks.items()) if rank.intervals}
     said += [
         phrase('Rank {rank} recorded no interval.', rank=number)
@@ -246,9 +237,31 @@ def with_saves_of(judged: Run, first: Run) -> Run:
     return Run(evidence, judged.other_ranks, figures=figures)
 
 
-def _difference(run: RunRecord, other: RunRecord) -> Text | None:
-    """Returns why two records are not of the same run; ``None`` if they are."""
-    for name in ('world_size', 'start_iteration', 'max_iters'):
+def describe_missing(world_size: int, ranks: Collection[int]) -> list[Text]:
+    """Name in a sentence the ranks that left no evidence, if there are some."""
+    missing = tuple(str(rank) for rank in range(world_size) if rank not in ranks)
+    if not missing:
+        return []
+    return [
+        phrase(
+            '{found:d} of {ranks} left evidence here; missing: {missing}.',
+            found=len(ranks),
+            ranks=world_size,
+            missing=missing,
+        )
+    ]
+
+
+def find_difference(run: RunRecord, other: RunRecord) -> Text | None:
+    """Say why two records are not of the same run; ``None`` when they are.
+
+    One that has not begun to train is taken to be.
+    """
+    if run.loop is None or other.loop is None:
+        return None
+    # by epochs max_iters is that many times the rank's own number of batches
+    planned = 'max_iters' if run.loop == 'iter' else 'max_epochs'
+    for name in ('world_size', 'start_iteration', planned):
         mine, its = getattr(run, name), getattr(other, name)
         if mine != its:
             return phrase(

@@ -120,7 +120,31 @@ class Rank(NamedTuple):
         evidence, stuck = self.evidence, self.stuck
         known = [interval.iteration for interval in evidence.intervals[-1:]]
         known += [stuck.iteration] if stuck is not None else []
+        if evidence.end is not None:
+            known.append(evidence.run.start_iteration + evidence.end.iterations)
         return max(known, default=evidence.run.start_iteration)
+
+    @property
+    def has_ended_epoch(self) -> bool:
+        """True if the rank is behind the last batch of an epoch, and not in the next.
+
+        An epoch-based training validates there.
+        """
+        if self.evidence.run.loop != 'epoch':
+            return False
+        stuck = self.stuck
+        if self.is_completed or stuck is None:
+            return self.is_completed
+        is_after = any(call.endswith(' in after_train_epoch') for call in stuck.stack)
+        return is_after or stuck.part == 'validation'
+
+    @property
+    def is_in_iteration(self) -> bool:
+        """True if the rank stands or failed within an iteration of training."""
+        stuck, end = self.stuck, self.evidence.end
+        if end is not None:
+            return any(line.endswith(', in run_iter') for line in end.traceback)
+        return stuck is not None and stuck.part == 'step'
 
     @property
     def is_completed(self) -> bool:
@@ -223,7 +247,7 @@ def judge_standstill(ranks: Sequence[Rank]) -> Why | None:
             *_list_sentences(stuck, met, waited_for if len(found) > 1 else None, cause)
         ),
         tuple(Proof('watchdog', None, text) for text in proof),
-        _list_cures(stuck, cause),
+        met.do if met is not None and met.do else _list_cures(stuck, cause),
         rank=waited_for,
         sample=None if stuck.sample is None else str(stuck.sample),
     )
@@ -245,7 +269,9 @@ def _list_sentences(
         said.append(met.sentence)
     elif waited_for is not None:
         said.append(phrase('The other ranks wait for rank {rank}.', rank=waited_for))
-    if cause != 'unknown':
+    if _loads_itself(stuck) and cause == 'worker_stuck':
+        said.append(phrase('Loading a sample is stuck, in the training process.'))
+    elif cause != 'unknown':
         said.append(phrase('{title}.', CAUSES[cause]))
     return said
 
@@ -270,8 +296,21 @@ def _phrase_standstill(stuck: StuckRecord, cause: str) -> Text:
     return phrase('Stuck for {waited_s:.0f} s and more, {doing}.', **facts)
 
 
+def _loads_itself(stuck: StuckRecord) -> bool:
+    """Return True if the training process loads a batch, without workers."""
+    is_loading = any('torch/utils/data/_utils/fetch.py' in c for c in stuck.stack)
+    return stuck.worker is None and is_loading
+
+
 def _list_cures(stuck: StuckRecord, cause: str) -> tuple[Text, ...]:
     """Lists what helps against a standstill, advice for the hanging call first."""
+    if _loads_itself(stuck) and cause == 'worker_stuck':
+        look, *rest = CAUSES[cause].do
+        look = phrase(
+            'Look at the sample and at the calls above: no worker loads it '
+            '(num_workers=0).'
+        )
+        return (look, *rest)
     row = find_row(stuck)
     is_of_row = row is not None and row.cause == cause
     return (*([worded(row.do)] if row and is_of_row else []), *CAUSES[cause].do)
@@ -302,6 +341,7 @@ class _Meeting(NamedTuple):
     sentence: Text
     rank: int | None = None
     proof: Sequence[Text] = ()
+    do: tuple[Text, ...] = ()
 
 
 _Found = Sequence[tuple[Rank, StuckRecord]]
@@ -323,13 +363,61 @@ def _late(ranks: Iterable[Rank]) -> _Meeting:
     return _Meeting('rank_never_came', 'likely', said)
 
 
+def _find_stopped(ranks: Sequence[Rank]) -> _Meeting | None:
+    """Find the rank whose process was stopped as a whole, by SIGSTOP or Ctrl-Z."""
+    stopped = next((rank for rank in ranks if rank.host.is_stopped), None)
+    if stopped is None or stopped.number is None:
+        return None
+    said = phrase(
+        'Rank {rank} was stopped (SIGSTOP, Ctrl-Z): process {pid}.',
+        stopped.evidence.run,
+    )
+    do = phrase('kill -CONT {pid} lets it go on.', stopped.evidence.run)
+    return _Meeting('rank_waits', 'sure', said, stopped.number, (), (do,))
+
+
 def _name_meeting(ranks: Sequence[Rank], found: _Found) -> _Meeting | None:
+    stopped = _find_stopped(ranks)
+    if stopped is not None:
+        return stopped
     uneven = find_uneven(ranks)
     if uneven is not None:
         return _Meeting(
-            'uneven_inputs', 'sure', uneven.sentence, uneven.rank, uneven.proof
+            'uneven_inputs',
+            uneven.certainty,
+            uneven.sentence,
+            uneven.rank,
+            uneven.proof,
         )
-    return _find_missing(ranks, found)
+    return _find_missing(ranks, found) or _find_apart(found)
+
+
+_OWN_CALL = re.compile(r'^(?!.*(?:/(?:site|dist)-packages/|/lib/python3|mmgpu_hooks/))')
+"""Regex for a call in code of the user's own."""
+
+
+def _find_apart(found: _Found) -> _Meeting | None:
+    """Find that ranks wait in different collectives, so that they never meet."""
+    calls = {
+        rank.evidence.run.rank: next(filter(_OWN_CALL.match, stuck.stack), None)
+        for rank, stuck in found
+        if rank.number is not None
+    }
+    parts = {stuck.part for _, stuck in found}
+    world_size = found[0][0].evidence.run.world_size
+    # with NCCL a rank may stand behind the collective that it waits for
+    if len(calls) < max(world_size, 2) or any(_is_nccl(rank) for rank, _ in found):
+        return None
+    if len(parts) < 2:
+        return None
+    said = phrase('They wait in different collectives, which never meet.')
+    proof = [
+        phrase('rank {rank} waits in {call}', rank=number, call=call)
+        for number, call in calls.items()
+        if call is not None
+    ]
+    do = phrase('Call each collective on every rank, or on none.')
+    return _Meeting('rank_waits', 'likely', said, None, proof, (do,))
 
 
 def _find_missing(ranks: Sequence[Rank], found: _Found) -> _Meeting | None:
@@ -373,6 +461,9 @@ class Uneven(NamedTuple):
     rank: int | None
     """Rank that trains fewest batches; ``None`` if several do."""
     proof: Sequence[Text]
+    certainty: str = 'sure'
+    """``likely`` where no length of a loader shows it: a rank may have been told to
+    stop early."""
 
 
 def find_uneven(ranks: Sequence[Rank]) -> Uneven | None:
@@ -385,6 +476,59 @@ def find_uneven(ranks: Sequence[Rank]) -> Uneven | None:
         ``None`` where each trains as many batches as the others, or where the shortest
         has not come to the end of its own.
     """
+    return _find_short_loader(ranks) or _find_short_epoch(ranks)
+
+
+def _find_short_epoch(ranks: Sequence[Rank]) -> Uneven | None:
+    """Find the rank whose epoch had fewer batches, whatever its loader's length says.
+
+    An iterable data set and a batch sampler need not yield as many as they announce.
+    """
+    ended = [rank for rank in ranks if rank.has_ended_epoch]
+    training = [rank for rank in ranks if rank.is_in_iteration]
+    if not ended or not training or any(rank.number is None for rank in ranks):
+        return None
+    rank = min(ended, key=lambda rank: rank.iterations)
+    # it waits in the iteration after those
+    if min(other.iterations for other in training) < rank.iterations:
+        return None
+    number = rank.number if len(ended) == 1 else None
+    facts = {'rank': rank.number, 'iterations': rank.iterations}
+    proof = [phrase('rank {rank} trained {iterations}', **facts)]
+    proof += [
+        phrase(
+            'rank {rank} stands in iteration {iteration}',
+            rank=other.number,
+            iteration=other.iterations + 1,
+        )
+        for other in training
+    ]
+    if rank.batches is not None:
+        proof.append(
+            phrase(
+                "rank {rank}'s loader announces {batches} an epoch, which it need not "
+                'yield',
+                rank=rank.number,
+                batches=rank.batches,
+            )
+        )
+    if rank.is_completed:
+        said = phrase(
+            'Rank {rank} came to the end of training after {iterations}, others not.',
+            **facts,
+        )
+        return Uneven(said, number, proof, 'likely')
+    said = phrase(
+        'Rank {rank} ended its epoch after iteration {iterations:d}, others wait in '
+        'iteration {iteration}.',
+        iteration=rank.iterations + 1,
+        **facts,
+    )
+    return Uneven(said, number, proof, 'likely')
+
+
+def _find_short_loader(ranks: Sequence[Rank]) -> Uneven | None:
+    """Find the rank that ended before the others, by the lengths of the loaders."""
     counts = {
         rank.evidence.run.rank: rank.batches
         for rank in ranks
@@ -591,7 +735,7 @@ def name_cause(rank: Rank, stuck: StuckRecord) -> NamedCause:
     if not waits_for_data(stuck):
         if _waits_for_ranks(rank, stuck):
             return NamedCause('rank_waits', 'likely')
-        is_loading = any('torch/utils/data/_utils/fetch.py' in c for c in stuck.stack)
+        is_loading = _loads_itself(stuck)
         return NamedCause('worker_stuck', 'likely') if is_loading else unknown
     if stuck.state in ('Z', 'X'):
         return NamedCause('worker_killed', 'sure')
@@ -606,7 +750,9 @@ def name_cause(rank: Rank, stuck: StuckRecord) -> NamedCause:
     if is_idle and stuck.call in _OPENING and (path or '').startswith('/'):
         return NamedCause('storage_stalled', 'likely')
     workers = _count_workers(rank, stuck)
-    if is_idle and stuck.call == 'futex' and stuck.alike >= max(workers, 1):
+    is_at_lock = is_idle and stuck.call == 'futex' and stuck.is_forked is not False
+    # one alone may wait for a lock of its own
+    if is_at_lock and stuck.alike >= max(workers, 1):
         return NamedCause('worker_deadlock', 'likely')
     row = find_row(stuck)
     if row is not None:
@@ -632,9 +778,12 @@ def find_row(stuck: StuckRecord) -> HangingFrame | None:
     if not waits_for_data(stuck):
         return None
     of_worker = None
-    if stuck.worker is not None or stuck.sample is not None:
-        call = stuck.call if stuck.state == 'S' else None
-        of_worker = find_hanging_frame(stuck.stack, call=call)
+    # one that runs or was stopped waits for nothing
+    is_waiting = stuck.state in ('S', None)
+    if is_waiting and (stuck.worker is not None or stuck.sample is not None):
+        of_worker = find_hanging_frame(
+            stuck.stack, call=stuck.call, is_forked=stuck.is_forked
+        )
     return of_worker or find_hanging_frame(stuck.pin_stack, is_pinning=True)
 
 
@@ -699,6 +848,8 @@ def describe_stuck(stuck: StuckRecord) -> list[str]:
         waits = phrase('it waits in {call}()', stuck)
         if stuck.path:
             waits = phrase('it waits in {call}() on {path} ({mount})', stuck)
+            if not stuck.path.startswith('/'):
+                waits = phrase('it waits in {call}() on {path}', stuck)
         found.append(waits)
     if stuck.alike > 1:
         found.append(

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.console_log import ConsoleLog, Event
 from mmgpu_hooks.judge.console_patterns import Order
+from mmgpu_hooks.judge.console_shapes import FRAME
 from mmgpu_hooks.judge.standstill import (
     Rank,
     describe_gone,
@@ -86,6 +87,8 @@ _BROKEN = re.compile(
     r'|SystemExit|SignalException)\b'
 )
 """Regex for exceptions that are raised because the program, or a peer, was ended."""
+_OF_SIGTERM = re.compile(r'^SystemExit: 143$')
+"""Regex for the exit code of a handler of SIGTERM, 128 and the signal's number."""
 _OF_A_CARD = re.compile(r'CUDA|NCCL|cuDNN|cuBLAS|NVML|GPU|HIP', re.I)
 _NCCL_ERROR = re.compile(r'(?:\w+\.)*(?:DistBackendError|nccl\w+Error)\b')
 _NAMED_RANK = re.compile(r'\bprocess rank (\d+) with PID')
@@ -165,10 +168,17 @@ def _judge_end(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
         for read in logs
         if (event := _lead(read.log.events(), has_records=bool(ranks)))
     ]
-    if not leads:
-        return standstill or _judge_silence(logs, ranks)
     # a rank's own record says whose line it is
-    lead = min(leads, key=lambda lead: (lead.event.sign.order, lead.event.rank is None))
+    lead = min(
+        leads,
+        key=lambda lead: (lead.event.sign.order, lead.event.rank is None),
+        default=None,
+    )
+    exits = [(rank, end) for rank, end in ended if end.error == 'SystemExit']
+    if exits and (lead is None or lead.event.sign.order in _OF_OTHERS):
+        return _judge_exit(*exits[0], lead or standstill)
+    if lead is None:
+        return standstill or _judge_silence(logs, ranks)
     event = lead.event
     is_unnamed = event.sign.order in _UNNAMED
     if standstill and (event.sign.order in _GIVEN_UP or (is_unnamed and not ended)):
@@ -178,7 +188,9 @@ def _judge_end(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
     if event.sign.cause in _OF_OTHER_RANKS and met is not None:
         return met
     state = 'running' if first and first.host.is_alive else 'ended'
-    why = _name(lead, state, standstill is not None and len(ranks) > 1)
+    # what other ranks recorded is in logs of their own
+    is_waited_for = standstill is not None or any(map(_tells_of_another, leads))
+    why = _name(lead, state, is_waited_for and len(ranks) > 1)
     if first is None:
         why = _complete(why)
         if why.certainty != 'sure' and why.cause in _UNCLEAR:
@@ -227,7 +239,7 @@ def _judge_peers(
     return Why(
         'ended',
         cause.name,
-        'sure',
+        uneven.certainty,
         sentences(phrase('{title}.', cause), uneven.sentence),
         (*proof, replace(line, text=line.text[:200])),
         cause.do,
@@ -237,19 +249,19 @@ def _judge_peers(
 
 def _name_parameters(why: Why, ended: Sequence[tuple[Rank, EndRecord]]) -> Why:
     """Adds to a diagnosis which parameters had no gradient, and on which rank."""
-    proof = list(why.proof)
-    for rank, end in ended:
-        if end.without_gradient:
-            said = phrase('no gradient: {without_gradient}', end)
-            if rank.number is not None:
-                said = phrase(
-                    'no gradient on rank {rank}: {without_gradient}',
-                    end,
-                    rank=rank.number,
-                )
-            proof.insert(0, Proof('evidence', None, said))
-            why = replace(why, rank=rank.number)
-    return replace(why, proof=tuple(proof))
+    proof, missed = list[Proof](), [pair for pair in ended if pair[1].without_gradient]
+    for rank, end in missed:
+        said = phrase('no gradient: {without_gradient}', end)
+        if rank.number is not None:
+            said = phrase(
+                'no gradient on rank {rank}: {without_gradient}', end, rank=rank.number
+            )
+        proof.append(Proof('evidence', None, said))
+    if missed:
+        # the ranks may all take the same way through the model
+        number = missed[0][0].number if len(missed) == 1 else None
+        why = replace(why, rank=number)
+    return replace(why, proof=(*proof, *why.proof))
 
 
 def judge_attempt(logs: Sequence[NamedLog], ranks: Sequence[Rank] = ()) -> Why:
@@ -346,11 +358,41 @@ def _find_lost_card(ranks: Sequence[Rank], by_kernel: bool = True) -> list[str]:
     return [text for text in said if _CARD_LOST.search(text)]
 
 
+def _judge_exit(rank: Rank, end: EndRecord, others: object) -> Why:
+    """Judge a run that ended itself by ``sys.exit``, or whose signal handler did.
+
+    Args:
+        rank: The rank that ended so.
+        end: Its end record.
+        others: What other ranks say of it; ``None`` where they say nothing.
+    """
+    lines = end.traceback or (end.error or '',)
+    proof = [Proof('evidence', None, lines[-1])]
+    frames = [found for line in lines if (found := FRAME.match(line))]
+    if frames:
+        path, number, function = frames[-1].groups()
+        frame = f'{path}:{number} in {function}'
+        proof.append(Proof('evidence', None, phrase('raised at {frame}', frame=frame)))
+    said = phrase('The program ended itself: {exit}.', exit=lines[-1])
+    if rank.number is not None:
+        said = phrase(
+            'Rank {rank} ended itself: {exit}.', rank=rank.number, exit=lines[-1]
+        )
+    name, certainty = 'unknown', 'unknown'
+    if _OF_SIGTERM.search(lines[-1]):
+        name, certainty = 'interrupted', 'likely'
+    elif others is not None:
+        name, certainty = 'rank_lost', 'likely'
+    title = phrase('{title}.', CAUSES[name])
+    why = Why('ended', name, certainty, said, tuple(proof), rank=rank.number)
+    if name != 'unknown':
+        why = replace(why, sentence=sentences(title, said))
+    return _complete(why, end.sample)
+
+
 def _retell(end: EndRecord, rank: Rank) -> ConsoleLog:
     """Converts a run's end record into the lines that the console showed."""
     lines = end.traceback or (end.error or '',)
-    if end.status == 'interrupted' and end.error != 'KeyboardInterrupt':
-        lines = (*lines, 'Received SIGTERM')
     label = '' if rank.number is None else f'[rank{rank.number}]: '
     log = ConsoleLog()
     for line in lines:
@@ -481,16 +523,18 @@ def _is_failure(event: Event) -> bool:
     return event.sign.order == Order.RAISED or is_exit
 
 
+def _tells_of_another(lead: _Lead) -> bool:
+    """Return True if a rank says there that another one left it."""
+    sign = lead.event.sign
+    return Order.PEERS <= sign.order <= Order.CRASHED and sign.cause != 'unknown'
+
+
 def _name(lead: _Lead, state: str, is_waited_for: bool) -> Why:
     source, log = lead.read
     event, events = lead.event, log.events()
     sign = event.sign
     cause, certainty = sign.cause, 'sure' if sign.is_sure else 'likely'
-    is_waited_for |= any(
-        Order.PEERS <= other.sign.order <= Order.CRASHED
-        and other.sign.cause != 'unknown'
-        for other in events
-    )
+    is_waited_for |= any(_tells_of_another(_Lead(lead.read, each)) for each in events)
     if sign.order == Order.RAISED and is_waited_for:
         # the others stand, or say that a rank left them: this is what that rank met
         cause, certainty = 'rank_lost', 'likely'
@@ -604,6 +648,8 @@ def _weigh(why: Why, event: Event, rank: Rank) -> Why:
     """Checks the cause that a log line names against measurements of the run."""
     if event.sign.victim:
         return _weigh_kill(why, event.sign.victim, rank, event.text)
+    if why.cause == 'oom_host' and event.sign.is_raised:
+        return _weigh_refusal(why, rank)
     end, images = rank.evidence.end, rank.evidence.run.loader.batch_size
     if why.cause == 'oom_gpu' and end is not None and images is not None:
         text = phrase(
@@ -611,6 +657,27 @@ def _weigh(why: Why, event: Event, rank: Rank) -> Why:
         )
         return _with(why, why.certainty, text)
     return why
+
+
+def _weigh_refusal(why: Why, rank: Rank) -> Why:
+    """Judge an allocation that failed: memory ran out, unless much of it was free."""
+    memory = rank.evidence.memory
+    if not memory:
+        return why
+    last = memory[-1]
+    free = max(last.total_bytes - last.used_bytes, 0)
+    text = phrase(
+        '{free_bytes} of {total_bytes} of memory were left at last',
+        free_bytes=free,
+        total_bytes=last.total_bytes,
+    )
+    if free <= _AMPLE * last.total_bytes:
+        return _with(why, 'sure', text)
+    said = phrase(
+        'An allocation failed though much memory was free: it asked for too much at '
+        'once, or a limit of the process (ulimit -v) stood in its way.'
+    )
+    return replace(_with(why, 'unknown', text, 'unknown'), sentence=said)
 
 
 def _with(why: Why, certainty: str, text: str, cause: str | None = None) -> Why:

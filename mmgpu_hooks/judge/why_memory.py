@@ -62,7 +62,7 @@ def _advise(shares: MemoryShares) -> list[Text]:
                 settings=tuple(settings),
             )
         ]
-    return [_PROFILE] if shares.growing else []
+    return [_PROFILE] if shares.is_growing else []
 
 
 def add_start(why: Why, ranks: Sequence[Sequence[MemoryRecord]]) -> Why:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,6 +44,15 @@ class HeldBytes(NamedTuple):
     """Bytes of the processes' own memory, without pages of files and shared memory."""
     is_pss: bool
     """True if the bytes are PSS: pages that processes share count in part."""
+    largest_bytes: int
+    """Bytes of memory of the process that holds most."""
+    processes: int
+    """Number of processes that could be read."""
+
+
+class _Held(NamedTuple):
+    bytes: int
+    is_pss: bool
 
 
 class HoldersMeter:
@@ -104,18 +114,32 @@ class HoldersMeter:
         if not known:
             return None
         is_pss = all(held.is_pss for held in known)
-        return HeldBytes(sum(held.bytes for held in known), is_pss)
+        sizes = [held.bytes for held in known]
+        return HeldBytes(sum(sizes), is_pss, max(sizes), len(sizes))
 
-    def _read_process(self, pid: int | str) -> HeldBytes | None:
+    def list_started(self, pid: int | str = 'self') -> Iterator[int]:
+        """List the processes that one started, and that those started in turn.
+
+        Nothing where the kernel does not say it (``CONFIG_PROC_CHILDREN``).
+        """
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(self._proc / str(pid) / 'task'):
+                path = f'{self._proc}/{pid}/task/{thread}/children'
+                with contextlib.suppress(OSError, ValueError):
+                    for child in map(int, read_begin(path, _MOST_BYTES).split()):
+                        yield child
+                        yield from self.list_started(child)
+
+    def _read_process(self, pid: int | str) -> _Held | None:
         with contextlib.suppress(OSError):
             text = read_begin(f'{self._proc}/{pid}/smaps_rollup', _MOST_BYTES)
             found = {name: 1024 * int(size) for name, size in _PSS.findall(text)}
             # a kernel before 5.9 does not say what of it is files
             if b'Pss_Anon' in found:
-                return HeldBytes(found[b'Pss_Anon'], True)
+                return _Held(found[b'Pss_Anon'], True)
         own = self.read_own_bytes(pid)
         # one that has ended and was not waited for has none
-        return HeldBytes(own, False) if own else None
+        return _Held(own, False) if own else None
 
     def read_own_bytes(self, pid: int | str = 'self') -> int | None:
         """Reads a process's resident bytes without file and shared pages, in 10 us."""

@@ -38,7 +38,8 @@ def read_host(evidence: RunEvidence) -> HostNow:
     # its number may be that of another process by now
     is_alive = start is not None and start.ticks == began and start.state not in 'ZX'
     kills = read_oom_kills(run.memory_cgroup)
-    return HostNow(is_alive, kills, read_kernel_log(began), stack)
+    is_stopped = is_alive and start is not None and start.state == 'T'
+    return HostNow(is_alive, kills, read_kernel_log(began), stack, is_stopped)
 
 
 def read_oom_kills(folder: str | None, root: Path = _CGROUPS) -> int | None:

@@ -183,6 +183,9 @@ class Watchdog:
                 self._alarmed_s = since_s
             self._alarms += 1
             self.on_stuck(running, self._stands_s)
+            # the alarm itself takes seconds, and nothing went on meanwhile
+            self._checked_s = self.clock()
+            self._stands_s += self._checked_s - now_s
 
     def _patience_s(self, running: Running) -> float:
         """Seconds without progress after which the running part raises an alarm."""

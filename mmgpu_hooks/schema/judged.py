@@ -580,6 +580,8 @@ class HostNow:
     """Call stack of the training thread, written while C code holds Python's GIL.
 
     Innermost first."""
+    is_stopped: bool = False
+    """True if the run's process is stopped as a whole, by SIGSTOP or Ctrl-Z."""
 
 
 @dataclass(frozen=True)

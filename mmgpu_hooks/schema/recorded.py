@@ -1032,7 +1032,9 @@ class MemoryRecord(EvidenceLine, frozen=True, kw_only=True, tag='memory'):
 
     Page cache is free, since it can be given back."""
     shm_bytes: Optional[Count] = None
-    """Bytes of files in ``/dev/shm``: of the control group, or of the host."""
+    """Bytes of shared memory: of files in ``/dev/shm``, or of all in a control group.
+
+    The kernel counts there files in any tmpfs and memory that processes share."""
     process_bytes: Optional[Count] = None
     """Bytes of memory of the training process, files and shared memory left out.
 
@@ -1041,9 +1043,15 @@ class MemoryRecord(EvidenceLine, frozen=True, kw_only=True, tag='memory'):
     """Number of workers of the train loader when memory was read."""
     worker_bytes: Optional[Count] = None
     """Bytes of memory of all train loader workers, files and shared memory left out."""
+    largest_worker_bytes: Optional[Count] = None
+    """Bytes of memory of the largest of the train loader workers."""
     validation_workers: Count = 0
     validation_worker_bytes: Optional[Count] = None
     """Bytes of memory of validation's workers, files and shared memory left out."""
+    children: Count = 0
+    """Number of other processes that the training process or its workers started."""
+    child_bytes: Optional[Count] = None
+    """Bytes of memory of the ``children``, files and shared memory left out."""
     result_bytes: Optional[Count] = None
     """Bytes of the results that metrics keep; a part of ``process_bytes``.
 
@@ -1148,6 +1156,8 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
     """Number of workers that were at the same line of code as the reported worker.
 
     Itself included."""
+    is_forked: Optional[bool] = None
+    """True if workers were started by ``fork``; ``None`` where that is unknown."""
     is_alarm: bool = True
     """True if this rank's log reported the standstill.
 

@@ -55,6 +55,7 @@ NOUNS: dict[str, Noun] = {
     'allocations': Noun('{n} allocation', '{n} allocations'),
     'batches': Noun('{n} batch', '{n} batches'),
     'blocks': Noun('{n} block', '{n} blocks'),
+    'boxes': Noun('{n} box', '{n} boxes'),
     'cards': Noun('{n} card', '{n} cards'),
     'cores': Noun('{n} core', '{n} cores'),
     'cpus': Noun('{n} CPU', '{n} CPUs'),

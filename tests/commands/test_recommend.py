@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from fakes.replaced import replace
-from fakes.runs import make_evidence, make_run, write_run
+from fakes.runs import make_evidence, make_run, render_evidence, write_run
 from fakes.saves import HOST, LOADER, make_contended_ones, with_saves
 from fakes.validations import make_validation
 from mmgpu_hooks.adviser.child import advise_on_run
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.schema.recorded import LoaderSettings
-from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME
+from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME, evidence_name
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -333,6 +333,28 @@ def test_ranks_that_recorded_no_interval_are_told_in_a_sentence(
     said += ''.join(path.read_text() for path in tmp_path.glob('page.html'))
     assert 'Rank 1 recorded no interval' in said or '0 steady iterations' in said
     assert not re.search(r'\bnan\b', said)
+
+
+def test_ranks_that_train_other_numbers_of_batches_are_a_finding(
+    tmp_path, config, recommend
+):
+    counts = {0: 100, 1: 99}
+    for rank, batches in counts.items():
+        loader = replace(NO_WORKERS, batches_per_epoch=batches)
+        run = make_run(
+            rank=rank,
+            world_size=2,
+            config_path=str(config),
+            loader=loader,
+            max_iters=12 * batches,
+        )
+        evidence = render_evidence(make_evidence(run=run, **WAITS))
+        (tmp_path / evidence_name(rank)).write_text(evidence)
+    answer = recommend(tmp_path, '--dry-run')
+    details = {found['code']: found['detail'] for found in answer['findings']}
+    expected = 'rank 0: 100 batches an epoch; rank 1: 99 batches an epoch.'
+    assert details.get('MG204') == expected
+    assert not any('another run' in note for note in answer['notes'])
 
 
 # A start that srun narrowed.

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,8 @@ import pytest
 from fakes.dumps import make_entry, write_dumps
 from fakes.replaced import replace
 from fakes.runs import GIB, make_evidence, make_run, render_evidence
+from mmgpu_hooks.hooks.alarms import list_causes
+from mmgpu_hooks.measure import now
 from mmgpu_hooks.schema.lines import encode_line
 from mmgpu_hooks.schema.recorded import (
     START_PART,
@@ -19,6 +25,7 @@ from mmgpu_hooks.schema.recorded import (
     RunRecord,
     StuckRecord,
 )
+from mmgpu_hooks.schema.run import read_evidence
 from mmgpu_hooks.schema.run_folder import evidence_name, start_name
 
 IN_STEP = ('torch/autograd/graph.py:9 in _engine_run_backward',)
@@ -65,6 +72,10 @@ UNUSED = failed(
 PEER = failed(
     'RuntimeError: [gloo/transport/tcp/pair.cc:598] Connection closed by peer '
     '[127.0.0.1]:10895'
+)
+IN_ITERATION = (
+    '  File "mmengine/runner/loops.py", line 134, in run_iter',
+    PEER.traceback[-1],
 )
 TIMED_OUT = failed(
     'RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting '
@@ -143,6 +154,45 @@ def ask_ranks(ask, tmp_path):
             1,
             'another number of batches',
             id='uneven, the long rank raised',
+        ),
+        pytest.param(
+            {0: [in_step()], 1: [replace(SHORT, epoch_batches=119)]},
+            2,
+            {},
+            'uneven_inputs',
+            1,
+            'Rank 1 ended its epoch after iteration 118, others wait in iteration 119',
+            id='uneven, though the loaders announce as many',
+        ),
+        pytest.param(
+            {
+                0: [replace(PEER, iterations=118, traceback=IN_ITERATION)],
+                1: [COMPLETED],
+            },
+            2,
+            {},
+            'uneven_inputs',
+            1,
+            'Rank 1 came to the end of training after 118 iterations',
+            id='completed beside one that fails in an iteration',
+        ),
+        pytest.param(
+            {0: [replace(PEER, iterations=118)], 1: [COMPLETED]},
+            2,
+            {},
+            'rank_lost',
+            None,
+            'A rank is gone',
+            id='completed beside one that fails after training',
+        ),
+        pytest.param(
+            {0: [in_step(iteration=116)], 1: [replace(SHORT, epoch_batches=119)]},
+            2,
+            {},
+            'rank_waits',
+            None,
+            'wait for one another',
+            id='in validation, ahead of the other',
         ),
         pytest.param(
             {0: [in_step()], 1: [in_step()]},
@@ -229,6 +279,15 @@ def ask_ranks(ask, tmp_path):
             id='a branch without gradient',
         ),
         pytest.param(
+            {0: [UNUSED], 1: [UNUSED]},
+            2,
+            {},
+            'unused_parameters',
+            None,
+            'gradients of parameters',
+            id='a branch without gradient on all ranks',
+        ),
+        pytest.param(
             {0: [note(in_step())], 1: []},
             2,
             {},
@@ -247,7 +306,100 @@ def test_the_rank_that_the_others_wait_for_is_named_with_its_cause(
     assert said in answer['sentence']
     if cause == 'unused_parameters':
         named = 'no gradient on rank 1: bbox_head.reg.weight, bbox_head.reg.bias'
-        assert answer['proof'][0]['text'] == named
+        assert named in [proof['text'] for proof in answer['proof'][:2]]
+
+
+IN_BARRIER = (
+    '/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:5 in f',
+    '/p/hooks.py:110 in before_train_iter',
+)
+
+
+def test_ranks_in_different_collectives_are_shown_with_their_calls(ask_ranks):
+    lone = stand('Upload', iteration=118, stack=IN_BARRIER, batches_taken=118)
+    answer = ask_ranks({0: [lone], 1: [in_step()]}, 2, {})
+    assert (answer['cause'], answer['rank']) == ('rank_waits', None)
+    assert 'different collectives, which never meet' in answer['sentence']
+    said = 'rank 0 waits in /p/hooks.py:110 in before_train_iter'
+    assert answer['proof'][0]['text'] == said
+    assert answer['do'] == ['Call each collective on every rank, or on none.']
+
+
+def test_a_training_process_that_loads_itself_is_no_worker(ask_ranks):
+    stack = ('/p/coco.py:88 in load', 'torch/utils/data/_utils/fetch.py:54 in fetch')
+    loading = stand('data_wait', stack=stack, sample=27)
+    answer = ask_ranks({0: [loading]}, 1, {})
+    assert answer['cause'] == 'worker_stuck'
+    assert 'Loading a sample is stuck, in the training process.' in answer['sentence']
+    words = ' '.join((answer['sentence'], *answer['do']))
+    assert 'loader worker' not in words and 'py-spy' not in words
+
+
+def test_a_rank_of_another_run_is_left_out_and_a_missing_one_is_said(ask, tmp_path):
+    folder = tmp_path / '20261127_080000' / 'vis_data'
+    folder.mkdir(parents=True)
+    for rank, began_s in ((0, 1.7e9), (1, 1.6e9)):
+        run = make_run(rank=rank, world_size=3, started_unix_s=began_s)
+        evidence = replace(make_evidence(intervals=0, run=run), end=None)
+        (folder / evidence_name(rank)).write_text(
+            render_evidence(evidence) + encode_line(in_step()).decode()
+        )
+    answer = ask('why', tmp_path)
+    other, missing = answer['notes']
+    assert 'of another run (it started 100000000 s apart)' in other
+    assert missing == '1 of 3 ranks left evidence here; missing: 1, 2.'
+
+
+def test_what_one_rank_raised_is_why_the_others_lost_it(ask_ranks):
+    raised = failed("KeyError: 'lr_scale'")
+    answer = ask_ranks({0: [PEER], 1: [raised]}, 2, {})
+    assert (answer['cause'], answer['rank']) == ('rank_lost', 1)
+    assert answer['proof'][0]['text'] == "KeyError: 'lr_scale'"
+
+
+def test_a_rank_that_was_stopped_as_a_whole_is_named(ask, tmp_path):
+    folder = tmp_path / '20261127_080000' / 'vis_data'
+    folder.mkdir(parents=True)
+    with subprocess.Popen(['sleep', '60']) as stopped:
+        os.kill(stopped.pid, signal.SIGSTOP)
+        os.waitpid(stopped.pid, os.WUNTRACED)
+        start = now.read_start(stopped.pid)
+        for rank, records in ((0, [in_step()]), (1, [])):
+            run = make_run(rank=rank, world_size=2)
+            if rank:
+                run = replace(
+                    run,
+                    pid=stopped.pid,
+                    process_start=start.ticks,
+                    hostname=socket.gethostname(),
+                )
+            evidence = replace(make_evidence(intervals=0, run=run), end=None)
+            lines = [render_evidence(evidence)]
+            lines += [encode_line(record).decode() for record in records]
+            (folder / evidence_name(rank)).write_text(''.join(lines))
+        answer = ask('why', tmp_path)
+        own, other = (read_evidence(folder / evidence_name(rank)) for rank in (0, 1))
+        logged = list_causes(own, [other])
+        stopped.kill()
+    assert (answer['cause'], answer['rank']) == ('rank_waits', 1)
+    said = f'Rank 1 was stopped (SIGSTOP, Ctrl-Z): process {stopped.pid}.'
+    assert said in answer['sentence']
+    assert said in logged[1] and len(logged) == 2
+    assert answer['do'][0] == f'kill -CONT {stopped.pid} lets it go on.'
+
+
+def test_a_rank_that_ended_itself_is_named_with_its_exit_code(ask_ranks):
+    lines = (
+        'Traceback (most recent call last):',
+        '  File "/p/hooks.py", line 9, in after_train_iter',
+        'SystemExit: 3',
+    )
+    ended = replace(PEER, status='interrupted', error='SystemExit', traceback=lines)
+    answer = ask_ranks({0: [PEER], 1: [ended]}, 2, {})
+    assert (answer['cause'], answer['rank']) == ('rank_lost', 1)
+    assert 'Rank 1 ended itself: SystemExit: 3.' in answer['sentence']
+    proof = [found['text'] for found in answer['proof']]
+    assert proof == ['SystemExit: 3', 'raised at /p/hooks.py:9 in after_train_iter']
 
 
 def test_a_sample_of_a_skipped_batch_is_named(ask_ranks):

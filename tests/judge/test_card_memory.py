@@ -58,6 +58,8 @@ def test_the_largest_batch_is_named_by_its_height_and_width():
     sides = {'largest_batch_height': 1333, 'largest_batch_width': 800}
     said = find(make_card_run({**LARGER, **sides, 'most_boxes': 212}))
     assert 'the largest so far (1333 x 800, 212 boxes): no leak' in said
+    said = find(make_card_run({**LARGER, **sides, 'most_boxes': 1}))
+    assert 'the largest so far (1333 x 800, 1 box): no leak' in said
 
 
 @pytest.mark.parametrize(

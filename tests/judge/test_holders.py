@@ -45,9 +45,15 @@ def make_memory(used: float = 60, **fields: Any) -> MemoryRecord:
 def make_ranks(*memory: MemoryRecord, grows: float = 0, **run: Any) -> list[Any]:
     """Returns ranks of a killed run whose workers grow by some MiB per minute."""
     intervals = tuple(
-        make_interval(n, worker_own_bytes=int(41 * GIB + grows * MIB * n / 10))
+        make_interval(
+            n,
+            worker_own_bytes=int(41 * GIB + grows * MIB * n / 10),
+            process_own_bytes=9 * GIB,
+        )
         for n in range(60)
     )
+    if memory[0].workers and memory[0].worker_bytes is not None:
+        memory = (replace(memory[0], elapsed_s=0.3, is_low=False), *memory)
     meta = make_run(**{'loader': make_loader(8), 'hostname': 'a', 'pid': 7, **run})
     evidence = make_evidence(run=meta)
     return [replace(evidence, memory=memory, intervals=intervals, end=None)]
@@ -143,6 +149,101 @@ def test_a_growing_process_is_helped_by_no_number_of_workers():
     said = next(f.detail for f in found if f.code == 'MG409')
     assert 'no number of workers would have held: the training process grows' in said
     assert 'growing 2.9 GiB a minute' in said
+
+
+def with_process(evidence: Any, sizes: list[float]) -> Any:
+    """The same run with a training process of these GiB, an interval each."""
+    intervals = tuple(
+        replace(interval, process_own_bytes=int(size * GIB))
+        for interval, size in zip(evidence.intervals, sizes)
+    )
+    return replace(evidence, intervals=intervals)
+
+
+@pytest.mark.parametrize(
+    ('sizes', 'fields', 'says', 'holds'),
+    [
+        ([9.0] * 60, {}, '', True),
+        (
+            [3.0] * 48 + [3 + n / 2 for n in range(12)],
+            {},
+            '(growing 5.0 GiB a minute)',
+            False,
+        ),
+        ([3.0] * 59 + [9.0], {}, '(up from at most 3.0 within 114 s)', False),
+        ([3.0] * 60, {}, '(up from at most 3.0 within 114 s)', False),
+        ([9.0] * 2, {}, '', False),
+        ([9.0] * 60, {'used_bytes': 50 * GIB}, '', False),
+    ],
+    ids=[
+        'settled',
+        'grows late',
+        'one leap',
+        'a leap after the last interval',
+        'hardly read',
+        'others grew',
+    ],
+)
+def test_nothing_is_promised_where_something_else_rose_at_the_end(
+    sizes, fields, says, holds
+):
+    (evidence,) = make_ranks(make_memory())
+    first, *later = evidence.memory
+    evidence = replace(evidence, memory=(replace(first, **fields), *later))
+    found = diagnose_run(Run(with_process(evidence, sizes))).findings
+    said = next(f.detail for f in found if f.code == 'MG409')
+    assert ('with 7 workers it would have held' in said) is holds
+    assert says in said and ('(up ' in said or '(gr' in said) is bool(says)
+    assert 'no number' not in said
+
+
+@pytest.mark.parametrize(
+    ('sizes', 'said'),
+    [
+        ([2, 2, 2], '3 training processes 6.0 (2.0 each)'),
+        ([1, 8], '2 training processes 9.0 (rank 1 8.0, rank 0 1.0)'),
+        ([8, 1], '2 training processes 9.0 (rank 0 8.0, rank 1 1.0)'),
+        ([2, 8, 2], '3 training processes 12 (rank 1 8.0, the others 2.0 each)'),
+        ([8, 1, 8], '3 training processes 17 (rank 1 1.0, the others 8.0 each)'),
+        ([1, 2, 8], '3 training processes 11 (1.0 to 8.0 each, most on rank 2)'),
+    ],
+    ids=str,
+)
+def test_the_rank_that_is_unlike_the_others_is_named(sizes, said):
+    ranks = [
+        make_ranks(make_memory(process_bytes=size * GIB), rank=rank, world_size=3)[0]
+        for rank, size in enumerate(sizes)
+    ]
+    first, *others = map(Run, ranks)
+    found = diagnose_run(Run(first.evidence, others)).findings
+    assert said in next(f.detail for f in found if f.code == 'MG409')
+
+
+def test_a_rank_that_alone_grows_is_named():
+    ranks = [make_ranks(make_memory(), rank=rank, world_size=2)[0] for rank in (0, 1)]
+    grown = with_process(ranks[1], [3 + n / 5 for n in range(60)])
+    found = diagnose_run(Run(ranks[0], [Run(grown)])).findings
+    said = next(f.detail for f in found if f.code == 'MG409')
+    assert 'rank 1 growing 2.0 GiB a minute' in said
+
+
+@pytest.mark.parametrize(
+    ('fields', 'said'),
+    [
+        (
+            {'largest_worker_bytes': 13 * GIB},
+            '8 workers 41 (the largest 13, the others 4.0 on average)',
+        ),
+        ({'largest_worker_bytes': 6 * GIB}, '8 workers 41 (5.1 each)'),
+        ({'children': 1, 'child_bytes': GIB}, '1 program that training started 1.0'),
+        ({'children': 2, 'child_bytes': GIB}, '2 programs that training started 1.0'),
+        ({'bound': 'group'}, 'shared memory (/dev/shm and any other tmpfs) 6.0'),
+        ({}, ', /dev/shm 6.0'),
+    ],
+    ids=['a large worker', 'alike', 'a child', 'children', 'group', 'host'],
+)
+def test_holders_are_named_for_what_was_read(fields, said):
+    assert said in judge(make_memory(**fields))
 
 
 def test_ranks_of_a_host_are_added_up_and_what_each_parsed_is_named():

@@ -115,7 +115,7 @@ def test_missing_ranks_are_said():
     ('field', 'value'),
     [
         ('world_size', 4),
-        ('max_iters', 99),
+        ('max_epochs', 99),
         ('start_iteration', 500),
         ('rank', 0),
         ('started_unix_s', 1_700_000_001.0 + START_TOLERANCE_S),

@@ -94,6 +94,7 @@ def test_recorded_figures_confirm_or_refute_the_cause_in_the_log(
 LOST_WORKER = 'RuntimeError: DataLoader worker (pid(s) 4) exited unexpectedly'
 FULL = 'RuntimeError: [enforce fail at inline_container.cc:1] . unexpected pos 1'
 CTRL_C = {'status': 'interrupted'}
+EXIT = {'status': 'interrupted', 'error': 'SystemExit'}
 CLOSED = 'RuntimeError: gloo/transport/tcp/pair.cc:5] Connection closed by peer [x]:1'
 
 
@@ -101,7 +102,8 @@ CLOSED = 'RuntimeError: gloo/transport/tcp/pair.cc:5] Connection closed by peer 
     ('said', 'fields', 'cause', 'certainty'),
     [
         ('KeyboardInterrupt', CTRL_C, 'interrupted', 'sure'),
-        ('SystemExit: 3', CTRL_C, 'interrupted', 'likely'),
+        ('SystemExit: 3', EXIT, 'unknown', 'unknown'),
+        ('SystemExit: 143', EXIT, 'interrupted', 'likely'),
         ('torch.OutOfMemoryError: CUDA out of memory. Tried', {}, 'oom_gpu', 'sure'),
         (f'{WORKER}\n{LOST_WORKER}', {'oom_kills': 3}, 'oom_host', 'sure'),
         (FULL, {}, 'disk_full', 'likely'),
@@ -121,6 +123,29 @@ def test_the_end_record_alone_gives_cause_and_certainty(said, fields, cause, cer
     why = judge_end([], [Rank(evidence, GONE)])
     assert (why.cause, why.certainty) == (cause, certainty)
     assert why.sample == fields.get('sample')
+
+
+@pytest.mark.parametrize(
+    ('free', 'cause', 'certainty'),
+    [(40, 'unknown', 'unknown'), (2, 'oom_host', 'sure'), (None, 'oom_host', 'likely')],
+    ids=['much was free', 'little was free', 'never read'],
+)
+def test_an_allocation_that_failed_is_no_proof_where_memory_was_free(
+    free, cause, certainty
+):
+    evidence = replace(make_evidence(), end=make_end('MemoryError'))
+    if free is not None:
+        record = recorded.MemoryRecord(
+            phase='train',
+            elapsed_s=9.0,
+            bound='host',
+            total_bytes=62 * GIB,
+            used_bytes=(62 - free) * GIB,
+        )
+        evidence = replace(evidence, memory=(record,))
+    why = judge_end([], [Rank(evidence, GONE)])
+    assert (why.cause, why.certainty) == (cause, certainty)
+    assert ('too much at once' in why.sentence) is (cause == 'unknown')
 
 
 IN_ALLREDUCE = ('torch/autograd/graph.py:9 in _engine_run_backward',)

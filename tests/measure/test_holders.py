@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -60,8 +63,19 @@ def test_processes_count_shared_pages_once(meter, tmp_path, rollup, expected):
     # one that is gone, and one that nobody waited for
     (tmp_path / 'proc/9').mkdir()
     (tmp_path / 'proc/9/statm').write_text('0 0 0 0 0 0 0')
-    assert meter.read_processes([7, 8, 9, 10]) == (expected or (40 * PAGE, False))
+    held = meter.read_processes([7, 8, 9, 10])
+    assert held[:2] == (expected or (40 * PAGE, False))
+    assert held.processes == 2 and held.largest_bytes < held.bytes
     assert meter.read_processes([9, 10]) is None
+
+
+def test_programs_that_a_process_started_are_found_with_theirs():
+    ends = ['sh', '-c', 'sleep 60 & echo $!; wait']
+    with subprocess.Popen(ends, stdout=subprocess.PIPE, text=True) as shell:
+        inner = int(shell.stdout.readline())
+        found = set(HoldersMeter().list_started())
+        os.kill(inner, signal.SIGKILL)
+    assert {shell.pid, inner} <= found or not Path('/proc/self/task').is_dir()
 
 
 def room(free_share: float) -> MemoryRoom:

@@ -54,6 +54,20 @@ def test_a_standstill_is_said_once_and_again_after_10_and_60_minutes():
     assert training.freed == [pytest.approx(8061)]
 
 
+def test_the_time_that_an_alarm_takes_belongs_to_the_standstill():
+    training = Training()
+
+    def alarm(running: Running, seconds: float) -> None:
+        training.alarms.append(seconds)
+        training.now_s += 9
+
+    training.watchdog.on_stuck = alarm
+    training.pass_s(71)
+    training.running = STEP._replace(beat=8.0)
+    training.pass_s(1)
+    assert training.freed == [pytest.approx(79)]
+
+
 @pytest.mark.parametrize(
     ('usual_s', 'is_proven', 'patience_s'),
     [

@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from mmdet.models.data_preprocessors import BatchSyncRandomResize
+from mmengine.hooks import Hook
 from mmengine.runner import BaseLoop, Runner
 
 from mmgpu_hooks.schema.run import read_evidence
 from mmgpu_hooks.schema.run_folder import read_run_folder
+from training.ranks import build_rank
 from training.toy import (
     AfterIteration,
     LossTape,
@@ -39,6 +42,15 @@ PATIENCE_S = 20.0
 
 def list_own_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith('mmgpu')]
+
+
+class Unfreezing(Hook):
+    """Has the model train more, after it was wrapped and before our hook sees it."""
+
+    priority = 'VERY_HIGH'
+
+    def before_run(self, runner: Runner) -> None:
+        runner.model.module.scale = torch.nn.Parameter(torch.ones(1))
 
 
 class UserError(Exception):
@@ -80,6 +92,34 @@ def test_what_ends_training_passes_through_untouched(tmp_path, loop, error, stat
     # training on leaves it as it is
     runner.train()
     assert evidence_of(tmp_path).end == evidence.end
+
+
+@pytest.fixture
+def one_rank(tmp_path, monkeypatch):
+    """The process group of a training of one rank."""
+    monkeypatch.setenv('LOCAL_RANK', '0')
+    store = f'file://{tmp_path}/store'
+    torch.distributed.init_process_group('gloo', store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures('one_rank')
+@pytest.mark.parametrize('unfrozen', [False, True], ids=['frozen', 'others unfrozen'])
+def test_a_parameter_that_was_frozen_too_late_is_named(tmp_path, unfrozen):
+    def freeze(runner: Runner) -> None:
+        layer = runner.model.module.convolution
+        layer.weight.requires_grad = False
+
+    more: dict[str, Any] = {'custom_hooks': [AfterIteration(freeze, 'LOW')]}
+    if unfrozen:
+        # DistributedDataParallel counts from the wrapping on
+        more['custom_hooks'].append(Unfreezing())
+    runner = build_rank(tmp_path / 'run', **more)
+    with pytest.raises(RuntimeError, match='Expected to have finished reduction'):
+        runner.train()
+    end = evidence_of(tmp_path / 'run').end
+    assert end.without_gradient == (() if unfrozen else ('convolution.weight',))
 
 
 def test_a_child_that_user_code_forks_says_nothing(tmp_path):

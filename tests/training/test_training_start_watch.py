@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -9,7 +13,7 @@ from typing import Any, Callable
 
 import pytest
 
-from mmgpu_hooks.hooks.start import StartFile
+from mmgpu_hooks.hooks.start import StartFile, watch_building
 from mmgpu_hooks.measure.watchdog import WATCHDOG_THREAD
 from mmgpu_hooks.schema.run import read_evidence
 from training.toy import HOOK, build_runner, log_of, train
@@ -102,6 +106,48 @@ def test_a_start_that_fails_ends_what_watched_it(tmp_path):
         runner.train()
     assert WATCHDOG_THREAD not in [thread.name for thread in threading.enumerate()]
     assert not find_files(tmp_path)
+
+
+STAND = 'def broadcast(wait):\n    wait()\n'
+SET_UP = 'def setup_env(stand, wait):\n    stand(wait)\n'
+
+
+@pytest.mark.parametrize(
+    ('peer', 'is_named'),
+    [(None, True), ('import time; time.sleep(60)', True), ('while True: pass', False)],
+    ids=['nobody', 'one that sleeps', 'one at work'],
+)
+def test_the_first_collective_of_all_names_who_waits(
+    monkeypatch, capsys, peer, is_named
+):
+    known = {'WORLD_SIZE': '2', 'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': '29'}
+    for name, value in {**known, 'RANK': '0'}.items():
+        monkeypatch.setenv(name, value)
+    found: dict[str, Any] = {}
+    exec(compile(STAND, 'torch/distributed/distributed_c10d.py', 'exec'), found)
+    exec(compile(SET_UP, 'mmengine/runner/runner.py', 'exec'), found)
+    said = list[str]()
+
+    def wait() -> None:
+        until = time.monotonic() + (PATIENCE_S if is_named else 1.5)
+        while time.monotonic() < until and 'Training is left' not in ''.join(said):
+            time.sleep(0.05)
+            said.append(capsys.readouterr().err)
+
+    with contextlib.ExitStack() as stack:
+        if peer is not None:
+            words = [sys.executable, '-c', peer]
+            process = subprocess.Popen(words, env={**os.environ, 'RANK': '1'})
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            time.sleep(1.0)  # to start is work, too
+        watch = watch_building(object(), 0.3)
+        stack.callback(watch.close)
+        found['setup_env'](found['broadcast'], wait)
+    text = ''.join(said)
+    assert ('Cause: rank_never_came (likely)' in text) is is_named
+    assert ('Rank 0 of 2 waits for the others here' in text) is is_named
+    assert 'More: mmgpu why' not in text
 
 
 def test_a_runner_without_a_folder_has_no_file():

@@ -11,12 +11,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from mmengine.dataset import BaseDataset
+from mmengine.hooks import Hook
 
 from mmgpu_hooks.judge.standstill import Rank
 from mmgpu_hooks.judge.why import judge_end
@@ -272,6 +274,21 @@ def test_what_has_not_ended_once_is_given_more_time(run, monkeypatch):
     monkeypatch.setattr(ToyDataset, '__getitem__', load_slowly_first)
     _, records = run(num_workers=0)
     assert [record for record in records if record.iteration == 0] == []
+
+
+class Upload(Hook):
+    """Works between epochs for longer than a standstill may last."""
+
+    def after_train_epoch(self, runner: Any) -> None:
+        time.sleep(3 * AFTER_S)
+
+
+def test_a_hook_that_took_as_long_before_raises_no_alarm(tmp_path):
+    build = partial(build_runner, tmp_path, hook=WATCHED, custom_hooks=[Upload()])
+    runner = train(build(iterations=12, epochs=4))
+    alarms = [stuck for stuck in list_alarms(tmp_path) if stuck.part == 'Upload']
+    assert len([stuck for stuck in alarms if not stuck.is_over]) == 1
+    assert 'training goes on after 1 s in Upload (iteration' in log_of(runner)
 
 
 def test_zero_switches_it_off(tmp_path):

@@ -18,14 +18,16 @@ def judge_holders(run: Run) -> Finding | None:
 
     The sentence says who held it when it was fullest. Pages that several processes
     share count once: a part of each in every one (PSS), where the kernel shows it;
-    shared memory counts as ``/dev/shm`` alone. Page cache is free memory. The bound is
-    the host's memory, or the limit of a control group (a job, a container), whichever
-    has less left.
+    shared memory is named by itself: ``/dev/shm``, and in a control group any other
+    tmpfs with it. Page cache is free memory. The bound is the host's memory, or the
+    limit of a control group (a job, a container), whichever has less left.
 
     "With 4 workers it would have held" counts what samples leave in the workers whole,
     for fewer workers load as many, until training ends, or until the epoch does that
-    ends the workers. ``mmgpu recommend`` takes that number. What grows and is in none
-    of the parts shows with ``memray run --follow-fork tools/train.py CONFIG``.
+    ends the workers. ``mmgpu recommend`` takes that number. Nothing is promised where
+    anything else rose at the end: how far it would have risen is unknown. What grows
+    and is in none of the parts shows with ``memray run --follow-fork tools/train.py
+    CONFIG``.
     """
     shares = find_shares(run)
     if shares is None or not shares.record.is_low:

@@ -22,11 +22,22 @@ _MOST_ASKED = 16
 """Maximum number of workers that are asked for their Python stacks."""
 
 _CALLS = {
-    'x86_64': {0: 'read', 17: 'pread64', 2: 'open', 257: 'openat', 202: 'futex'},
-    'aarch64': {63: 'read', 67: 'pread64', 56: 'openat', 98: 'futex'},
+    'x86_64': {
+        **{0: 'read', 17: 'pread64', 2: 'open', 257: 'openat', 202: 'futex'},
+        **{1: 'write', 42: 'connect', 44: 'sendto', 45: 'recvfrom', 47: 'recvmsg'},
+        **{7: 'poll', 271: 'ppoll', 23: 'select', 270: 'pselect6', 61: 'wait4'},
+        **{232: 'epoll_wait', 281: 'epoll_pwait'},
+        **{35: 'nanosleep', 230: 'clock_nanosleep'},
+    },
+    'aarch64': {
+        **{63: 'read', 67: 'pread64', 56: 'openat', 98: 'futex'},
+        **{64: 'write', 203: 'connect', 206: 'sendto', 207: 'recvfrom'},
+        **{212: 'recvmsg', 72: 'pselect6', 73: 'ppoll', 260: 'wait4'},
+        **{22: 'epoll_pwait', 101: 'nanosleep', 115: 'clock_nanosleep'},
+    },
 }
 """Names of Linux system calls by call number, for each machine type."""
-_ON_A_FILE = ('read', 'pread64')
+_ON_A_FILE = ('read', 'pread64', 'write')
 """Names of system calls whose first argument is a file descriptor."""
 
 
