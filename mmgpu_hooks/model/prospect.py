@@ -49,7 +49,7 @@ class Prospect:
 
     @property
     def prediction(self) -> Prediction:
-        """Predicted seconds of a steady iteration, with interval, and of training."""
+        """Predicted seconds of a steady iteration (with interval) and of training."""
         loader = self.loader
         found = predict_setting(
             self.workload, loader.num_workers, loader.prefetch_factor

@@ -47,7 +47,7 @@ def predict_asked(job: Job, asked: Asked) -> Predicted:
 
 
 def _complete(job: Job, given: Choice) -> Choice:
-    """Adds the values of settings that were not asked for: derived, or the run's.
+    """Adds values of settings that the user did not ask for: derived or the run's own.
 
     Raises:
         NoPredictionError: If what a value makes of the training is unknown.
