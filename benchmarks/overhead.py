@@ -538,6 +538,14 @@ def _serving(command: Sequence[str], folder: Path) -> Iterator[None]:
         process.wait()
 
 
+def pin_workers(loader: Any, cores: set[int]) -> None:
+    """Pins the living workers of a DataLoader, with all their threads, to cores."""
+    for worker in loader._iterator._workers:
+        for task in Path(f'/proc/{worker.pid}/task').iterdir():
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(int(task.name), cores)
+
+
 def train_in_turns(
     order: Sequence[int],
     make: Callable[[int, Path], Runner],
@@ -564,10 +572,7 @@ def train_in_turns(
             train(left[0])
             return
         for runner in runners.values():
-            for worker in runner.train_loop.dataloader._iterator._workers:
-                for task in Path(f'/proc/{worker.pid}/task').iterdir():
-                    with contextlib.suppress(ProcessLookupError):
-                        os.sched_setaffinity(int(task.name), cores - own or own)
+            pin_workers(runner.train_loop.dataloader, cores - own or own)
         os.sched_setaffinity(0, own)
         try:
             drive(runners)
@@ -671,15 +676,21 @@ def validate_pairs(rounds: int, seed: int = 0) -> list[float]:
                 'dataset': Images(VALIDATED * BATCH_SIZE),
                 'sampler': {'type': 'DefaultSampler', 'shuffle': False},
                 'batch_size': BATCH_SIZE,
-                'num_workers': 0,
+                'num_workers': 1,
+                'persistent_workers': True,
             },
             val_evaluator={'type': Keep},
         )
 
+    cores = os.sched_getaffinity(0)
+
     def drive(runners: dict[int, Runner]) -> None:
+        own = os.sched_getaffinity(0)
         for runner in runners.values():
             runner.train_loop.take_some(FIRST - 1)
             runner.val_loop.run()
+            # begun by a process that is pinned to its core
+            pin_workers(runner.val_loop.dataloader, cores - own or own)
         for _ in range(math.ceil(rounds / 2)):
             batch_s = {}
             for index in lots.sample((0, 1), 2):
