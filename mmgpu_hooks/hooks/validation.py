@@ -298,8 +298,7 @@ class ValidationSource(LoopListener):
             now = self._now
             if now is None:
                 return next_data(live)
-            run(VALIDATION_SOURCE, now.end_step)
-            run(VALIDATION_SOURCE, self._probe.before_wait, live)
+            run(VALIDATION_SOURCE, self._begin_wait, now, live)
             is_first, depth = not live._num_yielded, now.parts.begin(DATA_WAIT)
             cpu_s, begin_s = self._load_cpu(), monotonic_s()
             try:
@@ -316,6 +315,10 @@ class ValidationSource(LoopListener):
             return batch
 
         self._patches.set(iterator, '_next_data', timed)
+
+    def _begin_wait(self, now: _Validation, live: Any) -> None:
+        now.end_step()
+        self._probe.before_wait(live)
 
     def _note_wait(
         self, now: _Validation, is_first: bool, wait_s: float, wait_cpu_s: float

@@ -52,6 +52,15 @@ class ValidationState(NamedTuple):
         return _sum_metrics(self.calls_s, part)
 
 
+class _Spent:
+    """Seconds of a timed call in a validation so far, and its longest stretch."""
+
+    __slots__ = ('call', 'longest_s', 'seconds')
+
+    def __init__(self, call: PartCall, longest_s: float) -> None:
+        self.call, self.longest_s, self.seconds = call, longest_s, 0.0
+
+
 def _pass_over(_: PartCall) -> None:
     pass
 
@@ -76,8 +85,8 @@ class ValidationParts:
     ) -> None:
         self.longest_s, self.on_first = longest_s, on_first
         self._clock, self._thread = clock, threading.get_ident()
-        self._seconds: dict[PartCall, float] = {}
-        self._running: list[PartCall] = [REST]
+        self._spent: dict[PartCall, _Spent] = {}
+        self._running = [self._add(REST)]
         self._began_s = self._since_s = clock()
 
     def begin(self, call: PartCall) -> int | None:
@@ -89,7 +98,7 @@ class ValidationParts:
         if threading.get_ident() != self._thread:
             return None
         self._stamp()
-        self._running.append(call)
+        self._running.append(self._spent.get(call) or self._add(call))
         return len(self._running) - 1
 
     def end(self, depth: int | None) -> None:
@@ -99,18 +108,27 @@ class ValidationParts:
             # an error may have left something open inside of it
             del self._running[max(depth, 1) :]
 
+    def _add(self, call: PartCall) -> _Spent:
+        spent = self._spent[call] = _Spent(call, self.longest_s.get(call, 0.0))
+        return spent
+
     def _stamp(self) -> None:
-        now_s, call = self._clock(), self._running[-1]
-        spent_s = max(now_s - self._since_s, 0.0)
-        self._seconds[call] = self._seconds.get(call, 0.0) + spent_s
-        if spent_s > self.longest_s.get(call, 0.0):
-            self.longest_s[call] = spent_s
+        now_s, running = self._clock(), self._running[-1]
+        spent_s = now_s - self._since_s
+        if spent_s > 0.0:
+            running.seconds += spent_s
+        if spent_s > running.longest_s:
+            running.longest_s = self.longest_s[running.call] = spent_s
         self._since_s = now_s
+
+    def _list_seconds(self) -> dict[PartCall, float]:
+        """Returns seconds by timed call that has begun; thread-safe."""
+        return {spent.call: spent.seconds for spent in [*self._spent.values()]}
 
     def read(self) -> ValidationState:
         """Returns the running call, and seconds by part so far; thread-safe."""
-        now_s, since_s, call = self._clock(), self._since_s, self._running[-1]
-        seconds = dict(self._seconds)
+        now_s, since_s, call = self._clock(), self._since_s, self._running[-1].call
+        seconds = self._list_seconds()
         seconds[call] = seconds.get(call, 0.0) + max(now_s - since_s, 0.0)
         return ValidationState(call, since_s, now_s - self._began_s, seconds)
 
@@ -120,7 +138,7 @@ class ValidationParts:
         Args:
             wall_s: Of all of it: what is in no call is ``rest``.
         """
-        parts_s = _sum_parts(self._seconds)
+        parts_s = _sum_parts(self._list_seconds())
         parts_s.pop(REST.part, None)
         parts_s[REST.part] = max(wall_s - sum(parts_s.values()), 0.0)
         return parts_s
@@ -130,7 +148,7 @@ class ValidationParts:
 
         Calls that are of no metric are left out.
         """
-        return _sum_metrics(self._seconds, part)
+        return _sum_metrics(self._list_seconds(), part)
 
 
 def _sum_metrics(seconds: Mapping[PartCall, float], part: str) -> dict[str, float]:

@@ -133,7 +133,7 @@ def _find_unclear(tree: ast.AST) -> Iterator[str]:
         is_format = len(call.args) > 1 or call.keywords
         if not is_format or not isinstance(template, ast.Constant):
             continue
-        for _, name, spec, _ in string.Formatter().parse(template.value):
+        for _, name, spec, _ in string.Formatter().parse(str(template.value)):
             if name and spec and _NUMERIC.fullmatch(spec) and not has_unit(name):
                 yield f'line {call.lineno}: {name}'
 

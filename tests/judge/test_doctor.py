@@ -21,6 +21,7 @@ from mmgpu_hooks.schema.checkup import (
     Machine,
 )
 from mmgpu_hooks.schema.recorded import HostLimits
+from mmgpu_hooks.schema.text import quoted
 
 GIB = 2**30
 H100 = HostCard(0, 'NVIDIA H100', 80 * GIB, '00000000:3B:00.0')
@@ -86,7 +87,12 @@ def test_the_narrowest_limit_of_the_cores_is_named(host, text):
             'OMP_PLACES binds the training to 2 of 64 CPUs',
         ),
         ({}, Binding(('OMP_PLACES',), 64, 64), 'ok', '64 usable of 64'),
-        ({}, Binding(('KMP_AFFINITY',), reason='no'), 'unknown', 'KMP_AFFINITY: no'),
+        (
+            {},
+            Binding(('KMP_AFFINITY',), reason=quoted('no')),
+            'unknown',
+            'KMP_AFFINITY: no',
+        ),
         # the shell that asks is bound itself
         (
             {'affinity_cpus': 1, 'unbound_cpus': 64, 'bound_by': 'OMP_PROC_BIND'},

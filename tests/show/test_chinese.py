@@ -178,7 +178,7 @@ def test_the_page_is_in_chinese(chinese, tmp_path, recwarn):
     assert 'Data wait' in letters
     assert not re.search('[\u4e00-\u9fff]', letters)
     assert not any('Glyph' in str(warned.message) for warned in recwarn)
-    reasons = []
+    reasons = list[str]()
     for line in (tmp_path / 'run').rglob('*.jsonl'):
         for record in line.read_text().splitlines():
             reasons += list_reasons(json.loads(record))

@@ -416,7 +416,8 @@ class CocoMetric(ToyMetric):
     def __init__(self, **arguments: Any) -> None:
         super().__init__()
         self._coco_api: Any = object()
-        vars(self).update(arguments)
+        for name, value in arguments.items():
+            setattr(self, name, value)
 
 
 @pytest.mark.parametrize(
