@@ -102,7 +102,7 @@ def train(folder: Path, is_written: bool) -> End:
 
 
 def list_figures(pairs: Sequence[Pair]) -> Iterator[Figure]:
-    """Returns the figures of the table: medians over all pairs."""
+    """Returns the figures on all pairs of trainings: median seconds, correct writes."""
     longer_s = [pair.advised.seconds - pair.plain.seconds for pair in pairs]
     plain_s = statistics.median(pair.plain.seconds for pair in pairs)
     yield Figure('from the last save to the exit, write_config off', plain_s, 's')

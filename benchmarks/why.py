@@ -32,7 +32,7 @@ from benchmarks.markdown import render_table
 AT = 27
 """Index of the sample at which a training fails or hangs on purpose."""
 IN_LOG_S = 90.0
-"""Default limit in seconds until the log must name worker and sample."""
+"""Default limit, in seconds after a hang, until the log names worker and sample."""
 LATE_S = 30.0
 """Maximum seconds after ``stuck_after_s`` until the log names the cause."""
 REPEATS, AT_ONCE = 3, 6

@@ -561,7 +561,7 @@ class _Job:
             ) from error
 
     def _allow_own_name(self, before: FlatConfig, after: FlatConfig) -> None:
-        """Accepts a copy's own file name in ``work_dir``; refuses it in other values.
+        """Accepts the new file's name in ``work_dir``; refuses it in any other key.
 
         Raises:
             RefusedError: If MMEngine fills the file's name into another value.

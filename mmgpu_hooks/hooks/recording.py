@@ -122,7 +122,7 @@ class Recording:
         return self.recorded + self.ledger.iterations_now
 
     def count_iterations(self) -> int:
-        """Sums up the time ledger; returns the number of training iterations so far."""
+        """Returns the training iterations so far; first sums up all pending stamps."""
         self.guard.run('interval', self.ledger.sum_up)
         return self.iteration
 

@@ -299,7 +299,7 @@ class _StandIn(NamedTuple):
     module: str
     function: str
     replace: Callable[[Any, Callable[..., Any]], Any]
-    """Function that wraps the replacement so that it counts as one operator."""
+    """Function of module and original function that returns the replacement."""
 
 
 _STAND_INS = (

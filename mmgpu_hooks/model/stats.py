@@ -159,9 +159,9 @@ class _Residuals(NamedTuple):
     """Generalised least squares fits of a constant, one for each correlation."""
 
     squares: FloatArray
-    """Sum of squares of the residuals, for each correlation."""
+    """Residual sum of squares of the fit, one for each tried autocorrelation."""
     information: FloatArray
-    """Fisher information on the fitted constant, for each correlation."""
+    """Fisher information on the fitted constant, one for each tried autocorrelation."""
 
 
 def _fit_correlations(away: FloatArray, correlation: FloatArray) -> _Residuals:

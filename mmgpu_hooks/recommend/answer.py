@@ -42,7 +42,7 @@ class Answer:
     """Reason why the rewrite of the config was refused."""
     notes: tuple[str, ...] = field(default=())
     fitted: Mapping[str, int | None] = field(default_factory=dict)
-    """Batch size, by path, of each run whose measurements the model is fitted to.
+    """Batch size, by path, of each run to which step time and memory are fitted.
 
     Empty when one run was asked for."""
     mended: MendedStart | None = None

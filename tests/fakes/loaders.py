@@ -1,4 +1,4 @@
-"""Runs ``mmgpu`` with the given arguments in a forked process."""
+"""Data sets with known costs, and a loop that only loads, with a loader probe."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ Ask = Callable[[list[str]], tuple[int, str]]
 
 
 def list_cases() -> list[str]:
-    """Allowed errors by kind: relative ones of values, absolute ones of percentages."""
+    """Returns the names of all recorded runs with expected facts."""
     return sorted(path.parent.name for path in CASES.glob(f'*/{EXPECTED}'))
 
 
