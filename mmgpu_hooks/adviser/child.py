@@ -32,7 +32,7 @@ from mmgpu_hooks.recommend.validation import leave_out
 from mmgpu_hooks.recommend.verdict_record import judge_as_record, make_verdict_record
 from mmgpu_hooks.schema.judged import Recommendation, RunAdvice
 from mmgpu_hooks.schema.run_folder import read_run_folder
-from mmgpu_hooks.schema.text import Text, encode_text, phrase, quoted
+from mmgpu_hooks.schema.text import Text, encode_text, phrase
 from mmgpu_hooks.schema.tuning import TuneQuestion
 
 
@@ -135,7 +135,8 @@ def _write_advised(evidence: Path, run: Run, found: Recommendation) -> RunAdvice
         return RunAdvice(kept, str(outcome.target), None, tuple(left_out), nice)
     reason = phrase('the config has the recommended settings')
     if outcome.reason is not None:
-        reason = quoted(outcome.reason.removeprefix(f'{outcome.source}: '))
+        # the place is the config's, which is named anyway
+        reason = outcome.reason.facts.get('refusal', outcome.reason)
     if left_out:
         reason = phrase(
             '{names:&} cannot be set in this config',

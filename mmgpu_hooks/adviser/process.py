@@ -37,7 +37,7 @@ from mmgpu_hooks.measure.memory import read_free_bytes
 from mmgpu_hooks.schema.judged import RunAdvice
 from mmgpu_hooks.schema.recorded import VerdictRecord
 from mmgpu_hooks.schema.run_folder import read_run_folder
-from mmgpu_hooks.schema.text import decode_text, phrase, quoted
+from mmgpu_hooks.schema.text import decode_text, phrase
 from mmgpu_hooks.schema.tuning import TuneAnswer, TuneQuestion
 
 _LIMIT_S = 10.0
@@ -128,7 +128,7 @@ def ask_adviser(evidence: Path, limit_s: float = _LIMIT_S) -> RunAdvice:
     try:
         child = _start(_ADVISE, evidence)
     except SourceError as error:
-        return RunAdvice(reason=quoted(str(error)))
+        return RunAdvice(reason=error.said)
     try:
         answer, _ = child.communicate(timeout=limit_s)
         return msgspec.json.decode(answer, type=RunAdvice, dec_hook=decode_text)

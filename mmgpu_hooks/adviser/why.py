@@ -42,7 +42,7 @@ def _add_dumps(why: Why, ranks: Sequence[RunEvidence]) -> Why:
     try:
         record = read_flight_record([rank.run for rank in ranks])
     except SourceError as error:
-        said = phrase('{error}.', error=str(error))
+        said = phrase('{error}.', error=error)
         return replace(why, notes=(*why.notes, said))
     return why if record is None else add_flight_record(why, record)
 

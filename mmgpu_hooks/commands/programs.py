@@ -26,8 +26,10 @@ def become(words: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
     """
     program = words[0]
     # Python ignores these, and the program would inherit that
-    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(ignored, signal.SIG_DFL)
+    before = {
+        number: signal.signal(number, signal.SIG_DFL)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ)
+    }
     try:
         os.execvpe(program, list(words), environ)
     except OSError as error:
@@ -42,6 +44,10 @@ def become(words: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
                 program=program,
             )
         ) from error
+    finally:
+        # a program that was started is not here any more
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _describe(program: str, environ: Mapping[str, str], error: OSError) -> Text:

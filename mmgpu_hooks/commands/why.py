@@ -18,6 +18,7 @@ import click
 from mmgpu_hooks.adviser.why import judge_run, judge_start
 from mmgpu_hooks.commands import options
 from mmgpu_hooks.commands.output import print_answer, show_progress, warner
+from mmgpu_hooks.judge.causes import CERTAINTIES
 from mmgpu_hooks.judge.console_log import MOST_LOG_BYTES, ConsoleLog, read_log
 from mmgpu_hooks.judge.ranks import describe_missing, find_difference
 from mmgpu_hooks.judge.why import NamedLog, judge_end
@@ -66,11 +67,6 @@ _SOURCES = {
     'kernel': phrase('kernel'),
     'log': phrase('log'),
     'watchdog': phrase('watchdog'),
-}
-_CERTAINTIES = {
-    'sure': phrase('sure'),
-    'likely': phrase('likely'),
-    'unknown': phrase('unknown'),
 }
 
 
@@ -390,7 +386,7 @@ def _describe(answer: Why) -> list[Section]:
     if answer.cause is not None:
         cause = phrase('{cause}    mmgpu explain {cause}', answer)
         if answer.cause != answer.certainty:
-            certainty = _CERTAINTIES.get(answer.certainty, answer.certainty)
+            certainty = CERTAINTIES[answer.certainty]
             cause = phrase(
                 '{cause} ({certainty})    mmgpu explain {cause}',
                 answer,

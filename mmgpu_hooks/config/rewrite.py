@@ -66,7 +66,7 @@ from mmgpu_hooks.config.settings import (
     verify_changes,
 )
 from mmgpu_hooks.config.syntax import Module
-from mmgpu_hooks.schema.text import phrase
+from mmgpu_hooks.schema.text import Text, phrase
 
 SUFFIX: Final = '_recommended'
 """Suffix of a rewritten config's file name, before ``.py``."""
@@ -103,7 +103,7 @@ class RewriteOutcome:
     diff: str = ''
     """Unified diff from source to target; empty without an edit."""
 
-    reason: str | None = None
+    reason: Text | None = None
     """Reason why the rewrite was refused, in one sentence."""
 
     backup: Path | None = None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mmgpu_hooks.adviser.why import judge_ranks
+from mmgpu_hooks.judge.causes import CERTAINTIES
 from mmgpu_hooks.measure.watchdog import WATCHDOG_THREAD
 from mmgpu_hooks.schema.recorded import StuckRecord
 from mmgpu_hooks.schema.run import RunEvidence, read_evidence, read_other_ranks
@@ -100,7 +101,14 @@ def list_causes(own: RunEvidence, others: Sequence[RunEvidence]) -> list[str]:
     why = judge_ranks([], (own, *others))
     said: list[str] = []
     if why.cause not in (None, 'unknown'):
-        said.append(phrase('Cause: {cause} ({certainty}); mmgpu explain {cause}', why))
+        certainty = CERTAINTIES[why.certainty]
+        said.append(
+            phrase(
+                'Cause: {cause} ({certainty}); mmgpu explain {cause}',
+                why,
+                certainty=certainty,
+            )
+        )
     if why.rank is not None and why.cause == 'rank_waits':
         # it stands nowhere itself: the calls are those of the ranks that wait
         said.append(why.sentence)

@@ -23,6 +23,7 @@ from mmgpu_hooks.hooks.rank_waits import RankWaits
 from mmgpu_hooks.hooks.recording import Guard, vis_data_folder
 from mmgpu_hooks.hooks.sources import count_ranks_on_host
 from mmgpu_hooks.hooks.start_source import StartSource
+from mmgpu_hooks.judge.causes import CERTAINTIES
 from mmgpu_hooks.judge.standstill import describe_stuck, is_in_collective
 from mmgpu_hooks.measure.clock import monotonic_s, wall_unix_s
 from mmgpu_hooks.measure.flight_recorder import list_dump_prefixes
@@ -257,7 +258,7 @@ class StartWatch:
             )
         lines = [said, *describe_stuck(record)]
         if self._is_in_first_collective and self._peers.ranks > 1:
-            cause = {'cause': 'rank_never_came', 'certainty': 'likely'}
+            cause = {'cause': 'rank_never_came', 'certainty': CERTAINTIES['likely']}
             lines += [
                 phrase('Cause: {cause} ({certainty}); mmgpu explain {cause}', **cause),
                 phrase(

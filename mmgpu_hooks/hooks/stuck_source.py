@@ -33,7 +33,7 @@ from mmgpu_hooks.measure.watchdog import (
     Watchdog,
     format_stack,
 )
-from mmgpu_hooks.schema.recorded import IntervalRecord, StuckRecord
+from mmgpu_hooks.schema.recorded import PARTS, IntervalRecord, StuckRecord
 from mmgpu_hooks.schema.run_folder import STACK_SUFFIX
 from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.words import say
@@ -45,6 +45,8 @@ _SEEN_TIMES = 2.0
 """Multiple of the longest time seen of a hook after which an alarm is raised."""
 _PARTS = {FIRST_WAIT: 'data_wait', WORKER_START: 'startup'}
 """Names of train loop parts in standstill records, by label in the time ledger."""
+_LOOP_PARTS = (*PARTS, *_PARTS.values())
+"""Names of all parts of a train loop in standstill records; others are hooks."""
 _COMPUTING = ('forward', 'process', 'metric', 'gather')
 """Parts of a validation that compute, unless they wait for other ranks."""
 
@@ -182,8 +184,14 @@ class StuckSource:
         is_wait = running.part in ('data_wait', 'resume')
         return self._sources.loader.find_owed() if is_wait else OwedBatch()
 
-    def _are_workers_forked(self) -> bool | None:
-        loader = self._recording.runner.train_dataloader
+    def _are_workers_forked(self, is_validation: bool) -> bool | None:
+        runner = self._recording.runner
+        loader = runner.train_dataloader
+        if is_validation:
+            loader = getattr(getattr(runner, '_val_loop', None), 'dataloader', None)
+        if not getattr(loader, 'num_workers', 0):
+            # the training process loads by itself
+            return False
         context = getattr(loader, 'multiprocessing_context', None) or multiprocessing
         method = context.get_start_method(allow_none=True)
         return None if method is None else method == 'fork'
@@ -209,7 +217,8 @@ class StuckSource:
         owed = self._find_owed(running)
         record = add_owed(self._record(running, waited_s), owed, own_stack)
         if waits_for_data(record):
-            record = structs.replace(record, is_forked=self._are_workers_forked())
+            is_forked = self._are_workers_forked(record.validation_part is not None)
+            record = structs.replace(record, is_forked=is_forked)
             pinning = read_thread_stack(PIN_THREAD)
             record = structs.replace(record, pin_stack=pinning)
         lines: list[str] = [
@@ -266,7 +275,9 @@ class StuckSource:
     def _report_freed(self, running: Running, waited_s: float) -> None:
         record = self._record(running, waited_s, is_over=True)
         self._recording.write(record)
-        self._note_long(running.part, waited_s)
+        # parts of the loop have their usual seconds by the log intervals
+        if running.part not in _LOOP_PARTS:
+            self._note_long(running.part, waited_s)
         self._alarms.say(
             phrase(
                 'GPUEfficiencyHook: training goes on after {waited_s:.0f} s '

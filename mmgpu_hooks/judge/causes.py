@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mmgpu_hooks.schema.text import Text, worded
+from mmgpu_hooks.schema.text import Text, phrase, worded
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,13 @@ class Cause:
     page: str
     do: tuple[Text, ...]
 
+
+CERTAINTIES = {
+    'sure': phrase('sure'),
+    'likely': phrase('likely'),
+    'unknown': phrase('unknown'),
+}
+"""Words for how certain a cause is, by the name that records and JSON have."""
 
 CAUSES: dict[str, Cause] = {}
 """Help page of each cause of a failure or hang, by the cause's name."""

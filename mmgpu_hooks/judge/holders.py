@@ -714,6 +714,7 @@ def _sum_own(ranks: Sequence[MemoryRecord]) -> int:
         (rank.process_bytes or 0)
         + (rank.worker_bytes or 0)
         + (rank.validation_worker_bytes or 0)
+        + (rank.child_bytes or 0)
         for rank in ranks
     )
     own += first.shm_bytes or 0

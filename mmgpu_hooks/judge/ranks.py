@@ -244,8 +244,8 @@ def describe_missing(world_size: int, ranks: Collection[int]) -> list[Text]:
         return []
     return [
         phrase(
-            '{found:d} of {ranks} left evidence here; missing: {missing}.',
-            found=len(ranks),
+            '{found_ranks:d} of {ranks} left evidence here; missing: {missing}.',
+            found_ranks=len(ranks),
             ranks=world_size,
             missing=missing,
         )

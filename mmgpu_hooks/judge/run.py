@@ -182,7 +182,7 @@ class Run(RecordedRun):
         the training thread does sets the speed.
         """
         iter_s, gpu = self.figures.iter_s, self.figures.gpu
-        if not iter_s or not self.figures.is_enough or self.is_data_bound:
+        if not iter_s or not self.figures.is_enough or self.hides_host_work:
             return False
         share = cost.saved_s / iter_s
         if cost.is_measured:
@@ -190,6 +190,16 @@ class Run(RecordedRun):
         busy_pct = 0.0 if gpu is None else gpu.util_pct or 0.0
         is_full = busy_pct >= thresholds.GPU_FULL_PCT
         return share >= thresholds.HOST_COST_MOST and not is_full
+
+    @property
+    def hides_host_work(self) -> bool:
+        """True if training waits for workers, so that less host work ends no earlier.
+
+        Without workers, loading and training take turns, and where the wait is the
+        training thread's own work on ready batches, it is host work itself.
+        """
+        is_beside = bool(self.meta.loader.num_workers)
+        return self.is_data_bound and is_beside and self.wait_cause != 'fetching'
 
     @cached_property
     def judged_saves(self) -> tuple[SaveJudgement, ...]:

@@ -492,6 +492,11 @@ def _find_short_epoch(ranks: Sequence[Rank]) -> Uneven | None:
     # it waits in the iteration after those
     if min(other.iterations for other in training) < rank.iterations:
         return None
+    taken = None if rank.stuck is None else rank.stuck.batches_taken
+    theirs = [other.stuck.batches_taken for other in training if other.stuck]
+    # they had as many, and wait in the next epoch
+    if taken is not None and any(n is not None and n <= taken for n in theirs):
+        return None
     number = rank.number if len(ended) == 1 else None
     facts = {'rank': rank.number, 'iterations': rank.iterations}
     proof = [phrase('rank {rank} trained {iterations}', **facts)]
@@ -780,6 +785,10 @@ def find_row(stuck: StuckRecord) -> HangingFrame | None:
     of_worker = None
     # one that runs or was stopped waits for nothing
     is_waiting = stuck.state in ('S', None)
+    path = stuck.path or ''
+    # a write into a file waits for its storage, not for a reader
+    is_file = path.startswith('/') and not path.startswith('/dev/')
+    is_waiting &= not (is_file and stuck.call == 'write')
     if is_waiting and (stuck.worker is not None or stuck.sample is not None):
         of_worker = find_hanging_frame(
             stuck.stack, call=stuck.call, is_forked=stuck.is_forked

@@ -174,7 +174,15 @@ def _judge_end(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
         key=lambda lead: (lead.event.sign.order, lead.event.rank is None),
         default=None,
     )
-    exits = [(rank, end) for rank, end in ended if end.error == 'SystemExit']
+    is_any_gone = any(rank.is_gone for rank in ranks)
+    # what stood still, or was ended beside a lost rank, was made to exit
+    exits = [
+        (rank, end)
+        for rank, end in ended
+        if end.error == 'SystemExit'
+        and not (standstill is not None and rank.stuck is not None)
+        and not (is_any_gone and _is_by_sigterm(end))
+    ]
     if exits and (lead is None or lead.event.sign.order in _OF_OTHERS):
         return _judge_exit(*exits[0], lead or standstill)
     if lead is None:
@@ -212,7 +220,10 @@ def _judge_end(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
 def _weigh_ranks(why: Why, event: Event, ranks: Sequence[Rank]) -> Why:
     """Weighs a cause by measurements of the rank a line names, or that ended first."""
     named = _find_named(ranks, event.text)
-    said, why = why, _weigh(why, event, named or ranks[0])
+    own = (rank for rank in ranks if event.rank in (None, rank.number))
+    said, measured = why, named or next(own, None)
+    # the memory of another host says nothing
+    why = why if measured is None else _weigh(why, event, measured)
     is_told = why.cause != 'rank_lost' or event.sign.order == Order.RAISED
     gone = named if named or is_told else find_first_gone(ranks)
     if gone is not None:
@@ -379,8 +390,9 @@ def _judge_exit(rank: Rank, end: EndRecord, others: object) -> Why:
             'Rank {rank} ended itself: {exit}.', rank=rank.number, exit=lines[-1]
         )
     name, certainty = 'unknown', 'unknown'
-    if _OF_SIGTERM.search(lines[-1]):
+    if _is_by_sigterm(end):
         name, certainty = 'interrupted', 'likely'
+        said = phrase('Its handler of SIGTERM ended it: {exit}.', exit=lines[-1])
     elif others is not None:
         name, certainty = 'rank_lost', 'likely'
     title = phrase('{title}.', CAUSES[name])
@@ -388,6 +400,11 @@ def _judge_exit(rank: Rank, end: EndRecord, others: object) -> Why:
     if name != 'unknown':
         why = replace(why, sentence=sentences(title, said))
     return _complete(why, end.sample)
+
+
+def _is_by_sigterm(end: EndRecord) -> bool:
+    """Returns True if a handler of SIGTERM ended the run, by its exit code."""
+    return bool(_OF_SIGTERM.search((end.traceback or ('',))[-1]))
 
 
 def _retell(end: EndRecord, rank: Rank) -> ConsoleLog:

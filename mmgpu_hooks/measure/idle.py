@@ -26,6 +26,10 @@ _BUSY_SHARE, _BUSY_S = 0.05, 0.05
 """CPU of an idle stretch: at most this share of a core, and seconds on top.
 
 Loggers and what asks again and again take it."""
+_BUSY_NOW = 0.5
+"""Share of a core, since the reading before, that ends any idle stretch.
+
+Long idleness must not make up for what computes now."""
 _BUSY_BYTES = 2**16
 """Bytes a second that the watched thread may read and write in an idle stretch."""
 _STALE_S = 10.0
@@ -59,7 +63,7 @@ class WorkMeter:
         self._clock, self._thread = clock, threading.get_native_id()
         self._start: _Reading | None = None
         """Reading at the start of the present idle stretch."""
-        self._read_at_s = 0.0
+        self._read_at_s = self._used_s = 0.0
         self._children_s: dict[int, float] = {}
         """CPU seconds of each child, by process id, when it was first seen idle."""
 
@@ -77,23 +81,29 @@ class WorkMeter:
             and self._read_at_s - last_s < _STALE_S
         ):
             idle_s = now.clock_s - start.clock_s
-            if not self._is_busy(start, now, idle_s):
+            newest_s, self._used_s = -self._used_s, self._sum_used_s(start, now, idle_s)
+            newest_s += self._used_s
+            is_busy_now = newest_s > _BUSY_NOW * (self._read_at_s - last_s)
+            if not is_busy_now and self._used_s <= _BUSY_SHARE * idle_s + _BUSY_S:
                 return idle_s
-        self._start, self._children_s = now, {}
+        self._start, self._children_s, self._used_s = now, {}, 0.0
         return 0.0
 
-    def _is_busy(self, start: _Reading, now: _Reading, passed_s: float) -> bool:
-        most_s = _BUSY_SHARE * passed_s + _BUSY_S
+    def _sum_used_s(self, start: _Reading, now: _Reading, passed_s: float) -> float:
+        """Sum up the CPU seconds of process and children in the present idle stretch.
+
+        All of it where the thread loads or swaps: that is work, too.
+        """
         used_s = now.own_s - start.own_s
-        # what swaps or loads by faults works, too
         is_loading = now.faults > start.faults
         is_loading |= now.io_bytes - start.io_bytes > _BUSY_BYTES * (passed_s + 1.0)
-        if is_loading or used_s > most_s:
-            return True
+        if is_loading:
+            return max(used_s, passed_s)
         # to list them takes ms: only while this process waits
-        for pid, seconds in _read_children_s():
-            used_s += seconds - self._children_s.setdefault(pid, seconds)
-        return used_s > most_s
+        if used_s <= _BUSY_SHARE * passed_s + _BUSY_S:
+            for pid, seconds in _read_children_s():
+                used_s += seconds - self._children_s.setdefault(pid, seconds)
+        return used_s
 
     def _read(self) -> _Reading | None:
         path = f'/proc/self/task/{self._thread}/schedstat'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import psutil
 
@@ -13,6 +14,17 @@ _RANK, _SIZE, _ADDRESS, _PORT = 'RANK', 'WORLD_SIZE', 'MASTER_ADDR', 'MASTER_POR
 _LOOPBACK = '127.0.0.1', 'localhost', '::1'
 _BUSY_SHARE = 0.02
 """Smallest share (0 to 1) of a core used by processes that work and not only poll."""
+
+
+_BUSY_BYTES = 2**16
+"""Bytes between two readings above which a process reads files and not only polls."""
+
+
+class _Use(NamedTuple):
+    """CPU seconds of a process, and the bytes that it has read."""
+
+    cpu_s: float
+    read_bytes: int
 
 
 class PeerProcesses:
@@ -29,36 +41,50 @@ class PeerProcesses:
         """Index of this rank, by its launcher."""
         self.ranks = int(environ.get(_SIZE, 1))
         """Number of ranks that the launcher starts."""
-        self._cpu_s: dict[int, float] = {}
+        self._is_told = _read_own_rank() == environ.get(_RANK)
+        """True if the launcher told the rank at the start, so that others show it."""
+        self._use: dict[int, _Use] = {}
         self._read_s: float | None = None
 
     def are_idle(self) -> bool | None:
         """Return True if no process of another rank used a core since the last call.
 
         Returns:
-            ``None`` where ranks may be on other hosts.
+            ``None`` where ranks may be on other hosts, or do not show which they are.
         """
         here = int(self._environ.get('LOCAL_WORLD_SIZE', 0))
         is_one_host = here == self.ranks or self._environ.get(_ADDRESS) in _LOOPBACK
-        if self.ranks <= 1 or not is_one_host:
+        if self.ranks <= 1 or not is_one_host or not self._is_told:
             return None
-        now_s, before, before_s = self._clock(), self._cpu_s, self._read_s
-        self._cpu_s, self._read_s = self._read_cpu_s(), now_s
-        if before_s is None:
+        now_s, before, before_s = self._clock(), self._use, self._read_s
+        self._use, self._read_s = self._read_use(), now_s
+        if before_s is None or self._use.keys() != before.keys():
             return False
-        used_s = sum(
-            max(cpu_s - before.get(pid, 0.0), 0.0) for pid, cpu_s in self._cpu_s.items()
-        )
-        return used_s <= _BUSY_SHARE * (now_s - before_s)
+        grown = [
+            (use.cpu_s - before[pid].cpu_s, use.read_bytes - before[pid].read_bytes)
+            for pid, use in self._use.items()
+        ]
+        # what imports from a slow disk hardly computes
+        is_reading = any(read > _BUSY_BYTES for _, read in grown)
+        used_s = sum(used for used, _ in grown)
+        return not is_reading and used_s <= _BUSY_SHARE * (now_s - before_s)
 
-    def _read_cpu_s(self) -> dict[int, float]:
-        """Read the CPU seconds of each process of another rank, by process id."""
-        found, port = dict[int, float](), self._environ.get(_PORT)
+    def _read_use(self) -> dict[int, _Use]:
+        """Read CPU and bytes of each process of another rank, by process id."""
+        found, port = dict[int, _Use](), self._environ.get(_PORT)
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 told = process.environ()
                 is_other = told.get(_RANK, str(self.rank)) != str(self.rank)
                 if is_other and told.get(_PORT) == port:
-                    times = process.cpu_times()
-                    found[process.pid] = times.user + times.system
+                    times, io = process.cpu_times(), process.io_counters()
+                    cpu_s = times.user + times.system
+                    found[process.pid] = _Use(cpu_s, io.read_chars)
         return found
+
+
+def _read_own_rank() -> str | None:
+    """Read the rank that this process was started with; what it set later is absent."""
+    with contextlib.suppress(psutil.Error, OSError):
+        return psutil.Process().environ().get(_RANK)
+    return None

@@ -185,7 +185,11 @@ class Watchdog:
             self.on_stuck(running, self._stands_s)
             # the alarm itself takes seconds, and nothing went on meanwhile
             self._checked_s = self.clock()
-            self._stands_s += self._checked_s - now_s
+            alarm_s = self._checked_s - now_s
+            self._stands_s += alarm_s
+            if self._stack_file is not None and alarm_s > self.stuck_after_s:
+                # the timer ran out within the alarm
+                self._stack_file.truncate(0)
 
     def _patience_s(self, running: Running) -> float:
         """Seconds without progress after which the running part raises an alarm."""

@@ -445,13 +445,20 @@ def _is_packed(counts: Any, size: Sequence[int]) -> bool:
     """True for COCO's compressed run lengths of an image, as pycocotools reads them."""
     from pycocotools.mask import decode, encode
 
-    if not isinstance(counts, (str, bytes)):
+    if not isinstance(counts, (str, bytes)) or not _decodes_safely():
         return False
     packed = counts.encode() if isinstance(counts, str) else counts
     # whatever is cut off or goes beyond the image comes back as something else
     pixels = np.asfortranarray(decode({'size': list(size), 'counts': packed}))
     again: bytes = encode(pixels)['counts']
     return again == packed
+
+
+@functools.lru_cache(maxsize=1)
+def _decodes_safely() -> bool:
+    """True if pycocotools checks the bounds of run lengths: since 2.0.5 it does."""
+    version = read_versions(['pycocotools']).get('pycocotools', '0')
+    return Version(version) >= Version('2.0.5')
 
 
 def index_truth(backend: Any, dataset: dict[str, Any]) -> Any:

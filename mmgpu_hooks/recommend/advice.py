@@ -15,6 +15,7 @@ from mmgpu_hooks.judge.thresholds import (
     VERDICT_SHARE,
 )
 from mmgpu_hooks.judge.validation_findings import (
+    COCO_METRIC,
     SET_FAST_METRIC,
     SET_IN_LIST,
     find_whole,
@@ -177,10 +178,12 @@ def _advise_metric(run: Run) -> Iterator[Text]:
     whole = find_whole(run)
     if whole is None or whole.fast_metric_s is None:
         return
-    if whole.run_share('metric') < VALIDATION_PART_NOTICE:
+    own_s = whole.costs.metrics_s.get(COCO_METRIC, 0.0)
+    own_share = own_s / whole.costs.wall_s
+    if whole.share * own_share < VALIDATION_PART_NOTICE:
         return
     facts = {
-        'metric_pct': 100 * whole.costs.share('metric'),
+        'metric_pct': 100 * own_share,
         'saved_s': whole.fast_metric_s * whole.count,
     }
     if whole.fast_metric == 'list':

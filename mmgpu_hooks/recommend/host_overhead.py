@@ -46,7 +46,7 @@ def with_host_overhead(found: Recommendation, run: Run) -> Recommendation:
     job = None
     if run.workload is not None and not run.is_stalled:
         job = Job.of(run, run.workload, SETTINGS)
-    if run.is_data_bound and (job is None or not _is_sped_up(job, found)):
+    if run.hides_host_work and (job is None or not _is_sped_up(job, found)):
         # whatever is spared beside the loader is waited for
         return found
     savings = [_predict(cost, run, job, found) for cost in costs]

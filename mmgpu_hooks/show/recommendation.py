@@ -296,10 +296,12 @@ def describe_host_overhead(answer: Answer, *, every: bool = False) -> list[Secti
     ]
     alone, low = found.predicted_gain_alone_pct, found.predicted_gain_low_pct
     if alone is not None and low is not None and alone < low:
-        said = phrase(
-            '{alone_pct:.1f} % less without the other programs on this host.',
-            alone_pct=alone,
-        )
+        said = phrase('Nothing less without the other programs on this host.')
+        if alone >= 0.05:
+            said = phrase(
+                '{alone_pct:.1f} % less without the other programs on this host.',
+                alone_pct=alone,
+            )
         facts.append(Fact(phrase('Alone'), said))
     lines = {
         phrase('Switch on'): found.switch_on,

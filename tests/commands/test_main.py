@@ -214,3 +214,11 @@ def test_a_bar_says_what_is_left(left_s, words, monkeypatch):
     assert phrase_left(left_s) == words
     assert '2 of 9: 2 workers' in stream.getvalue()
     assert words in stream.getvalue()
+
+
+def test_a_program_that_cannot_be_started_leaves_no_signal_changed(capsys):
+    before = signal.getsignal(signal.SIGPIPE), signal.getsignal(signal.SIGXFSZ)
+    assert main(['pick-gpu', '--', 'no-such-command']) == 2
+    assert 'no-such-command' in capsys.readouterr().err
+    after = signal.getsignal(signal.SIGPIPE), signal.getsignal(signal.SIGXFSZ)
+    assert after == before
