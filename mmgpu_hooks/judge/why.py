@@ -174,17 +174,9 @@ def _judge_end(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
         key=lambda lead: (lead.event.sign.order, lead.event.rank is None),
         default=None,
     )
-    is_any_gone = any(rank.is_gone for rank in ranks)
-    # what stood still, or was ended beside a lost rank, was made to exit
-    exits = [
-        (rank, end)
-        for rank, end in ended
-        if end.error == 'SystemExit'
-        and not (standstill is not None and rank.stuck is not None)
-        and not (is_any_gone and _is_by_sigterm(end))
-    ]
-    if exits and (lead is None or lead.event.sign.order in _OF_OTHERS):
-        return _judge_exit(*exits[0], lead or standstill)
+    exit_ = _find_exit(ended, standstill, any(rank.is_gone for rank in ranks))
+    if exit_ and (lead is None or lead.event.sign.order in _OF_OTHERS):
+        return _judge_exit(*exit_, lead or standstill)
     if lead is None:
         return standstill or _judge_silence(logs, ranks)
     event = lead.event
@@ -367,6 +359,21 @@ def _find_lost_card(ranks: Sequence[Rank], by_kernel: bool = True) -> list[str]:
         said += [source.reason for source in off if source.source == 'GPU']
         said += rank.host.kernel if by_kernel else ()
     return [text for text in said if _CARD_LOST.search(text)]
+
+
+def _find_exit(
+    ended: Sequence[tuple[Rank, EndRecord]], standstill: Why | None, has_lost_rank: bool
+) -> tuple[Rank, EndRecord] | None:
+    """Finds the first rank that ended itself by ``sys.exit``, of its own accord.
+
+    One that stood still, or that a launcher ended beside a lost rank, was made to.
+    """
+    for rank, end in ended:
+        was_made = standstill is not None and rank.stuck is not None
+        was_made |= has_lost_rank and _is_by_sigterm(end)
+        if end.error == 'SystemExit' and not was_made:
+            return rank, end
+    return None
 
 
 def _judge_exit(rank: Rank, end: EndRecord, others: object) -> Why:

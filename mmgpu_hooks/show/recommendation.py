@@ -252,6 +252,16 @@ def describe_mended(answer: Answer) -> list[Section]:
     return [Section(title, 'mended-start', code=align(lines))]
 
 
+def _phrase_alone(gain_pct: float) -> Text:
+    """Says what less host work saves on a host that runs no other program."""
+    if gain_pct < 0.05:
+        return phrase('Nothing less without the other programs on this host.')
+    return phrase(
+        '{alone_pct:.1f} % less without the other programs on this host.',
+        alone_pct=gain_pct,
+    )
+
+
 def describe_host_overhead(answer: Answer, *, every: bool = False) -> list[Section]:
     """Section on host time that ``optimize`` saves; empty if that is too little.
 
@@ -296,13 +306,7 @@ def describe_host_overhead(answer: Answer, *, every: bool = False) -> list[Secti
     ]
     alone, low = found.predicted_gain_alone_pct, found.predicted_gain_low_pct
     if alone is not None and low is not None and alone < low:
-        said = phrase('Nothing less without the other programs on this host.')
-        if alone >= 0.05:
-            said = phrase(
-                '{alone_pct:.1f} % less without the other programs on this host.',
-                alone_pct=alone,
-            )
-        facts.append(Fact(phrase('Alone'), said))
+        facts.append(Fact(phrase('Alone'), _phrase_alone(alone)))
     lines = {
         phrase('Switch on'): found.switch_on,
         phrase('Measure'): found.measure,

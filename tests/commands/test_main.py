@@ -17,8 +17,10 @@ import pytest
 from mmgpu_hooks.commands import explain
 from mmgpu_hooks.commands.main import COMMANDS, GROUPS, main
 from mmgpu_hooks.commands.output import phrase_left, show_progress
+from mmgpu_hooks.commands.programs import become
 from mmgpu_hooks.judge.causes import CAUSES
 from mmgpu_hooks.judge.verdict_names import VERDICTS
+from mmgpu_hooks.schema.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -216,9 +218,9 @@ def test_a_bar_says_what_is_left(left_s, words, monkeypatch):
     assert words in stream.getvalue()
 
 
-def test_a_program_that_cannot_be_started_leaves_no_signal_changed(capsys):
+def test_a_program_that_cannot_be_started_leaves_no_signal_changed():
     before = signal.getsignal(signal.SIGPIPE), signal.getsignal(signal.SIGXFSZ)
-    assert main(['pick-gpu', '--', 'no-such-command']) == 2
-    assert 'no-such-command' in capsys.readouterr().err
+    with pytest.raises(UserError, match='no-such-command'):
+        become(['no-such-command'], {})
     after = signal.getsignal(signal.SIGPIPE), signal.getsignal(signal.SIGXFSZ)
     assert after == before
