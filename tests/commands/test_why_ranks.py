@@ -166,6 +166,18 @@ def ask_ranks(ask, tmp_path):
         ),
         pytest.param(
             {
+                0: [in_step(iteration=118, batches_taken=1)],
+                1: [replace(SHORT, epoch_batches=119)],
+            },
+            2,
+            {},
+            'rank_waits',
+            None,
+            'wait for one another',
+            id='one is in the next epoch, after as many batches',
+        ),
+        pytest.param(
+            {
                 0: [replace(PEER, iterations=118, traceback=IN_ITERATION)],
                 1: [COMPLETED],
             },
@@ -400,6 +412,25 @@ def test_a_rank_that_ended_itself_is_named_with_its_exit_code(ask_ranks):
     assert 'Rank 1 ended itself: SystemExit: 3.' in answer['sentence']
     proof = [found['text'] for found in answer['proof']]
     assert proof == ['SystemExit: 3', 'raised at /p/hooks.py:9 in after_train_iter']
+
+
+def test_a_handler_that_ended_a_standstill_leaves_it_the_cause(ask_ranks):
+    stuck = stand('data_wait', worker=1, pid=9, state='S', sample=118)
+    ended = replace(
+        PEER, status='interrupted', error='SystemExit', traceback=('SystemExit: 143',)
+    )
+    answer = ask_ranks({0: [stuck, ended]}, 1, {})
+    assert (answer['cause'], answer['sample']) == ('worker_stuck', 118)
+
+
+def test_a_handler_of_sigterm_is_no_choice_of_the_program(ask_ranks):
+    ended = replace(
+        PEER, status='interrupted', error='SystemExit', traceback=('SystemExit: 143',)
+    )
+    answer = ask_ranks({0: [ended]}, 1, {})
+    assert answer['cause'] == 'interrupted'
+    assert 'Its handler of SIGTERM ended it' in answer['sentence']
+    assert 'ended itself' not in answer['sentence']
 
 
 def test_a_sample_of_a_skipped_batch_is_named(ask_ranks):

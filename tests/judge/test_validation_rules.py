@@ -94,6 +94,12 @@ def test_in_a_list_of_evaluators_the_line_is_said():
     assert len(list_saved_hours(run, Recommendation(), None)) == 1
 
 
+def test_a_slow_metric_beside_it_is_not_put_down_to_it():
+    metrics_s = {'CocoMetric': 20.0, 'VOCMetric': 980.0}
+    run = validate(metrics_s, {'fast_metric': 'list'}, metric=1000.0)
+    assert [said for said in advise(run) if 'FastCocoMetric' in said] == []
+
+
 def test_where_it_cannot_help_it_is_not_offered():
     run = validate({'CocoMetric': 1000.0}, {'fast_metric': 'no'}, metric=1000.0)
     finding = find(run, 'MG501')

@@ -148,6 +148,23 @@ def test_an_allocation_that_failed_is_no_proof_where_memory_was_free(
     assert ('too much at once' in why.sentence) is (cause == 'unknown')
 
 
+def test_memory_of_another_rank_says_nothing_of_an_allocation_that_failed():
+    free = recorded.MemoryRecord(
+        phase='train',
+        elapsed_s=9.0,
+        bound='host',
+        total_bytes=62 * GIB,
+        used_bytes=2 * GIB,
+    )
+    first = replace(make_evidence(run=make_run(rank=0, world_size=2)), end=None)
+    other = replace(make_evidence(run=make_run(rank=1, world_size=2)), end=None)
+    ranks = [Rank(replace(first, memory=(free,)), GONE), Rank(other, GONE)]
+    said = b'[rank1]: MemoryError'
+    logs = [NamedLog('console', read_log(io.BytesIO(said)))]
+    assert judge_end(logs, ranks).cause == 'oom_host'
+    assert judge_end(logs, ranks[:1]).cause == 'oom_host'
+
+
 IN_ALLREDUCE = ('torch/autograd/graph.py:9 in _engine_run_backward',)
 
 

@@ -75,6 +75,20 @@ def test_one_that_computes_or_reads_is_not(work):
     assert max(follow(work)) < SECONDS / 2
 
 
+def test_long_idleness_hides_nothing_that_computes_now():
+    meter = WorkMeter()
+    meter.read_idle_s()
+    time.sleep(0.2)
+    assert meter.read_idle_s() > 0.1
+    # as after an hour of waiting
+    start = meter._start
+    assert start is not None
+    meter._start = start._replace(clock_s=start.clock_s - 3600.0)
+    assert meter.read_idle_s() > 3600.0
+    burn(0.5)
+    assert meter.read_idle_s() == 0.0
+
+
 def test_one_whose_child_computes_is_not(burning_child):
     assert max(follow(burning_child)) < SECONDS / 2
 

@@ -15,7 +15,7 @@ from fakes.overhead import (
     with_histories,
 )
 from fakes.replaced import replace
-from fakes.runs import make_inside_workers
+from fakes.runs import make_inside_workers, make_loader
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.advice import advise
 from mmgpu_hooks.recommend.host_overhead import change_optimize, with_host_overhead
@@ -92,6 +92,20 @@ def test_nothing_is_listed_where_the_loop_waits_for_data():
     assert predict(make_host_bound(make_profile(), workers=slow, data_wait_s=0.05)) is (
         None
     )
+
+
+def test_what_takes_turns_with_loading_is_listed_where_the_loop_waits_for_data():
+    run = make_overhead_run()
+    run = replace(run, loader=make_loader(0, pin_memory=False))
+    # on one core no worker would help
+    run = replace(run, host=replace(run.host, affinity_cpus=1, usable_cores=1.0))
+    evidence = make_host_bound(
+        make_profile(), run=run, workers=None, data_wait_s=0.1, data_wait_cpu_s=2.0
+    )
+    assert Run(evidence).is_data_bound
+    overhead = predict(evidence)
+    assert overhead is not None
+    assert {saving.name for saving in overhead.savings} >= {'param_groups', 'ema'}
 
 
 def test_what_is_saved_only_beside_other_load_is_not_listed():
