@@ -140,7 +140,7 @@ CASES = {
         'work on rank 0', 'work_on_one_rank', 4, rank=0, ranks=4
     ),
     'a rank of four loads': Case(
-        'sleep on rank 1', 'worker_stuck', 4, AT, 0, rank=1, ranks=4
+        'sleep', 'worker_stuck', 4, AT, 1, rank=AT % 4, ranks=4
     ),
     'a rank that never came': Case(
         'a rank that never came', 'rank_never_came', 1, rank=1

@@ -57,6 +57,16 @@ class _Bin:
 
     iterations: int
     seconds: float
+    medians_s: float
+    """Median seconds of an iteration in each log interval, times its iterations.
+
+    A hiccup moves a mean and no median, and a trend is a small part of either."""
+
+    def add(self, other: _Bin) -> None:
+        """Adds the iterations of another bin to this one."""
+        self.iterations += other.iterations
+        self.seconds += other.seconds
+        self.medians_s += other.medians_s
 
     @property
     def each_s(self) -> float:
@@ -114,23 +124,21 @@ class EndForecaster:
             self._first_start_s = start_s
         elif record.iterations:
             self._starts_s += start_s
-            self._add(record.iterations, max(record.duration_s - outside_s, 0.0))
+            count, seconds = record.iterations, max(record.duration_s - outside_s, 0.0)
+            self._add(_Bin(count, seconds, count * record.iter.p50_s))
         self._starts += firsts
 
-    def _add(self, iterations: int, seconds: float) -> None:
+    def _add(self, interval: _Bin) -> None:
         bins = self._bins
         if self._filled % self._each and bins:
-            bins[-1].iterations += iterations
-            bins[-1].seconds += seconds
+            bins[-1].add(interval)
         else:
-            bins.append(_Bin(iterations, seconds))
+            bins.append(interval)
         self._filled += 1
         if len(bins) > _MOST_BINS and not self._filled % (2 * self._each):
-            pairs = zip(bins[::2], bins[1::2])
-            self._bins = [
-                _Bin(left.iterations + right.iterations, left.seconds + right.seconds)
-                for left, right in pairs
-            ]
+            for left, right in zip(bins[::2], bins[1::2]):
+                left.add(right)
+            self._bins = bins[::2]
             self._each *= 2
 
     def add_validation(self, record: ValidationRecord) -> None:
@@ -296,14 +304,14 @@ def _find_trend(bins: list[_Bin]) -> _Rate | None:
     if len(bins) < 8:
         return None
     counts = np.array([each.iterations for each in bins], float)
-    values = np.array([each.each_s for each in bins])
+    values = np.array([each.medians_s / each.iterations for each in bins])
     at = np.cumsum(counts) - counts / 2
     line = fit_line(at.tolist(), values.tolist())
     away = values - (line.constant + line.slope * at)
     scatter = float(np.sqrt((away**2).sum() / (len(bins) - 2)))
     error = scatter / float(np.sqrt(((at - at.mean()) ** 2).sum()))
     grown = line.slope * float(counts.sum())
-    level = float(values.mean())
+    level = math.fsum(each.seconds for each in bins) / float(counts.sum())
     if grown < _LEAST_TREND * level or line.slope < _SURE * error:
         return None
     middle = len(bins) // 2
@@ -313,7 +321,7 @@ def _find_trend(bins: list[_Bin]) -> _Rate | None:
     ]
     if min(halves) < _EVEN:
         return None
-    now_s = line.constant + line.slope * float(counts.sum())
+    now_s = level + grown / 2
     # it may end to grow, or grow on: the interval says so
     return _Rate(now_s, line.slope, 2 * _DRIFT + error / line.slope)
 

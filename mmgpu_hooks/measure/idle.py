@@ -83,7 +83,7 @@ class WorkMeter:
             idle_s = now.clock_s - start.clock_s
             newest_s, self._used_s = -self._used_s, self._sum_used_s(start, now, idle_s)
             newest_s += self._used_s
-            is_busy_now = newest_s > _BUSY_NOW * (self._read_at_s - last_s)
+            is_busy_now = newest_s > _BUSY_NOW * (self._read_at_s - last_s) + _BUSY_S
             if not is_busy_now and self._used_s <= _BUSY_SHARE * idle_s + _BUSY_S:
                 return idle_s
         self._start, self._children_s, self._used_s = now, {}, 0.0

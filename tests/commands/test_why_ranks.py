@@ -420,7 +420,7 @@ def test_a_handler_that_ended_a_standstill_leaves_it_the_cause(ask_ranks):
         PEER, status='interrupted', error='SystemExit', traceback=('SystemExit: 143',)
     )
     answer = ask_ranks({0: [stuck, ended]}, 1, {})
-    assert (answer['cause'], answer['sample']) == ('worker_stuck', 118)
+    assert (answer['cause'], answer['sample']) == ('worker_stuck', '118')
 
 
 def test_a_handler_of_sigterm_is_no_choice_of_the_program(ask_ranks):

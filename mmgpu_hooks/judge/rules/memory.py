@@ -289,7 +289,7 @@ def judge_burst(run: Run) -> Finding | None:
         if field == 'most_boxes':
             what.append(
                 phrase(
-                    'boxes {held_boxes} (usually {usual_boxes:.0f})',
+                    '{held_boxes} (usually {usual_boxes:.0f})',
                     held_boxes=held,
                     usual_boxes=usual_held,
                 )
