@@ -673,11 +673,16 @@ class _Left(NamedTuple):
 def _find_left_s(run: Run) -> _Left:
     if not run.intervals or not run.figures.iterations:
         return _Left(math.inf, math.inf, math.inf)
-    each_s = run.intervals[-1].elapsed_s / run.figures.iterations
+    last, since = run.intervals[-1], run.intervals[len(run.intervals) // 3]
+    each_s = last.elapsed_s / run.figures.iterations
+    if last.iteration > since.iteration:
+        # as fast as in the stretch over which growth is fitted
+        passed_s = last.elapsed_s - since.elapsed_s
+        each_s = passed_s / (last.iteration - since.iteration)
     left, batches = count_left(run), run.meta.loader.batches_per_epoch
     epoch = whole = math.inf
     if batches:
-        done = run.intervals[-1].iteration % batches
+        done = last.iteration % batches
         epoch, whole = each_s * (batches - done), each_s * batches
     return _Left(math.inf if left is None else each_s * left, epoch, whole)
 
