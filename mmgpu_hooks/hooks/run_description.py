@@ -187,7 +187,7 @@ def describe_plan(runner: Any) -> TrainingPlan | None:
 
 
 def find_fast_metric(runner: Any) -> str | None:
-    """Find how a config can name FastCocoMetric in place of a CocoMetric.
+    """Finds how a config can name FastCocoMetric in place of a CocoMetric.
 
     Returns:
         ``None`` where nothing validates.

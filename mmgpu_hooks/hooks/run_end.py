@@ -18,7 +18,7 @@ _MOST_PARAMETERS = 32
 
 
 def list_trained(model: Any) -> tuple[str, ...]:
-    """Name the parameters that require a gradient, in the order of modules.
+    """Names the parameters that require a gradient, in the order of modules.
 
     DistributedDataParallel counts by this order, as it is when the model is wrapped.
     """
@@ -59,7 +59,7 @@ def find_without_gradient(
 
 
 def _count_reduced(model: Any) -> int | None:
-    """Count the parameters whose gradients DistributedDataParallel reduces."""
+    """Counts the parameters whose gradients DistributedDataParallel reduces."""
     read = getattr(model, '_get_ddp_logging_data', None)
     return None if read is None else read().get('num_parameter_tensors')
 

@@ -117,7 +117,7 @@ class StuckSource:
             self._note_long(hook, seconds)
 
     def _note_long(self, part: str, seconds: float) -> None:
-        """Note how long a part may take: one that ended once is known."""
+        """Notes how long a part may take: one that ended once is known."""
         usual_s = max(self._usual_s.get(part, 0.0), self._usual_s.get('hooks', 0.0))
         self._usual_s[part] = max(usual_s, seconds * _SEEN_TIMES / USUAL_TIMES)
 

@@ -33,7 +33,7 @@ class ProgressPace:
         self._since_s, self._due_s = -1.0, _CALL_S
 
     def note(self, state: ValidationState) -> None:
-        """Note that the validation's progress has been written.
+        """Notes that the validation's progress has been written.
 
         Args:
             state: As it stands there.
@@ -94,7 +94,7 @@ class ValidationProgress:
         self._thread = PeriodicThread(PROGRESS_THREAD, look, _LOOK_S)
 
     def note_first(self, _: PartCall | None = None) -> None:
-        """Record a validation's progress at once, in the thread that validates."""
+        """Records a validation's progress at once, in the thread that validates."""
         self._recording.guard.run(self._source, self._note)
 
     def _look(self) -> float:

@@ -187,7 +187,7 @@ def find_hanging_frame(
     call: str | None = None,
     is_forked: bool | None = None,
 ) -> HangingFrame | None:
-    """Find the known hanging call in which a thread stands, or ``None``.
+    """Finds the known hanging call in which a thread stands, or ``None``.
 
     It is the innermost call, or the innermost outside of the standard library: what
     another function does is not known by who called it.

@@ -281,15 +281,15 @@ class _RankMemory(NamedTuple):
     A process that was killed after that holds nothing."""
 
     def find_worker_growth(self) -> _Growth | None:
-        """Find growth of the workers' memory since their last start."""
+        """Finds growth of the workers' memory since their last start."""
         return _find_growth(*self._read_sizes('worker_own_bytes', 'worker_bytes'))
 
     def find_process_growth(self) -> _Growth | None:
-        """Find growth of the training process's memory."""
+        """Finds growth of the training process's memory."""
         return _find_growth(*self._read_sizes('process_own_bytes', 'process_bytes'))
 
     def find_process_rise(self) -> _Rise | None:
-        """Find by how much the training process's memory rose in its newest readings.
+        """Finds by how much the training process's memory rose in its newest readings.
 
         Returns:
             ``None`` where too few were read to say.
@@ -363,7 +363,7 @@ def _list_holders(
 def _list_worker_notes(
     ranks: Sequence[_RankMemory], workers: int, size: int, unit: _Unit
 ) -> list[Text]:
-    """List what each train worker holds, or the largest, and how they grow."""
+    """Lists what each train worker holds, or the largest, and how they grow."""
     notes, records = list[Text](), [rank.record for rank in ranks]
     largest = max(record.largest_worker_bytes or 0 for record in records)
     if workers > 1:
@@ -436,7 +436,7 @@ def _name_shared(record: MemoryRecord) -> Text:
 
 
 def _phrase_growth(rank: _RankMemory, unit: _Unit) -> Text | None:
-    """Phrase how a training process grew at the end; ``None`` where it did not."""
+    """Phrases how a training process grew at the end; ``None`` where it did not."""
     growth, rise = rank.find_process_growth(), rank.find_process_rise()
     if growth is not None:
         return _phrase_rate(60 * growth.bytes_per_s)
@@ -450,7 +450,7 @@ def _phrase_growth(rank: _RankMemory, unit: _Unit) -> Text | None:
 
 
 def _phrase_each(ranks: Sequence[_RankMemory], unit: _Unit) -> Text:
-    """Phrase what each of several training processes holds, or the one unlike them."""
+    """Phrases what each of several training processes holds, or the one unlike them."""
     sizes = {
         rank.run.meta.rank: (rank.record.process_bytes or 0)
         - (rank.record.result_bytes or 0)
@@ -606,7 +606,7 @@ def _find_outlook(
 
 
 def _have_others_grown(ranks: Sequence[_RankMemory]) -> bool:
-    """Return True if memory of nobody known grew since training began, or may have."""
+    """Returns True if memory of nobody known grew since training began, or may have."""
     first = ranks[0]
     since = [next(_list_trained(rank.run), rank.record) for rank in ranks]
     now = [rank.record for rank in ranks]
@@ -623,7 +623,7 @@ def _list_trained(run: RecordedRun) -> Iterator[MemoryRecord]:
 
 
 def _count_unknown(ranks: Sequence[MemoryRecord]) -> int:
-    """Count the bytes in use that no training process and no worker holds."""
+    """Counts the bytes in use that no training process and no worker holds."""
     known = sum(
         (record.process_bytes or 0)
         + (record.worker_bytes or 0)

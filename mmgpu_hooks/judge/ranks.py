@@ -238,7 +238,7 @@ def with_saves_of(judged: Run, first: Run) -> Run:
 
 
 def describe_missing(world_size: int, ranks: Collection[int]) -> list[Text]:
-    """Name in a sentence the ranks that left no evidence, if there are some."""
+    """Names in a sentence the ranks that left no evidence, if there are some."""
     missing = tuple(str(rank) for rank in range(world_size) if rank not in ranks)
     if not missing:
         return []
@@ -253,7 +253,7 @@ def describe_missing(world_size: int, ranks: Collection[int]) -> list[Text]:
 
 
 def find_difference(run: RunRecord, other: RunRecord) -> Text | None:
-    """Say why two records are not of the same run; ``None`` when they are.
+    """Says why two records are not of the same run; ``None`` when they are.
 
     One that has not begun to train is taken to be.
     """

@@ -297,7 +297,7 @@ def _phrase_standstill(stuck: StuckRecord, cause: str) -> Text:
 
 
 def _loads_itself(stuck: StuckRecord) -> bool:
-    """Return True if the training process loads a batch, without workers."""
+    """Returns True if the training process loads a batch, without workers."""
     is_loading = any('torch/utils/data/_utils/fetch.py' in c for c in stuck.stack)
     return stuck.worker is None and is_loading
 
@@ -364,7 +364,7 @@ def _late(ranks: Iterable[Rank]) -> _Meeting:
 
 
 def _find_stopped(ranks: Sequence[Rank]) -> _Meeting | None:
-    """Find the rank whose process was stopped as a whole, by SIGSTOP or Ctrl-Z."""
+    """Finds the rank whose process was stopped as a whole, by SIGSTOP or Ctrl-Z."""
     stopped = next((rank for rank in ranks if rank.host.is_stopped), None)
     if stopped is None or stopped.number is None:
         return None
@@ -397,7 +397,7 @@ _OWN_CALL = re.compile(r'^(?!.*(?:/(?:site|dist)-packages/|/lib/python3|mmgpu_ho
 
 
 def _find_apart(found: _Found) -> _Meeting | None:
-    """Find that ranks wait in different collectives, so that they never meet."""
+    """Finds that ranks wait in different collectives, so that they never meet."""
     calls = {
         rank.evidence.run.rank: next(filter(_OWN_CALL.match, stuck.stack), None)
         for rank, stuck in found
@@ -480,7 +480,7 @@ def find_uneven(ranks: Sequence[Rank]) -> Uneven | None:
 
 
 def _find_short_epoch(ranks: Sequence[Rank]) -> Uneven | None:
-    """Find the rank whose epoch had fewer batches, whatever its loader's length says.
+    """Finds the rank whose epoch had fewer batches, whatever its loader's length says.
 
     An iterable data set and a batch sampler need not yield as many as they announce.
     """
@@ -533,7 +533,7 @@ def _find_short_epoch(ranks: Sequence[Rank]) -> Uneven | None:
 
 
 def _find_short_loader(ranks: Sequence[Rank]) -> Uneven | None:
-    """Find the rank that ended before the others, by the lengths of the loaders."""
+    """Finds the rank that ended before the others, by the lengths of the loaders."""
     counts = {
         rank.evidence.run.rank: rank.batches
         for rank in ranks

@@ -43,7 +43,7 @@ class WholeValidation:
     share: float
     """Share (0 to 1) of the recorded run's time that was validation."""
     fast_metric: str | None = None
-    """How FastCocoMetric can take the place of CocoMetric; ``None`` is unknown."""
+    """Way to use FastCocoMetric in the config; ``None`` if it is unknown."""
 
     def whole_hours(self, seconds: float) -> float:
         """Scales seconds of recorded validations to hours of all planned ones."""

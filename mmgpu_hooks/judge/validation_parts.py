@@ -86,49 +86,37 @@ def find_costs(run: RecordedRun) -> ValidationCosts | None:
 
 
 def list_parts(costs: ValidationCosts) -> Iterator[Text]:
-    """List the notable parts of validations with their seconds, longest first."""
+    """Lists the notable parts of validations with their seconds, longest first."""
     for part, spent_s in _list_worth(costs.parts_s, costs.wall_s):
-        yield _add_metrics(
-            costs,
-            part,
-            phrase(
-                '{part} {spent_s:sum}',
-                part=VALIDATION_PART_NAMES[part],
-                spent_s=spent_s,
-            ),
-        )
+        name = VALIDATION_PART_NAMES[part]
+        said = phrase('{part} {spent_s:sum}', part=name, spent_s=spent_s)
+        yield _add_metrics(costs, part, said)
 
 
 def list_shares(costs: ValidationCosts) -> Iterator[Text]:
-    """List the notable parts of validations with their share of the time."""
+    """Lists the notable parts of validations with their share of the time."""
     for part, spent_s in _list_worth(costs.parts_s, costs.wall_s):
-        yield _add_metrics(
-            costs,
-            part,
-            phrase(
-                '{part} {spent_pct:exact}',
-                part=VALIDATION_PART_NAMES[part],
-                spent_pct=100 * spent_s / costs.wall_s,
-            ),
-        )
+        name, spent_pct = VALIDATION_PART_NAMES[part], 100 * spent_s / costs.wall_s
+        said = phrase('{part} {spent_pct:exact}', part=name, spent_pct=spent_pct)
+        yield _add_metrics(costs, part, said)
 
 
 def _add_metrics(costs: ValidationCosts, part: str, said: Text) -> Text:
-    """Append to a text on a validation part the names of its slowest metrics."""
+    """Appends to a text on a validation part the names of its slowest metrics."""
     metrics_s = find_metrics(costs, part)
     named = tuple(name for name, _ in _list_worth(metrics_s, costs.wall_s))
     return phrase('{part} ({metrics})', part=said, metrics=named) if named else said
 
 
 def find_metrics(costs: ValidationCosts, part: str) -> Mapping[str, float]:
-    """Return the seconds of each metric in one part of validation, by metric."""
+    """Returns the seconds of each metric in one part of validation, by metric."""
     return {'metric': costs.metrics_s, 'process': costs.process_s}.get(part, {})
 
 
 def _list_worth(
     spent_s: Mapping[str, float], wall_s: float
 ) -> Iterator[tuple[str, float]]:
-    """List what took a notable share of a validation, longest first."""
+    """Lists what took a notable share of a validation, longest first."""
     for name, seconds in sorted(spent_s.items(), key=lambda spent: -spent[1]):
         if seconds >= _WORTH * wall_s:
             yield name, seconds

@@ -377,7 +377,7 @@ def _find_exit(
 
 
 def _judge_exit(rank: Rank, end: EndRecord, others: object) -> Why:
-    """Judge a run that ended itself by ``sys.exit``, or whose signal handler did.
+    """Judges a run that ended itself by ``sys.exit``, or whose signal handler did.
 
     Args:
         rank: The rank that ended so.
@@ -548,7 +548,7 @@ def _is_failure(event: Event) -> bool:
 
 
 def _tells_of_another(lead: _Lead) -> bool:
-    """Return True if a rank says there that another one left it."""
+    """Returns True if a rank says there that another one left it."""
     sign = lead.event.sign
     return Order.PEERS <= sign.order <= Order.CRASHED and sign.cause != 'unknown'
 
@@ -684,7 +684,7 @@ def _weigh(why: Why, event: Event, rank: Rank) -> Why:
 
 
 def _weigh_refusal(why: Why, rank: Rank) -> Why:
-    """Judge an allocation that failed: memory ran out, unless much of it was free."""
+    """Judges an allocation that failed: memory ran out, unless much of it was free."""
     memory = rank.evidence.memory
     if not memory:
         return why

@@ -118,7 +118,7 @@ class HoldersMeter:
         return HeldBytes(sum(sizes), is_pss, max(sizes), len(sizes))
 
     def list_started(self, pid: int | str = 'self') -> Iterator[int]:
-        """List the processes that one started, and that those started in turn.
+        """Lists the processes that one started, and that those started in turn.
 
         Nothing where the kernel does not say it (``CONFIG_PROC_CHILDREN``).
         """

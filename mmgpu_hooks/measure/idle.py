@@ -68,7 +68,7 @@ class WorkMeter:
         """CPU seconds of each child, by process id, when it was first seen idle."""
 
     def read_idle_s(self) -> float:
-        """Read for how many seconds process and children have used no core.
+        """Reads for how many seconds process and children have used no core.
 
         Returns:
             0 where they have, the first time, and where the platform does not show it.
@@ -90,7 +90,7 @@ class WorkMeter:
         return 0.0
 
     def _sum_used_s(self, start: _Reading, now: _Reading, passed_s: float) -> float:
-        """Sum up the CPU seconds of process and children in the present idle stretch.
+        """Sums up the CPU seconds of process and children in the present idle stretch.
 
         All of it where the thread loads or swaps: that is work, too.
         """
@@ -129,7 +129,7 @@ class WorkMeter:
 
 
 def _read_children_s() -> Iterator[tuple[int, float]]:
-    """Read the CPU seconds of all processes below this one, by process id."""
+    """Reads the CPU seconds of all processes below this one, by process id."""
     try:
         family = psutil.Process().children(recursive=True)
     except (psutil.Error, OSError):

@@ -47,7 +47,7 @@ class PeerProcesses:
         self._read_s: float | None = None
 
     def are_idle(self) -> bool | None:
-        """Return True if no process of another rank used a core since the last call.
+        """Returns True if no process of another rank used a core since the last call.
 
         Returns:
             ``None`` where ranks may be on other hosts, or do not show which they are.
@@ -70,7 +70,7 @@ class PeerProcesses:
         return not is_reading and used_s <= _BUSY_SHARE * (now_s - before_s)
 
     def _read_use(self) -> dict[int, _Use]:
-        """Read CPU and bytes of each process of another rank, by process id."""
+        """Reads CPU and bytes of each process of another rank, by process id."""
         found, port = dict[int, _Use](), self._environ.get(_PORT)
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):

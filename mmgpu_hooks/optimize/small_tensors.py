@@ -184,7 +184,7 @@ def _count_holders(tensor: torch.Tensor) -> tuple[int, int]:
     """
     assert _count_uses is not None
     storage = tensor.untyped_storage()
-    # whoever asks for a storage that somebody holds is given the same object
+    # a storage that is referenced elsewhere is returned as the same object
     return _count_uses(storage._cdata), sys.getrefcount(storage)
 
 

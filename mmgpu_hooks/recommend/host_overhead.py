@@ -149,7 +149,7 @@ def _find_pace(run: Run, workload: Workload) -> float:
 
 
 def _find_prospect(job: Job, found: Recommendation) -> Prospect:
-    """Return the predicted training with the recommended settings."""
+    """Returns the predicted training with the recommended settings."""
     new = {change.key: change.new for change in found.changes}
     return job.at(
         {
@@ -160,7 +160,7 @@ def _find_prospect(job: Job, found: Recommendation) -> Prospect:
 
 
 def _is_sped_up(job: Job, found: Recommendation) -> bool:
-    """Return True if the recommended settings shorten a steady iteration."""
+    """Returns True if the recommended settings shorten a steady iteration."""
     return _find_prospect(job, found).iter_s < job.base.iter_s
 
 

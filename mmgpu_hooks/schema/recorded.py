@@ -301,7 +301,7 @@ class RunRecord(
     plan: Optional[TrainingPlan] = None
     """Schedule of validations and saves; ``None`` for a loop that is not MMEngine's."""
     fast_metric: Optional[str] = None
-    """How FastCocoMetric can take the place of the CocoMetric that validates.
+    """Way to use FastCocoMetric in the config: ``key``, ``list`` or ``no``.
 
     ``key`` by ``val_evaluator.type``, ``list`` by hand in a list of evaluators, ``no``
     where no CocoMetric of MMDetection has arguments that it evaluates faster; ``None``

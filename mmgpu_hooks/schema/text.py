@@ -189,7 +189,7 @@ def phrase(template: str, /, *sources: object, **facts: Any) -> Text:
 
 
 def said_by(error: BaseException) -> Text:
-    """Return an error's message as a `Text`; that of other programs is a quotation.
+    """Returns an error's message as a `Text`; that of other programs is a quotation.
 
     ``str(error)`` is the English sentence alone, which no language translates.
     """

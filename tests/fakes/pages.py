@@ -1,4 +1,4 @@
-"""What an HTML page shows."""
+"""Reader of the text that an HTML page shows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 def read_shown(page: str) -> str:
-    """What a page shows, to those who hear it, too; bars are where an element ends."""
+    """Returns a page's text, labels for screen readers too; bars end elements."""
     body = page.partition('<body')[2].partition('<script')[0]
     heard = re.findall('(?:aria-label|title)="([^"]*)"', body)
     shown = re.sub('<style.*?</style>', ' ', body, flags=re.DOTALL)

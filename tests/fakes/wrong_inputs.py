@@ -91,7 +91,7 @@ WRONG = tuple(
 
 
 def lay_out_wrong(folder: Path) -> None:
-    """Write what :data:`WRONG` names: runs, damaged evidence and configs."""
+    """Writes what :data:`WRONG` names: runs, damaged evidence and configs."""
     lay_out(CASES / 'rtmdet_before', folder)
     for case in (
         'newer_schema',

@@ -1,4 +1,4 @@
-"""How often a validation's progress is written, by a scripted validation."""
+"""Tests the pace of progress records, by a scripted validation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mmgpu_hooks.measure.validation_parts import FORWARD, ValidationState
 
 
 def note(call_s: float, whole_s: float) -> list[float]:
-    """Return the seconds at which progress is written, if each call takes as long."""
+    """Returns the seconds at which progress is written, if each call takes as long."""
     pace, noted, now_s = ProgressPace(), [], 0.0
     while now_s < whole_s:
         now_s += 1.0

@@ -1,4 +1,4 @@
-"""Whether a process waits or computes, by what it really does."""
+"""Tests how a process that waits is told from one that computes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def burning_child() -> Iterator[Callable[[], None]]:
 
 
 def follow(work: Callable[[], None]) -> list[float]:
-    """Read a meter of this thread from another one, while this one works."""
+    """Reads a meter of this thread from another one, while this one works."""
     meter, ended, read = WorkMeter(), threading.Event(), list[float]()
 
     def look() -> None:

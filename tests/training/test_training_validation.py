@@ -409,7 +409,7 @@ def test_a_loop_that_cannot_be_followed_is_timed_as_a_whole(tmp_path):
 
 
 class CocoMetric(ToyMetric):
-    """As MMDetection's, as far as its arguments go."""
+    """Fake of MMDetection's CocoMetric that keeps its arguments as attributes."""
 
     __module__ = 'mmdet.evaluation.metrics.coco_metric'
 

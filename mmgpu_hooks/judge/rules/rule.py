@@ -86,6 +86,6 @@ def cannot_tell(missing: str) -> Finding:
 
 
 def cannot_tell_as(sentence: Text) -> Finding:
-    """Make a finding that nothing can be judged, for a reason that is a sentence."""
+    """Makes a finding that nothing can be judged, for a reason that is a sentence."""
     said = phrase('Cannot tell: {reason}', reason=sentence)
     return _make_finding('unknown', said)
