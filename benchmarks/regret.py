@@ -116,7 +116,7 @@ class PlantedJob:
 
     @property
     def name(self) -> str:
-        """Names of the pipeline with which the job trains."""
+        """Name of the pipeline with which the job trains."""
         return self.pipeline.name
 
     def list_grid(self) -> list[LoaderChoice]:
