@@ -112,7 +112,7 @@ class StartSource:
 
     @property
     def doing(self) -> str | None:
-        """Phrases for the log that says what training's start is doing now."""
+        """Phrase for the log that says what training's start is doing now."""
         found = self._loading
         if found is None:
             return self._doing

@@ -68,7 +68,7 @@ class WorkMeter:
         """CPU seconds of each child, by process id, when it was first seen idle."""
 
     def read_idle_s(self) -> float:
-        """Reads for how many seconds process and children have used no core.
+        """Returns the seconds for which process and children have used no core.
 
         Returns:
             0 where they have, the first time, and where the platform does not show it.

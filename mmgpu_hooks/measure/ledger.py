@@ -147,7 +147,7 @@ class TimeLedger:
 
     @property
     def part(self) -> str:
-        """Names of the part of the training that runs now; ``hooks`` inside a hook."""
+        """Name of the part of the training that runs now; ``hooks`` inside a hook."""
         innermost = self.running[-1]
         return innermost if is_part(innermost) else 'hooks'
 

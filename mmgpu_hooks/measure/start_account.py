@@ -28,7 +28,7 @@ class StartAccount:
 
     @property
     def part(self) -> str:
-        """Names of the part of training's start that runs now; thread-safe."""
+        """Name of the part of training's start that runs now; thread-safe."""
         return self._running[-1]
 
     @property

@@ -42,7 +42,7 @@ _MEMORY_PARTS: dict[str, Text] = {
 
 
 def phrase_limit(limit: str) -> Text:
-    """Names of the resource that limits an iteration's speed."""
+    """Name of the resource that limits an iteration's speed."""
     return _LIMIT_NAMES.get(limit) or quoted(limit)
 
 

@@ -182,5 +182,5 @@ class Counters:
         self._files[worker] = name.encode('utf-8', 'replace')[-_FILE_BYTES:]
 
     def read_file(self, worker: int) -> str | None:
-        """Names of the image file that a worker loads now; ``None`` if unknown."""
+        """Name of the image file that a worker loads now; ``None`` if unknown."""
         return bytes(self._files[worker]).decode('utf-8', 'replace') or None
