@@ -101,7 +101,7 @@ def test_averages_are_the_same_to_the_last_bit(kind, update_buffers, interval):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Lists with one item per tensor that MMEngine's own EMA averages."""
+    """List with one item per tensor that MMEngine's own EMA averages."""
     counted: list[int] = []
     original = ExponentialMovingAverage.avg_func
 
