@@ -303,6 +303,20 @@ class _RankMemory(NamedTuple):
         before, now = float(sizes[:cut].max()), float(sizes[cut:].max())
         return _Rise(before, now, self.until_s - float(times_s[cut - 1]))
 
+    def count_shared(self) -> float:
+        """Counts the bytes of shared pages that the record divides off to each worker.
+
+        They are the training process's own, and its workers' by fork. With fewer
+        workers the others count more of them, so no worker adds its part.
+        """
+        forked = self.record.workers + self.record.validation_workers
+        read = self.run.every.having('process_own_bytes')
+        before = read.column('elapsed_s') <= self.until_s
+        if not self.record.is_pss or not forked or not before.any():
+            return 0.0
+        own_bytes = float(read.column('process_own_bytes')[before][-1])
+        return max(own_bytes - (self.record.process_bytes or 0), 0.0) / forked
+
     def _read_sizes(self, field: str, recorded: str) -> tuple[Column, Column]:
         """Read times and bytes of memory in training; intervals are read more often."""
         read = self.run.every.having(field)
@@ -550,7 +564,7 @@ class _WorkerCost(NamedTuple):
     """Bytes of memory of all ranks' train loader workers on a host, and what leaks."""
 
     each_bytes: float
-    """Bytes of memory that one worker holds, excluding leaks by loaded samples."""
+    """Bytes of memory that one worker adds, excluding leaks by loaded samples."""
     leaked_bytes: float
     """Bytes that loaded samples leaked so far, independent of the number of workers."""
     bytes_per_s: float
@@ -565,11 +579,11 @@ def _find_outlook(
     It counts until training ends, or until an epoch does that ends the workers. Nothing
     is said where something else rose at the end, or may have: how far is unknown.
     """
-    held = sum(rank.record.worker_bytes or 0 for rank in ranks)
+    added = _count_added(ranks)
     left_s = _find_left_s(run)
     growths = [rank.find_process_growth() for rank in ranks]
     # it went on to take what was left
-    steady = float(max(worst.total_bytes, worst.used_bytes) - held)
+    steady = max(worst.total_bytes, worst.used_bytes) - added
     grown = sum(growth.bytes_per_s for growth in growths if growth is not None)
     if grown:
         steady += grown * left_s.training
@@ -584,7 +598,7 @@ def _find_outlook(
         if growth is None
     ]
     is_unsettled = any(rise is None or not rise.is_settled for rise in rises)
-    if not worst.workers or not held or is_unsettled or _have_others_grown(ranks):
+    if not worst.workers or not added or is_unsettled or _have_others_grown(ranks):
         return _Outlook()
     cost, kept = _find_worker_cost(run, ranks), are_workers_kept(run)
     if cost is None:
@@ -633,6 +647,15 @@ def _count_unknown(ranks: Sequence[MemoryRecord]) -> int:
     return max(ranks[0].used_bytes - known, 0)
 
 
+def _count_added(ranks: Sequence[_RankMemory]) -> float:
+    """Counts the bytes of train loader workers that no other process shares."""
+    added = 0.0
+    for rank in ranks:
+        shared = rank.record.workers * rank.count_shared()
+        added += max((rank.record.worker_bytes or 0) - shared, 0.0)
+    return added
+
+
 def _find_worker_cost(run: Run, ranks: Sequence[_RankMemory]) -> _WorkerCost | None:
     """Finds the bytes that each worker holds, and the bytes that samples leaked.
 
@@ -642,21 +665,21 @@ def _find_worker_cost(run: Run, ranks: Sequence[_RankMemory]) -> _WorkerCost | N
     Returns:
         ``None`` where the workers began to grow late, so that what comes is unknown.
     """
-    held = sum(rank.record.worker_bytes or 0 for rank in ranks)
+    added = _count_added(ranks)
     count = sum(rank.record.workers for rank in ranks)
     growths = [rank.find_worker_growth() for rank in ranks]
     found = [growth for growth in growths if growth is not None]
     if any(growth.is_recent for growth in found):
         return None
     if not found:
-        return _WorkerCost(held / count, 0.0, 0.0)
+        return _WorkerCost(added / count, 0.0, 0.0)
     objects = run.meta.loader.object_bytes or 0
     gained = sum(growth.gained_bytes for growth in found)
     # an edited file may say anything
-    leaked = min(gained, _MOST_LEAKED * held)
-    each = max((held - leaked) / count, 1.0)
+    leaked = min(gained, _MOST_LEAKED * added)
+    each = max((added - leaked) / count, 1.0)
     if gained <= _COPIES * count * objects:
-        return _WorkerCost(max(held / count, each + objects), 0.0, 0.0)
+        return _WorkerCost(max(added / count, each + objects), 0.0, 0.0)
     rate = sum(growth.bytes_per_s for growth in found)
     return _WorkerCost(each, leaked, rate)
 

@@ -151,6 +151,15 @@ def test_a_growing_process_is_helped_by_no_number_of_workers():
     assert 'growing 2.9 GiB a minute' in said
 
 
+def test_what_workers_share_with_the_training_process_goes_with_none_of_them():
+    (evidence,) = make_ranks(make_memory(process_bytes=GIB))
+    # of 25 GiB each of eight workers counts 3, and adds 2.1 of its own
+    found = diagnose_run(Run(with_process(evidence, [25.0] * 60))).findings
+    said = next(f.detail for f in found if f.code == 'MG409')
+    assert '8 workers 41 (5.1 each)' in said
+    assert 'with 6 workers it would have held' in said
+
+
 def with_process(evidence: Any, sizes: list[float]) -> Any:
     """The same run with a training process of these GiB, an interval each."""
     intervals = tuple(
