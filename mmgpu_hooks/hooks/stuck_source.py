@@ -84,7 +84,7 @@ class StuckSource:
         )
         self._work = WorkMeter()
         self._usual_s: dict[str, float] = {}
-        """Usual seconds of each part of the train loop, once it has ended."""
+        """Usual seconds of each part of the train loop, by label, once it has ended."""
         self._beat = 0.0
         self._watchdog = Watchdog(
             recording.hook.stuck_after_s,
@@ -112,9 +112,16 @@ class StuckSource:
         for part in ('checkpoint_save', 'validation', 'teardown'):
             if record.ledger_s.get(part):
                 usual_s[part] = record.ledger_s[part]
+        if record.first_waits:
+            self._note_longest(FIRST_WAIT, record.first_wait_s / record.first_waits)
+            self._note_longest(WORKER_START, record.ledger_s.get('startup', 0.0))
         # between epochs a hook may take much longer than in an iteration
         for hook, seconds in record.hooks_s.items():
             self._note_long(hook, seconds)
+
+    def _note_longest(self, label: str, seconds: float) -> None:
+        """Notes the longest seconds of a part that comes once an epoch."""
+        self._usual_s[label] = max(self._usual_s.get(label, 0.0), seconds)
 
     def _note_long(self, part: str, seconds: float) -> None:
         """Notes how long a part may take: one that ended once is known."""

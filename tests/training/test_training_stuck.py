@@ -276,6 +276,24 @@ def test_what_has_not_ended_once_is_given_more_time(run, monkeypatch):
     assert [record for record in records if record.iteration == 0] == []
 
 
+def test_a_first_batch_that_took_as_long_before_raises_no_alarm(tmp_path, monkeypatch):
+    load, calls, slow_s = ToyDataset.__getitem__, [], 1.5
+
+    def load_slowly_first(dataset: ToyDataset, index: int) -> Any:
+        time.sleep(0.0 if len(calls) % 40 else slow_s)
+        calls.append(index)
+        return load(dataset, index)
+
+    monkeypatch.setattr(ToyDataset, '__getitem__', load_slowly_first)
+    # without a usual time its limit is ten times as long
+    hook = {**WATCHED, 'stuck_after_s': 0.1}
+    runner = build_runner(tmp_path, iterations=20, epochs=3, num_workers=0, hook=hook)
+    train(runner)
+    assert len(calls) == 3 * 40
+    alarms = list_alarms(tmp_path, part='data_wait')
+    assert [alarm.iteration for alarm in alarms] == [0]
+
+
 class Upload(Hook):
     """Works between epochs for longer than a standstill may last."""
 
