@@ -28,7 +28,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -109,7 +109,28 @@ class Autocast(OptimWrapper):
     """Optimizer wrapper with bfloat16 autocast on the CPU."""
 
     def optim_context(self, model: Any) -> Any:
+        if getattr(model, 'with_rpn', False):
+            return autocast_features(model)
         return torch.autocast('cpu', dtype=torch.bfloat16)
+
+
+@contextmanager
+def autocast_features(model: Any) -> Iterator[None]:
+    """Context in which backbone and neck of a two-stage detector compute in bfloat16.
+
+    MMCV's operators on boxes know no bfloat16 on a CPU.
+    """
+    extract = model.extract_feat
+
+    def extract_in_bfloat16(inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with torch.autocast('cpu', dtype=torch.bfloat16):
+            return tuple(level.float() for level in extract(inputs))
+
+    model.extract_feat = extract_in_bfloat16
+    try:
+        yield
+    finally:
+        del model.extract_feat
 
 
 def write_images(root: Path) -> None:
