@@ -1,4 +1,4 @@
-"""Synthetic costs for benchmark trainings: CPU work, and random times of known mean."""
+"""Synthetic work for benchmark trainings: CPU loads, and random times of known mean."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from scipy.stats import norm
 
 BLOCK = 64
-"""Number of images in a block, over which random costs average to their known mean."""
+"""Images per block; the random loading times of a block have exactly the set mean."""
 
 T = TypeVar('T')
 
@@ -38,7 +38,7 @@ class Work:
         return time.perf_counter() - begin
 
     def burn(self, seconds: float) -> None:
-        """Computes for as long as ``seconds`` would take on an otherwise idle core."""
+        """Does as much CPU work as takes ``seconds`` on an otherwise idle core."""
         for _ in range(round(seconds / self._piece_s)):
             self._piece()
 
@@ -101,7 +101,7 @@ def guess_iter_s(
     step_s: float,
     step_cpu_s: float,
 ) -> float:
-    """Estimates roughly the seconds of one training iteration, from the known costs.
+    """Estimates the seconds of an iteration from the known loading and step times.
 
     Args:
         workers: ``num_workers``.

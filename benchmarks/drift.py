@@ -37,12 +37,12 @@ from mmgpu_hooks.schema.judged import FASTER, Estimate
 LENGTHS = (10, 18, 30, 60, 100, 200)
 CORRELATIONS = (0.0, 0.2, 0.4, 0.6, 0.8)
 BEYOND = 0.95
-"""Highest simulated autocorrelation; its coverage is shown but has no target."""
+"""Highest simulated autocorrelation, for which confidence intervals are not judged."""
 PAIRS, TREND_PAIRS, QUICK_PAIRS = 1000, 300, 50
-"""Numbers of simulated pairs of runs per cell: by default, with a trend, quick run."""
+"""Pairs of runs simulated per case: by default, if runs have a trend, in quick runs."""
 LEAST_COVERAGE_PCT = 93.0
 MOST_WIDTHS = {30: 2.0, 100: 1.4}
-"""Largest allowed width of a confidence interval, relative to the ideal, by length."""
+"""Largest allowed ratio of confidence interval width to the ideal, by series length."""
 DEMO_LENGTH = 18
 LEAST_SIGNS_PCT = 99.0
 GOLDEN = Path(__file__).resolve().parents[1] / 'tests/golden'
@@ -194,7 +194,7 @@ def compare_series(before: Array, after: Array, weights: Array) -> Estimate:
 
 
 def find_known_half_widths(runs: Pairs) -> Iterator[float]:
-    """Computes half widths by Welch's test with known autocorrelations."""
+    """Yields ideal half widths of confidence intervals, from known autocorrelations."""
     degrees = runs.before.shape[1] - 1
     first, second = (
         find_known_variances(values, runs.weights, correlation)
@@ -218,7 +218,7 @@ def find_known_variances(values: Array, weights: Array, correlation: float) -> A
 
 @dataclass(frozen=True)
 class Demo:
-    """Range and correlation of iteration times in a demo training that drifted.
+    """Range (seconds) and autocorrelation of the iteration times in one demo training.
 
     Attributes:
         low_s: The shortest interval's mean.
@@ -236,7 +236,7 @@ DEMO_AFTER = Demo(0.293, 0.443, 0.54)
 
 
 def simulate_demo(lots: Lots, demo: Demo) -> Array:
-    """Simulates a series with the demo's range and roughly its autocorrelation."""
+    """Simulates iteration seconds with the demo's range and roughly its correlation."""
     while True:
         (series,) = draw_series(lots, 1, DEMO_LENGTH, demo.correlation)
         away = series - series.mean()
@@ -246,7 +246,7 @@ def simulate_demo(lots: Lots, demo: Demo) -> Array:
 
 
 def judge_demo(pairs: int) -> list[Figure]:
-    """Returns figures on how often the sign of the demo's speed-up is found rightly."""
+    """Returns figures on how often ``mmgpu compare`` calls the faster demo faster."""
     lots, weights = np.random.default_rng(18), np.ones(DEMO_LENGTH)
     signs = [
         compare_series(
@@ -271,7 +271,7 @@ def judge_demo(pairs: int) -> list[Figure]:
 
 
 def judge_coverage(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
-    """Returns figures on coverage: its lowest value for each kind of simulation."""
+    """Returns figures on interval coverage: the lowest for each kind of simulation."""
     for kind in KINDS:
         mine = [
             outcome
@@ -297,7 +297,7 @@ def judge_coverage(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
 
 
 def judge_widths(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
-    """Returns figures on width: the cell with the widest intervals, for each kind."""
+    """Returns figures on the widest confidence intervals, by kind of simulation."""
     for kind, (length, limit) in product(WITHOUT_TREND, MOST_WIDTHS.items()):
         mine = [
             outcome
@@ -360,7 +360,7 @@ def _show(outcome: Outcome) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark: judges all cells of the grid in parallel."""
+    """Runs the benchmark: judges all simulated cases in parallel."""
     benchmark = Benchmark('drift', __doc__ or '', argv, is_timed=False)
     pairs, trend_pairs = PAIRS, TREND_PAIRS
     if benchmark.is_quick:

@@ -34,7 +34,7 @@ default_hooks = dict(gpu_efficiency=dict(write_config={is_written}))
 
 @dataclass(frozen=True)
 class End:
-    """Timestamps of the end of one training, from its last save to process exit."""
+    """End of a training: its seconds, and whether it wrote a recommended config."""
 
     seconds: float
     """Seconds from the last save to the exit of the process."""
@@ -102,7 +102,7 @@ def train(folder: Path, is_written: bool) -> End:
 
 
 def list_figures(pairs: Sequence[Pair]) -> Iterator[Figure]:
-    """Returns the figures on all pairs of trainings: median seconds, correct writes."""
+    """Returns figures on median seconds and on written configs, over all pairs."""
     longer_s = [pair.advised.seconds - pair.plain.seconds for pair in pairs]
     plain_s = statistics.median(pair.plain.seconds for pair in pairs)
     yield Figure('from the last save to the exit, write_config off', plain_s, 's')

@@ -1,4 +1,4 @@
-"""Shared harness of the benchmarks: command line, result table, exit code, machine.
+"""Harness of all benchmarks: command line, result table, exit code, machine facts.
 
 The last line printed is a summary. Exit codes: 0 every target is met, 1 one is missed,
 3 other programs used too much of the machine to judge. Figures that fall short are
@@ -173,7 +173,7 @@ class Benchmark:
             parser.error('the table of a quick run is not kept: leave --output out')
         self.figures: list[Figure] = []
         self.shares_pct: list[float] = []
-        """Per cent used by other programs in each judged training, if recorded."""
+        """Per cent of the CPU time that other programs used, by judged training."""
         # a worker whose training was killed is ours then, with the CPU that it used
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._load = OtherLoad()
@@ -186,7 +186,7 @@ class Benchmark:
     def read_trials(
         self, measured: Iterator[dict[str, Any]], part: str | None = None
     ) -> list[dict[str, Any]]:
-        """Reads recorded trainings from a JSON file, which is first written if needed.
+        """Returns trainings from the given JSON file, or runs and records them first.
 
         Args:
             measured: Trains, unless the file is one that the user named.

@@ -369,7 +369,7 @@ def _planted_mib(case: Case, record: dict[str, Any], folder: Path) -> float:
 
 
 def judge(name: str, root: Path) -> Iterator[Figure]:
-    """Trains a case with and without the leak, and compares answers with the truth."""
+    """Trains a case, and judges if the right memory holder and its MiB are named."""
     case, folder = CASES[name], root / 'planted'
     root.mkdir()
     ended = play(name, folder)

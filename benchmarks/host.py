@@ -322,7 +322,7 @@ def compare_apart(name: str, images: Path, case: str, answers: Any) -> None:
 
 
 def judge_equality(is_quick: bool) -> Iterator[Figure]:
-    """Returns figures on equality: number of differing trainings for each model."""
+    """Returns figures on the number of differing checkpoint entries, by model."""
     context = get_context('spawn')
     images = Path(tempfile.mkdtemp())
     write_images(images)
@@ -352,7 +352,7 @@ def judge_equality(is_quick: bool) -> Iterator[Figure]:
 def take_turns(
     arms: Sequence[Callable[[], None]], rounds: int, calls: int
 ) -> list[list[float]]:
-    """Times functions alternately; returns CPU seconds per call of each, by round."""
+    """Runs functions in turns; returns CPU seconds per call of each one, by round."""
     seconds: list[list[float]] = [[] for _ in arms]
     for arm in arms:
         arm()
@@ -391,7 +391,7 @@ def fail(error: Exception) -> None:
 
 
 def build_models(name: str, is_cut: bool) -> list[Any]:
-    """Returns two equal models with random gradients."""
+    """Returns two equal copies of a model, whose gradients are all ones."""
     init_default_scope('mmdet')
     model = MODELS.build(read_config(name).model)
     if is_cut:
@@ -406,7 +406,7 @@ def build_models(name: str, is_cut: bool) -> list[Any]:
 
 
 def time_steps(models: Sequence[Any], foreach: bool | None, rounds: int) -> TimedRatio:
-    """Times optimizer steps with and without merged parameter groups."""
+    """Measures the CPU time of optimizer steps with and without merged param groups."""
     wrappers = [
         build_optim_wrapper(
             model,
@@ -427,7 +427,7 @@ def time_steps(models: Sequence[Any], foreach: bool | None, rounds: int) -> Time
 
 
 def time_averages(models: Sequence[Any], rounds: int) -> TimedRatio:
-    """Times EMA updates with and without multi-tensor operations."""
+    """Measures the CPU time of EMA updates with and without multi-tensor operations."""
     averages = [
         MODELS.build(dict(type='ExpMomentumEMA', model=model, update_buffers=True))
         for model in models
@@ -585,7 +585,7 @@ def judge_batches(is_quick: bool, has_masks: bool) -> Iterator[Figure]:
 
 
 def judge_history(is_quick: bool) -> Iterator[Figure]:
-    """Returns figures on appending to 13 scalar histories after 300,000 iterations."""
+    """Returns figures on CPU time to append to 13 scalars after 300,000 iterations."""
     say('history')
     keys, values = [f'train/scalar_{number}' for number in range(13)], 300_000
     hubs = [MessageHub(name) for name in ('host_plain', 'host_ours')]

@@ -69,7 +69,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     'iter, resumed': {'loop': 'iter', 'iterations': 60, 'epochs': 3, 'resume': 20},
 }
 CALLS, QUICK_CALLS, TRAININGS = 320, 80, 5
-"""Iterations per test of single hook calls (full and quick), and trainings to run."""
+"""Iterations of a training that times single hook calls (full, quick), and repeats."""
 QUICK = ('epoch', 'iter, 2 workers')
 
 LOCAL = {'type': 'LocalVisBackend'}
@@ -84,7 +84,7 @@ class Tape:
     def __init__(self) -> None:
         self.seconds: dict[str, list[float]] = defaultdict(list)
         self.began_s = 0.0
-        """Clock time at which the current hook point began."""
+        """Time at which the current hook point began, in ``perf_counter`` seconds."""
 
     def stamp(self, name: str) -> Stamp:
         """Context whose duration in seconds is recorded under ``name``."""
@@ -161,7 +161,7 @@ class Pause:
     """Sleep of MMEngine's train loop between two passes over the DataLoader."""
 
     index: int
-    """Index of the first wait for a batch after the pause."""
+    """Index in ``StampedLoader.waits`` of the first wait after the pause."""
     seconds: float
 
 
@@ -176,7 +176,7 @@ class StampedLoader(DataLoader[Any]):
         self.creations: list[float] = []
         self.ends: list[float] = []
         self.ended_s = 0.0
-        """Clock time at which the last iterator ended."""
+        """Time at which the last iterator ended, in ``perf_counter`` seconds."""
         self.pauses: list[Pause] = []
 
     def _get_iterator(self) -> Any:
@@ -296,7 +296,7 @@ class _StampedMethods(RunnerBase):
     """Mixin for Runners that records the duration of hook points and other methods."""
 
     def call_edges(self) -> None:
-        """Calls a hook point and records its total duration."""
+        """Adds a first and a last hook that record the duration of each hook point."""
         for when in ('before', 'after'):
             for what in ('train', 'train_epoch', 'train_iter'):
                 point = f'{when}_{what}'
@@ -351,7 +351,7 @@ class StampedValLoop(ValLoop):
 
 
 class CustomLoop(BaseLoop):
-    """Train loop without ``run_iter``, epochs and hook points after iterations."""
+    """Train loop of one epoch that has no ``run_iter`` and calls hook points itself."""
 
     def __init__(self, runner: Any, dataloader: Any, iterations: int) -> None:
         super().__init__(runner, dataloader)
@@ -487,7 +487,7 @@ def near(
 
 
 def judge_workload(name: str, arguments: dict[str, Any]) -> Iterator[Figure]:
-    """Returns figures that compare the ledger's parts with the true durations."""
+    """Returns figures that compare the time ledger's parts with the true durations."""
     with tempfile.TemporaryDirectory() as folder:
         trained = run_workload(Path(folder), **arguments)
         (end,) = read_records(trained.evidence, 'end')
@@ -533,7 +533,7 @@ class PlantedPart:
 def plan_loading(
     loader: StampedLoader, is_iter: bool, skipped: int
 ) -> dict[str, PlantedPart]:
-    """Returns the true counts and seconds of the parts that belong to the loader."""
+    """Returns the true counts and seconds of the time ledger's data loading parts."""
     # the iteration-based loop makes its first iterator before training begins
     creations = loader.creations[1:] if is_iter else loader.creations
     firsts = {*loader.begins} - {*range(skipped)}
@@ -558,7 +558,7 @@ def plan_loading(
 
 
 def judge_calls(iterations: int) -> Iterator[Figure]:
-    """Returns figures that compare single hook calls in the ledger with the truth.
+    """Returns figures on how far recorded seconds of hook calls are off the true ones.
 
     An interrupt between the hook's stamp and the ledger's is no error of either, and
     comes back at the same call of no other training: each call's median counts, of

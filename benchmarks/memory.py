@@ -55,7 +55,7 @@ QUICK = ['ssd300', 'rtmdet-tiny']
 
 
 def choose_judged_size(fit: Mapping[str, Any]) -> tuple[int, int]:
-    """Returns an image size between the fitted sizes, else the only possible size."""
+    """Returns an image size between the two smallest fitted ones, or the only one."""
     sizes = sorted({(point['height'], point['width']) for point in fit['points']})
     if len(sizes) == 1:
         return sizes[0]

@@ -55,7 +55,7 @@ KEPT_BYTES = 100_000
 RESULT_BYTES = 8 * 2**20
 """Bytes that a metric keeps, on purpose, for each of 40 validation batches."""
 SHM_BYTES, SHM_SHAPE, SHM_AHEAD = 64 * 2**20, (3, 200, 201), 16
-"""Size of ``/dev/shm``, with batch shape and prefetch factor that nearly fill it."""
+"""Bytes of ``/dev/shm``, with sample shape and prefetch factor that nearly fill it."""
 GROUP_ITERATIONS = 30_000
 """Number of iterations until the fake control group's memory is full."""
 SHEAR = np.array([[1, 0.05, 3], [0.02, 1, 4]])
@@ -315,7 +315,7 @@ def find(name: str, folder: Path) -> FoundMemory:
 
 
 def measure_error_pct(found: float | None, planted: float) -> float:
-    """Returns the error in per cent of the true value; infinite without a report."""
+    """Returns a reported value's error in per cent; infinite if it is missing."""
     return math.inf if found is None else 100 * abs(found / planted - 1)
 
 

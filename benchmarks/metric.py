@@ -1,4 +1,4 @@
-"""Benchmark: cost of evaluating a validation by CocoMetric and by FastCocoMetric.
+"""Benchmark: CPU time and memory of evaluating with CocoMetric and FastCocoMetric.
 
     python -m benchmarks.metric [--quick] [--output]
 

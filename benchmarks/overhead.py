@@ -78,21 +78,21 @@ from mmgpu_hooks.schema.run import read_evidence
 
 PEER = 'TraceML'
 PEER_SHARE, PEER_INTERVAL = 0.0667, 3.0
-"""Limits on cost per iteration and per log interval, over TraceML's per iteration."""
+"""Limits of hook time per iteration and interval, as ratios to TraceML's iteration."""
 ADDED_PCT, ADDED_HALF_WIDTH_PCT = 0.4, 0.2
 GROWN_RATIO, GROWN_MIB, KEPT_BLOCKS = 1.05, 1.0, 0.5
-"""Limits of growth in a long run: cost ratio, MiB of RSS, Python memory blocks.
+"""Limits of growth in a long run: time ratio, MiB of RSS, memory blocks per interval.
 
 One object kept per interval is a block at least; short-lived ones make tens of blocks
 more or less, in any loop.
 """
 VALIDATION_PCT = 1.0
-"""Limit in per cent of what is added to a batch of validation of a small network."""
+"""Largest per cent that the hook may add to a validation batch of a small network."""
 WORKER_GIB, LONG_READ_S = 4.0, 0.02
 VERDICT_PCT, VERDICT_CPU_PCT = 0.01, 0.5
-"""Limits of an hourly verdict's cost in per cent: training thread, and one core."""
+"""Most per cent that hourly verdicts may take of the training thread, and of a core."""
 MAX_MEMORY_THREAD_PCT = 0.1
-"""Limit in per cent of the time that memory reading may block a worker process."""
+"""Most per cent of the time in which reading memory may block a worker process."""
 VERDICTS = 5
 LONG_RUN = Path(__file__).parents[1] / 'tests/golden/late_batches/run'
 """Recorded run that is repeated to the length of a day, for a costly verdict."""
@@ -107,7 +107,7 @@ RUN_ITERATIONS = 304
 STEP_S = 0.024
 """Seconds of the timed train step; an iteration then takes 28 ms in all."""
 WARM, KEPT = 1, 2
-"""Iterations per turn: first those that warm up caches, then those counted.
+"""Iterations that a training runs per turn: to warm up caches, and counted ones.
 
 Their sum has no factor in common with :data:`INTERVAL`, so that the iterations that end
 an interval are kept as often as the others.
@@ -116,7 +116,7 @@ FIRST = INTERVAL + 2
 """Number of iterations of the first turn, which includes all one-time work."""
 PARTS = 4
 VALIDATED = 40
-"""Batches of a validation."""
+"""Number of batches per validation."""
 _SIDE, _BOXES, _CHANNELS, _LAYERS = 64, 8, 16, 10
 
 
@@ -130,7 +130,7 @@ class MakePixels:
 
 
 class PackSample:
-    """Transform that packs a tensor and a data sample with boxes (PackDetInputs)."""
+    """Transform that packs an image and its boxes, as PackDetInputs does."""
 
     def __call__(self, results: dict[str, Any]) -> dict[str, Any]:
         sample = BaseDataElement(
@@ -175,7 +175,7 @@ class Network(BaseModel):
 
 
 class ValidatedNetwork(Network):
-    """The same network, which counts the seconds of its forward pass."""
+    """Small convolutional network that sums up the seconds of its forward passes."""
 
     spent_s = 0.0
 
@@ -187,7 +187,7 @@ class ValidatedNetwork(Network):
 
 
 class Keep(BaseMetric):
-    """Metric that keeps a number of each image."""
+    """Metric that stores one constant number for each image."""
 
     def process(self, data_batch: Any, data_samples: Any) -> None:
         self.results += [1.0] * len(data_samples)
@@ -197,7 +197,7 @@ class Keep(BaseMetric):
 
 
 class WorkerWaits:
-    """Seconds that this process waited for batches of workers, while it is entered."""
+    """Context that sums the seconds for which this process waits for worker batches."""
 
     spent_s = 0.0
 
@@ -222,7 +222,7 @@ WAITS = WorkerWaits()
 
 
 class StampingValLoop(ValLoop):
-    """Val loop that measures its batches without forward passes and worker waits."""
+    """Val loop that times its batches, also without forward passes and worker waits."""
 
     def run(self) -> dict[str, float]:
         self._stamps, self._whole = array('d'), array('d')
@@ -303,7 +303,7 @@ class TurnLoop(EpochBasedTrainLoop):
     """
 
     on_begun: Callable[[], None]
-    """Called at the start of the epoch, which ends when this function returns."""
+    """Function called at the start of the epoch, which ends when it returns."""
 
     def __init__(self, runner: Any, dataloader: Any, is_bare: bool = False) -> None:
         super().__init__(runner, dataloader, max_epochs=1)
@@ -428,7 +428,7 @@ class Account:
 
 @contextmanager
 def border_loader(account: Account) -> Iterator[None]:
-    """Context that times the replaced ``_next_data`` of DataLoader iterators."""
+    """Context that adds up the time of DataLoader's ``next`` without ``_next_data``."""
     base, workers = _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
     with (
         mock.patch.object(workers, '_next_data', account.beneath(workers._next_data)),
@@ -453,15 +453,15 @@ def border_hooks(runner: Any, account: Account) -> None:
 
 @dataclass(frozen=True)
 class Spent:
-    """Cost in seconds of each iteration of a training, by kind of iteration."""
+    """Seconds of overhead of each iteration of a training, by kind of iteration."""
 
     ordinary: list[float]
     ends: list[float]
-    """Costs of iterations that end a log interval, without the first one of a run."""
+    """Overhead in seconds of iterations that end a log interval, except the first."""
 
 
 def split_ends(costs_s: Sequence[float], first: int = 0) -> Spent:
-    """Splits iteration costs into those of ordinary iterations and of interval ends.
+    """Splits overhead seconds by iteration: ordinary ones, and ends of log intervals.
 
     Args:
         costs_s: Of each iteration.
@@ -476,12 +476,12 @@ def split_ends(costs_s: Sequence[float], first: int = 0) -> Spent:
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of a hook in seconds, corrected for the overhead of measuring it."""
+    """Seconds that a hook takes, corrected for the overhead of measuring them."""
 
     iteration_s: float
-    """Mean cost of an iteration that ends no log interval."""
+    """Mean seconds that the hook takes in an iteration that ends no log interval."""
     interval_s: float
-    """Median extra cost of an iteration that ends a log interval."""
+    """Median extra seconds of the hook in an iteration that ends a log interval."""
     note: str
 
 
@@ -503,7 +503,7 @@ def net_cost(with_it: Spent, without: Spent) -> Cost:
 
 
 def judge_cost(cost: Cost, peer: Cost | str, where: str = '') -> list[Figure]:
-    """Returns figures on GPUEfficiencyHook's cost to the training thread.
+    """Returns figures on the time that GPUEfficiencyHook takes in the training thread.
 
     Args:
         cost: Of the hook.
@@ -525,7 +525,7 @@ def judge_cost(cost: Cost, peer: Cost | str, where: str = '') -> list[Figure]:
 
 
 def measure_peer(iterations: int) -> Cost | str:
-    """Returns TraceML's cost in the same train loop, or why it is unknown."""
+    """Returns the seconds that TraceML takes in the same train loop, or why unknown."""
     program = shutil.which('traceml', path=str(Path(sys.executable).parent))
     if program is None:
         return f'{PEER} is not installed: see requirements/bench.txt'
@@ -622,7 +622,7 @@ def account_in_turns(
     worker_gib: float = 0.0,
     on_end: Callable[[Any], None] = lambda runner: None,
 ) -> tuple[Spent, Spent]:
-    """Trains alternately with GPUEfficiencyHook and with an empty hook; returns costs.
+    """Trains in turns with GPUEfficiencyHook and an empty hook; returns their seconds.
 
     What the borders alone cost differs from one training to the next by more than the
     hook costs.
@@ -687,16 +687,16 @@ class Pairs:
 
 @dataclass(frozen=True)
 class ValidatedBatches:
-    """Seconds of a batch of validation, by round of a pair of validations."""
+    """Seconds of a validation batch, by pair of validations with and without hook."""
 
     extra_s: list[float]
-    """Seconds that the hook adds."""
+    """Seconds that the hook adds to a validation batch."""
     plain_s: list[float]
-    """Seconds without the hook, forward pass and wait for the worker included."""
+    """Seconds of a batch without the hook, forward pass and worker wait included."""
 
 
 def validate_pairs(rounds: int, seed: int = 0) -> ValidatedBatches:
-    """Validates within trainings, in turns with our hook and without it.
+    """Validates in turns with and without GPUEfficiencyHook; returns batch seconds.
 
     Args:
         rounds: In each, both validate once, in an order drawn by lot.
@@ -893,11 +893,13 @@ class Costs:
     """Costs in seconds, by log interval, of a long-running and a newly started hook."""
 
     aged_s: MutableSequence[float]
-    """Mean cost of an ordinary iteration with the long-running hook, including the
-    overhead of measuring."""
+    """Mean seconds that the long-running hook takes in an ordinary iteration.
+
+    The overhead of measuring is included."""
     young_s: MutableSequence[float]
-    """Mean cost of an ordinary iteration with the newly started hook, including the
-    overhead of measuring."""
+    """Mean seconds that the newly started hook takes in an ordinary iteration.
+
+    The overhead of measuring is included."""
     border_s: MutableSequence[float]
     """Mean overhead of measuring an ordinary iteration, in seconds."""
     aged_end_s: MutableSequence[float]
@@ -913,12 +915,12 @@ def make_costs() -> Costs:
 
 @dataclass
 class Growth:
-    """Costs and memory of a long loop, at its start and at its end."""
+    """Hook time and memory of a long train loop, at its start and at its end."""
 
     early: Costs
-    """Costs at the start of the loop, when both hooks are new."""
+    """Hook seconds at the start of the loop, when both hooks are new."""
     late: Costs
-    """Costs at the end of the loop, when one hook has run for long."""
+    """Hook seconds at the end of the loop, when one hook has run for long."""
     rss_bytes: MutableSequence[int]
     """Resident memory of the process in bytes, after each tenth of the loop."""
     blocks: MutableSequence[int]
@@ -961,7 +963,7 @@ def run_bare_loop(intervals: int, compared: int = 400, seed: int = 0) -> Growth:
             runner.call_hook = accounts[index].above(runner.call_hook)
 
         def take_interval(index: int) -> tuple[float, float]:
-            """Returns the hook's cost per iteration, and per end of a log interval."""
+            """Returns a hook's seconds per iteration, and extra ones per interval."""
             costs_s, account = [], accounts[index]
             for _ in range(INTERVAL):
                 before_s = account.spent_s
@@ -997,7 +999,7 @@ def run_bare_loop(intervals: int, compared: int = 400, seed: int = 0) -> Growth:
 
 
 def judge_growth(growth: Growth) -> list[Figure]:
-    """Returns figures on how the hook's cost and memory grow in a long training."""
+    """Returns figures on how the hook's time and memory grow in a long training."""
     early, late = growth.early, growth.late
     grown_mib = (growth.rss_bytes[-1] - growth.rss_bytes[0]) / 2**20
     # small leaks hide in memory that the process has had and let go, blocks do not
@@ -1013,13 +1015,13 @@ def judge_growth(growth: Growth) -> list[Figure]:
 
 
 def _relate_iterations(costs: Costs) -> list[float]:
-    """Returns the extra iteration cost of the long-running hook over a new one."""
+    """Returns by which share an old hook takes longer per iteration than a new one."""
     net_s = statistics.median(costs.young_s) - statistics.median(costs.border_s)
     return _relate(costs.aged_s, costs.young_s, net_s)
 
 
 def _relate_ends(costs: Costs) -> list[float]:
-    """Returns the extra cost at interval ends of a long-running over a new hook."""
+    """Returns by which share interval ends take longer with an old than a new hook."""
     usual_s = statistics.median(costs.young_end_s)
     return _relate(costs.aged_end_s, costs.young_end_s, usual_s)
 
@@ -1033,7 +1035,7 @@ def _relate(
 def _judge_growth(
     name: str, early: Sequence[float], late: Sequence[float], intervals: int
 ) -> Figure:
-    """Returns a figure on how the cost of a long-running hook grew over the loop.
+    """Returns a figure on how the time of a long-running hook grew over the loop.
 
     The means are trimmed (Yuen 1974): noise of a machine has a heavy tail.
     """
@@ -1120,7 +1122,7 @@ def write_long_run(path: Path, intervals: int) -> None:
 
 
 def judge_hourly_verdicts(count: int, intervals: int) -> list[Figure]:
-    """Returns figures on the cost of an hourly verdict: child process start and total.
+    """Returns figures on the time that an hourly verdict takes: process start, all CPU.
 
     Args:
         count: Verdicts.

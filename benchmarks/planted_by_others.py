@@ -1,4 +1,4 @@
-"""Pipelines with known costs, designed by others, to test the prediction model.
+"""Pipelines of known loading times, designed by outsiders, to test the predictions.
 
 Each is one kind of training that users of MMDetection have: what its samples cost, what
 they look like, how they are collated, and what a step does in the training process.
@@ -43,7 +43,7 @@ class Cost:
 
 
 class PlantedByOthers:
-    """Base class of synthetic pipelines with known costs of samples, batches and steps.
+    """Base class of synthetic pipelines whose samples and steps take known times.
 
     Attributes:
         name: In the table.
@@ -75,11 +75,11 @@ class PlantedByOthers:
 
     @property
     def period(self) -> int:
-        """Number of samples after which random costs average to their known mean."""
+        """Number of samples over which random read times average to a known mean."""
         return len(self.costs)
 
     def guess_iter_s(self, workers: int, cores: int) -> float:
-        """Estimates roughly a training iteration's seconds from the known costs."""
+        """Estimates an iteration's seconds from the known loading and step times."""
         reads = self.batch * self.reads
         return guess_iter_s(
             workers,
@@ -97,7 +97,7 @@ class PlantedByOthers:
         return PlantedSamples(self, works[self.decoder], length, seed)
 
     def make_sample(self, index: int) -> dict[str, Any]:
-        """Returns one sample, after the time of its reads was spent."""
+        """Returns the content of one sample, without spending its reading time."""
         return {'inputs': torch.zeros(3, self.side, self.side), 'data_samples': index}
 
     def make_step(self, works: dict[str, Work]) -> Step:

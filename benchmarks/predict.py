@@ -69,9 +69,9 @@ from mmgpu_hooks.schema.judged import Prediction
 MEDIAN_LIMIT, P90_LIMIT, COVERAGE_LIMIT = 5.0, 12.0, 90.0
 OTHERS_MEDIAN_LIMIT, OTHERS_P90_LIMIT = 3.0, 10.0
 OTHERS_COVERAGE_LIMIT, ONE_COVERAGE_LIMIT, WIDTH_LIMIT = 88.0, 70.0, 14.0
-"""Limits in per cent: total coverage, coverage per pipeline, width of intervals."""
+"""Per cent limits: least interval coverage (all, each pipeline), largest half width."""
 REPEATS_WITHIN_PCT = 5.0
-"""Largest difference in per cent of repeated trainings that are averaged as truth."""
+"""Largest per cent by which repeated trainings differ if their mean counts as truth."""
 
 Grid = Sequence[tuple[int, int]]
 GRID: Grid = ((0, 2), (1, 2), (1, 4), (2, 2), (2, 4), (4, 2), (4, 4), (8, 2), (8, 4))
@@ -84,7 +84,7 @@ OTHERS_REPEATS = 2
 SECONDS, OTHERS_SECONDS, QUICK_SECONDS = 2.0, 2.5, 0.5
 """Approximate seconds per training: by default, pipelines by others, quick run."""
 ORIGINS = ('seen', 'unseen', 'MMDetection', 'others')
-"""Origins of pipelines with known costs (who chose the costs)."""
+"""Origins of the benchmark's pipelines, by which results are grouped."""
 ATTEMPTS = 3
 """Maximum number of trainings per setting, repeated while other programs disturb."""
 UNSEEN_SEED, UNSEEN_COUNT = 88_117, 8
@@ -94,7 +94,7 @@ _LEAST_ITERATIONS, _LEAST_OF_RECIPE = 48, 32
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Synthetic pipeline with known costs of loading and step, in milliseconds."""
+    """Synthetic pipeline with known times of loading and step, in milliseconds."""
 
     name: str
     cpu_ms: float
@@ -102,7 +102,7 @@ class Pipeline:
     wait_ms: float
     """Mean waiting time in milliseconds to load one image."""
     spread: float
-    """Standard deviation of an image's cost divided by its mean."""
+    """Standard deviation of the time to load an image, divided by its mean."""
     batch: int
     step_ms: float
     step: str = 'sleep'
@@ -114,17 +114,17 @@ class Pipeline:
     origin: str = 'seen'
     """Origin of the pipeline, one of :data:`ORIGINS`."""
     recipe: str | None = None
-    """Path of an MMDetection config whose pipeline is used instead; empty for none."""
+    """Path of an MMDetection config whose pipeline is used instead, or ``None``."""
 
     collate = staticmethod(pseudo_collate)
 
     @property
     def period(self) -> int:
-        """Number of images over which random costs average out; 1 if never."""
+        """Number of images over which random loading times average out; 1 if never."""
         return BLOCK if self.recipe is None else 1
 
     def guess_iter_s(self, workers: int, cores: int) -> float:
-        """Estimates roughly a training iteration's seconds from the known costs."""
+        """Estimates an iteration's seconds from the known loading and step times."""
         step_s = self.step_ms / 1000
         return guess_iter_s(
             workers,
@@ -204,7 +204,7 @@ MMDET = (
 
 
 def draw_unseen(seed: int = UNSEEN_SEED, count: int = UNSEEN_COUNT) -> list[Pipeline]:
-    """Draws pipelines with random costs that the prediction model was not tuned on."""
+    """Draws pipelines with random times that the prediction model was not tuned on."""
     rng = random.Random(seed)
     drawn = []
     for number in range(count):
@@ -311,7 +311,7 @@ class StampedModel(OneWeight):
 def count_batches(
     pipeline: Pipeline | PlantedByOthers, workers: int, prefetch: int, seconds: float
 ) -> tuple[int, int]:
-    """Returns how many batches to skip and to measure, in whole blocks of costs."""
+    """Returns how many batches to skip first, and how many to measure after them."""
     block = math.lcm(pipeline.period, pipeline.batch) // pipeline.batch
     # recipes are as slow as they are, and cost what they do in no blocks
     of_recipe = pipeline.origin == 'MMDetection'

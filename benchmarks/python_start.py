@@ -1,4 +1,4 @@
-"""Benchmark: extra seconds that Python takes to start below ``mmgpu run``.
+"""Benchmark: extra seconds that Python takes to start under ``mmgpu run``.
 
 A part of `benchmarks.start`.
 
@@ -49,7 +49,7 @@ class Starts:
 
     plain: Spent
     below: Spent
-    """Start time of the program when it runs below ``mmgpu run``."""
+    """Wall clock and CPU seconds of the program started under ``mmgpu run``."""
 
 
 def measure_python(is_quick: bool) -> Iterator[Figure]:

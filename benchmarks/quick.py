@@ -51,7 +51,7 @@ BENCHMARKS = (
     'zoo',
 )
 LIMIT_S = 600.0
-"""Time limit in seconds, after which a benchmark's quick run is killed and failed."""
+"""Seconds after which a benchmark's quick run is killed and counts as failed."""
 
 PASSED, FAILED, NOT_JUDGED, SKIPPED = 'passed', 'failed', 'too busy to judge', 'skipped'
 _RESULTS = {OK: PASSED, TOO_BUSY: NOT_JUDGED}

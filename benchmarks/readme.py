@@ -120,7 +120,7 @@ def phrase_demo(kept: Kept) -> str:
 
 
 def phrase_demo_gain(kept: Kept) -> str:
-    """Returns the README's sentence on the demo's gain, and that by tuning."""
+    """Returns the README's sentence on the demo's gain by advice and by tuning."""
     _, before, after, less, tuned, *_ = kept.cases[0]
     gain = f'{before} before, {after} after: {less} less time.'
     if not tuned.endswith(' s'):
@@ -151,7 +151,7 @@ def phrase_host(kept: Kept) -> str:
 
 
 def phrase_masks(kept: Kept) -> str:
-    """Phrases the CPU of encoding masks by CocoMetric and by FastCocoMetric."""
+    """Returns text on CPU time to encode masks by CocoMetric and by FastCocoMetric."""
     plain, fast = (
         kept.rows[f'100 masks of 1333 x 800 encoded, {metric}, CPU'].number
         for metric in ('CocoMetric', 'FastCocoMetric')

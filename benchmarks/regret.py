@@ -69,7 +69,7 @@ RULES = (0, 1, 2, 4, 8)
 REPEATS, FRESH = 2, 4
 """Trainings per setting: in the grid of settings, and in the later comparison."""
 SECONDS, SECONDS_OF_RECIPES, LEAST_ITERATIONS = 1.8, 6.0, 40
-"""Approximate seconds of a job (synthetic, and of MMDetection), least iterations."""
+"""Approximate seconds of a synthetic and of an MMDetection job; least iterations."""
 
 NULLS = 1000
 """Number of simulated runs in which no loader setting gives a gain."""
@@ -103,7 +103,7 @@ class JobTraining:
 
 @dataclass(frozen=True)
 class PlantedJob:
-    """Complete training job with known costs, as a user would configure it."""
+    """Training job with known loading and step times, as a user would configure it."""
 
     pipeline: Pipeline
     epochs: int = 2
@@ -144,7 +144,7 @@ SEEN = (
 
 
 def draw_unseen(seed: int = UNSEEN_SEED, count: int = UNSEEN_COUNT) -> list[PlantedJob]:
-    """Draws training jobs with random costs."""
+    """Draws training jobs with random loading times, step times and saves."""
     rng = random.Random(seed)
     drawn = []
     for number in range(count):
@@ -176,7 +176,7 @@ JOBS = {job.name: job for job in (*SEEN, *draw_unseen(), *RECIPES)}
 
 
 class Span(Hook):
-    """Hook that times a training from the start of its first epoch to its last end."""
+    """Hook that times a training from the first epoch's start to the last one's end."""
 
     priority = 0
     began_s = seconds = 0.0
@@ -246,7 +246,7 @@ def measure_grid(
 
 @dataclass(frozen=True)
 class Outcome:
-    """Time that one way to choose loader settings loses on one job."""
+    """Per cent of time that a choice of loader settings loses on one job."""
 
     job: PlantedJob
     setting: LoaderChoice
@@ -319,7 +319,7 @@ def _measure_distance(
 
 
 class FreshLoss(NamedTuple):
-    """Loss of a chosen setting, measured in new trainings not used for the choice."""
+    """Per cent of time that a chosen setting loses, measured in new trainings."""
 
     lost_pct: float
     trainings: list[JobTraining]
@@ -350,7 +350,7 @@ class JudgedJobs(NamedTuple):
 
     outcomes: list[Outcome]
     rules: dict[int, dict[str, float]]
-    """Loss in per cent by job, for each rule of thumb (a fixed worker count)."""
+    """Time lost in per cent, by fixed worker count (a rule of thumb) and by job."""
 
 
 def judge_jobs(trials: list[JobTraining], count: int) -> JudgedJobs:
@@ -424,7 +424,7 @@ def compare_rules(
 
 
 def show_jobs(judged: Sequence[Outcome]) -> Iterator[Figure]:
-    """Returns figures on each job's chosen setting and its loss in per cent."""
+    """Returns figures on each job's chosen setting, and its time lost in per cent."""
     for job in dict.fromkeys(outcome.job for outcome in judged):
         some = [outcome for outcome in judged if outcome.job == job]
         settings = [outcome.setting for outcome in some]
@@ -445,7 +445,7 @@ FETCH_S = 0.0005
 
 
 def draw_null(seed: int) -> RunEvidence:
-    """Draws the evidence of a run whose loader could gain at most 1.5 %.
+    """Returns the record of a random run whose loader could gain at most 1.5 %.
 
     The number of workers, the host, the spread of loading, other load and the length
     are random; steps jitter, some hang, and figures are read with errors.

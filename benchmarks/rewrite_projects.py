@@ -47,7 +47,7 @@ PACKAGES = ('mmpretrain', 'mmseg', 'mmpose', 'mmyolo', 'mmaction', 'mmdet3d')
 
 _CONFIGS = re.compile(r'\w+/\.mim/configs/.+\.py')
 _NAMES = re.compile(r"'[^']*'|`[^`]*`|\S*/\S*|\d+")
-"""Regular expression of names and numbers that differ between equal reasons."""
+"""Regular expression of names and numbers in which equal refusal reasons differ."""
 
 
 def parse_projects(text: str) -> list[str]:
@@ -158,7 +158,7 @@ def render_tallies(tallies: Mapping[str, Tally]) -> str:
 
 
 def list_reasons(reasons: Mapping[str, str]) -> list[str]:
-    """Returns reasons by their first sentence, with a config count and an example.
+    """Returns reasons of refusals, by first sentence, with config count and example.
 
     The most frequent stands first.
 

@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read_templates() -> list[bytes]:
-    """Reads recorded evidence of single-rank runs that can be judged."""
+    """Reads recorded evidence files of single-rank runs that can be judged."""
     templates = []
     for path in sorted(GOLDEN.glob(f'*/run*/**/{EVIDENCE_NAME}')):
         with contextlib.suppress(UserError, LineError):
@@ -185,7 +185,7 @@ def judge_listings(
 
 
 def compare_engines(folder: Path, count: int) -> Iterator[Figure]:
-    """Returns figures on judging by two processes and by Dask, and differences."""
+    """Compares judging runs by two processes and by Dask: seconds and answers."""
     begun_s = time.perf_counter()
     ours = ask_judged(folder, '-j', '2')
     wall_s = time.perf_counter() - begun_s

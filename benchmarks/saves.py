@@ -53,7 +53,7 @@ from mmgpu_hooks.experiment.trial import ENDLESS, LOG_NAME
 from mmgpu_hooks.schema.tried import TrialSpec
 
 HEALTHY = ((5.0, 0, 0.0), (50.0, 2, 0.001), (100.0, 1, 0.0), (200.0, 0, 0.002))
-"""Checkpoint size in MB, workers and CPU per item of trainings with normal saves."""
+"""Checkpoint MB, workers and CPU seconds per item of trainings with normal saves."""
 BUSY: dict[str, Any] = {'num_workers': 16, 'cpu_s': 0.25, 'interval': 12}
 """Arguments for a training whose workers stay busy during each save."""
 

@@ -50,7 +50,7 @@ class Step:
 
 
 SetUp = Mapping[str, Step]
-"""Duration of each step of one set-up."""
+"""Wall clock and CPU seconds of each step of one set-up, by stamp file."""
 Measured = Mapping[tuple[str, str], Sequence[SetUp]]
 """Measured set-ups by commit, and by clone: first one, or next one with a cache."""
 

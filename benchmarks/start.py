@@ -49,7 +49,7 @@ PART_PCT, PART_MS = 2.0, 10.0
 """Tolerance of a recorded part: per cent or milliseconds, whichever is larger."""
 SUM_PCT = 1.0
 LEAST_S = 0.05
-"""Shortest part of a training start in seconds that is judged."""
+"""Seconds that a part of a training start must take at least to be judged."""
 LIMIT_S = 300.0
 IMAGES, QUICK_IMAGES = 35_000, 2_000
 """Number of images in the COCO file: 100 MB by default, 6 MB in a quick run."""
@@ -109,7 +109,7 @@ def list_planted(folder: Path, is_quick: bool) -> dict[str, dict[str, Any]]:
 
 
 def can_compile() -> bool:
-    """True if ``torch.compile`` works on this machine, without a C compiler."""
+    """True if ``torch.compile`` works here with a backend that needs no C compiler."""
     script = (
         "import torch\ntorch.compile(lambda x: x + 1, backend='eager')(torch.ones(1))"
     )

@@ -130,7 +130,7 @@ class Piece:
 
 
 def draw_job(seed: int) -> SimulatedJob:
-    """Draws a simulated training job with random costs."""
+    """Draws a simulated training job with random loading and step times."""
     rng = random.Random(seed)
     step_s = math.exp(rng.uniform(math.log(0.02), math.log(0.4)))
     return SimulatedJob(
@@ -434,7 +434,7 @@ def judge_simulated(each: int) -> Iterator[Figure]:
 
 @dataclass(frozen=True)
 class RealJob:
-    """Real training job with known costs and its best worker count on two cores."""
+    """Real job with known loading and step times, and its best workers on two cores."""
 
     pipeline: Pipeline
     best: int
@@ -462,7 +462,7 @@ class Trained:
 def train_real(
     job: RealJob, workers: int, works: dict[str, Work], *, is_tuned: bool
 ) -> Trained:
-    """Trains a real job with known costs."""
+    """Trains a real job from the given number of workers, with or without tuning."""
     span, load, pipeline = Span(), OtherLoad(), job.pipeline
     model = StampedModel(pipeline.make_step(works))
     loader: dict[str, Any] = {'batch_size': pipeline.batch, 'num_workers': workers}

@@ -83,13 +83,13 @@ def read_rank(folder: Path, rank: int = 0) -> RunEvidence:
 
 
 def read_truth(folder: Path, ranks: int) -> list[list[dict[str, float]]]:
-    """Returns true seconds of validation parts, by rank and validation."""
+    """Returns the true seconds of each validation part, by rank and validation."""
     texts = [(folder / TRUTH.format(rank)).read_text() for rank in range(ranks)]
     return [json.loads(text) for text in texts]
 
 
 def find_planted(truths: Sequence[Mapping[str, float]], rank: int) -> dict[str, float]:
-    """Returns the true seconds by part of one rank's validation.
+    """Returns the true seconds of each part of one rank's validation.
 
     Args:
         truths: What each rank stamped in it.

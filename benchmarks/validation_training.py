@@ -88,7 +88,7 @@ class Tape:
         self.seconds: Seconds = defaultdict(float)
         self.validations: list[Seconds] = []
         self.asked_s = 0.0
-        """Time at which the loader began the batch that is loaded."""
+        """``perf_counter`` time at which the loader began the current batch."""
 
     def spend(self, part: str, seconds: float) -> None:
         """Sleeps for the known time of a part, and records the true duration."""
@@ -114,7 +114,7 @@ class PlantedDataset(Sized):
 
 
 class StampedSampler(DefaultSampler):
-    """Sampler that records when it is asked for an image, the start of a batch.
+    """Sampler that records when the loading of each batch starts.
 
     A batch of planted images takes the loader some time of its own, too: some 0.4 ms on
     a slow machine.
@@ -304,7 +304,7 @@ def validate(
 
 @dataclass(frozen=True)
 class Length:
-    """Lengths and times of a training whose end is predicted.
+    """Length, step seconds and validation seconds of a training whose end is predicted.
 
     Attributes:
         loop: Of ``train_cfg``.

@@ -69,7 +69,7 @@ QUICK = ('hangs',)
 
 
 def make_environ(root: Path) -> dict[str, str]:
-    """Returns a training's environment: ``PYTHONPATH``, one thread for the step."""
+    """Returns a training's environment variables, with one thread for the step."""
     paths = [str(root), os.environ.get('PYTHONPATH', '')]
     return {
         **os.environ,

@@ -1,4 +1,4 @@
-"""Data sets, models and metrics of the benchmark trainings, with known costs.
+"""Data sets, models and metrics of benchmark trainings, which take known times.
 
 A config names it in ``custom_imports``. What an item costs is planted as CPU of the
 process that loads it and as a wait, so the same on a busy machine.

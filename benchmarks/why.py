@@ -268,7 +268,7 @@ def play_and_ask(case: Case, folder: Path) -> Played:
 
 
 def read_records(run: Path) -> str:
-    """Reads the evidence of all ranks, including ranks that never began to train."""
+    """Reads the evidence files of all ranks, including ranks that did not train."""
     texts = []
     for path in (*run.glob('*/vis_data/gpu_eff*l'), *run.glob('*/vis_data/before*l')):
         with contextlib.suppress(FileNotFoundError):  # a rank has begun to train

@@ -28,7 +28,7 @@ def {name}(lock=threading.Lock()):
 
 
 def compile_waiting(file: str, name: str) -> Callable[[], object]:
-    """Returns a function that waits for a lock for ever, under another file name."""
+    """Returns a function that waits for ever, compiled under a library's file name."""
     found: dict[str, Any] = {}
     exec(compile(_LOCK.format(name=name), f'{PACKAGES}/{file}', 'exec'), found)
     function: Callable[[], object] = found[name]
@@ -39,7 +39,7 @@ class OwnHandler(logging.Handler):
     """Log handler whose lock ``logging`` does not renew after a fork."""
 
     def createLock(self) -> None:  # noqa: N802  # as `logging` names it
-        """Creates the handler's lock as libraries do that replace it."""
+        """Creates the handler's lock without registering it for forks."""
         self.lock = threading.RLock()
 
 

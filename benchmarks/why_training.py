@@ -212,7 +212,7 @@ class Model(BaseModel):
 
 
 class Score(BaseMetric):
-    """Metric that is slow per image and at the end, or hangs in one of both."""
+    """Metric that is slow or hangs, per image or in ``compute_metrics``."""
 
     def process(self, data_batch: Any, data_samples: Any) -> None:
         if PLANT == 'process stands':

@@ -161,7 +161,7 @@ def measure(name: str, folder: Path, minutes: float, load: list[float]) -> Resul
 
 
 def phrase_gain(gain: Mapping[str, float] | None) -> str:
-    """Returns a text of the interval of a speed-up in per cent."""
+    """Returns a text of a speed-up and its confidence interval, in per cent."""
     if gain is None:
         return ''
     value, low, high = (100 * gain[key] for key in ('value', 'low', 'high'))

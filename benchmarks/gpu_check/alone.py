@@ -60,7 +60,7 @@ print(json.dumps({**memory.drain(), 'theirs': peak, 'lacking': dict(memory.lacki
 
 
 def check_allocators() -> list[Row]:
-    """Checks memory peaks and retries of each CUDA allocator; unknown if uncounted."""
+    """Checks the recorded memory peak and retry count for each CUDA allocator."""
     rows, target = [], 'the same peak; 1 retry, or not counted'
     for setting in ('', 'expandable_segments:True', 'backend:cudaMallocAsync'):
         environ = {'PYTORCH_CUDA_ALLOC_CONF': setting}

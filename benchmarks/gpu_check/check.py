@@ -112,7 +112,7 @@ def version_of(package: str) -> str | None:
 
 
 def read_other_load(gpu_pct: float | None) -> str:
-    """Returns the per cent of CPUs and GPU that other programs used for one second."""
+    """Returns a text on other programs' load of CPUs and GPU; empty if it is low."""
     begin = read_cpu_ticks()
     time.sleep(1.0)
     idle, whole = (now - then for now, then in zip(read_cpu_ticks(), begin))

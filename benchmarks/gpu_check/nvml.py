@@ -1,4 +1,4 @@
-"""GPU checks of NVML figures against a known load and nvidia-smi, and their cost."""
+"""GPU checks: NVML values against a known load and nvidia-smi, and CPU of sampling."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EXTRAS = ('sm_clock_mhz', 'throttled_pct', 'sm_active_pct', 'temperature_c')
 
 
 class Reading(NamedTuple):
-    """Wall clock and CPU cost of taking one sample of the GPU by NVML."""
+    """Wall clock and CPU seconds of taking one sample of the GPU by NVML."""
 
     wall_s: float
     cpu_s: float
@@ -52,11 +52,11 @@ class GpuBefore(NamedTuple):
 
 
 class Sampling(NamedTuple):
-    """Running GPU sampler of the hook, with the measured cost of each sample."""
+    """Running GPU sampler of the hook, with the seconds spent on each sample."""
 
     sampler: GpuSampler
     readings: list[Reading]
-    """Cost of each sample taken so far."""
+    """Seconds spent on each sample taken so far."""
 
 
 def open_our_gpu() -> Gpu | str:
@@ -114,12 +114,12 @@ def sampling(gpu: Gpu, period_s: float = 0.2) -> Iterator[Sampling]:
 
 
 def check_nvml() -> list[Row]:
-    """Checks utilisation and memory by NVML against nvidia-smi, and sampling cost."""
+    """Checks GPU utilisation and memory by NVML, and the CPU time of sampling them."""
     return _check_waves(CONSTANT, has_more=True)
 
 
 def check_waves() -> list[Row]:
-    """Checks utilisation under loads faster and slower than the driver's window."""
+    """Checks GPU utilisation by NVML under loads that change quickly or slowly."""
     return _check_waves(WAVES, has_more=False)
 
 

@@ -178,7 +178,7 @@ def refusing_sync() -> Iterator[None]:
 
 
 def check_cost() -> list[Row]:
-    """Checks the cost of CUDA events and of the whole hook per training iteration."""
+    """Checks the time per iteration that CUDA events and the whole hook take."""
     sides, hook = [SMALL] * COST_ITERATIONS, {**HOOK, 'interval': 50}
     with timing(CudaEvents, 'begin_step', 'end_step', 'drain') as spent_s:
         train(ToyModel(), sides, hook)
@@ -258,7 +258,7 @@ def check_stalls() -> list[Row]:
 
 
 def read_idle(evidence: Any) -> float | None:
-    """Returns the mean GPU idle share after the first interval; ``None`` if unknown."""
+    """Returns the mean per cent of GPU idle time in all but the first log interval."""
     shares = [record.gpu_idle_pct for record in evidence.intervals[1:]]
     known = [share for share in shares if share is not None]
     return statistics.fmean(known) if len(known) == len(shares) > 0 else None

@@ -37,7 +37,7 @@ from mmgpu_hooks.schema.tuning import TuneQuestion
 
 
 def main(evidence: str, parent: int) -> None:
-    """Judges a finished run by its evidence, and prints a `RunAdvice` as JSON.
+    """Judges a finished run by its evidence file; prints a `RunAdvice` as JSON.
 
     Args:
         evidence: Of rank 0.

@@ -50,12 +50,12 @@ It runs on spare CPU.
 _GONE_WITHIN_S = 1.0
 """Longest wait in seconds for a killed child process to end."""
 _MEMORY_FACTOR = 5
-"""Bytes of memory that a child process needs to judge, per byte of evidence.
+"""Bytes of memory that judging takes in a child process, per byte of evidence file.
 
 1.2 GiB for five days in intervals of a second.
 """
 LEAST_FREE_BYTES = 2**30
-"""Bytes of memory that must stay free when a child process that judges has started.
+"""Bytes of memory that must stay free beside a child process that judges a run.
 
 No training is to be killed for the memory of its advice.
 """
@@ -316,7 +316,7 @@ class TuningAdviser:
 def _start(
     program: str, evidence: Path, stdin: int = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
-    """Starts a child process that judges a run, unless free memory is too short.
+    """Starts a child process that judges or tunes a run, unless memory is short.
 
     Raises:
         SourceError: If there is not, or it cannot be started.

@@ -12,11 +12,11 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.run_folder import find_other_ranks
 
 _MOST_BYTES = 64 * 2**20
-"""Maximum total bytes of other ranks' evidence that are read at training's end."""
+"""Maximum total bytes of other ranks' evidence files to read at training's end."""
 
 
 def choose_rank(evidence: Path, first: Run) -> JudgedRank:
-    """Returns the rank of a run to judge, after comparing the evidence of all ranks.
+    """Returns the rank of a run to judge, after comparing all ranks' evidence files.
 
     As :func:`mmgpu_hooks.judge.ranks.choose_judged` does.
 

@@ -1,4 +1,4 @@
-"""``mmgpu compare``: compares the iteration times of two runs, total and by part."""
+"""``mmgpu compare``: compares two runs' seconds per iteration, and where they go."""
 
 from __future__ import annotations
 

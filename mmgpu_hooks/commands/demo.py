@@ -130,7 +130,7 @@ def show_gain(before: Path, after: Path) -> bool:
 
 
 def describe_tuned(before: Path, after: Path, tuned: Path) -> str:
-    """Returns a text that compares the demo's self-tuned training with the other two.
+    """Returns text comparing the demo's self-tuned training with its two untuned ones.
 
     Args:
         before: Work folder of the training with the poor setting.

@@ -58,7 +58,7 @@ GROUPS = {
     },
 }
 _ENDS = ('.', '?', '。', '\uff1f', MARKS[1])
-"""Last characters of a sentence, in any language."""
+"""Characters that can end a sentence, in any language."""
 COMMANDS = [name for group in GROUPS.values() for name in group]
 
 
@@ -206,7 +206,7 @@ def _run(words: list[str]) -> int:
 
 
 def _drop_output() -> None:
-    """Sends output that could not be written at exit to the null device."""
+    """Redirects standard output to the null device after writing to it has failed."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

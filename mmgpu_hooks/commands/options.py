@@ -168,7 +168,7 @@ def parsed(
 
 
 def above_0(expected: Text) -> Callable[[Any], Any]:
-    """Makes a click type for a number above 0; ``expected`` is for its errors."""
+    """Makes a click type for a number above 0, described as ``expected`` in errors."""
     number = r'\d{1,9}(?:\.\d{1,9})?'
     return parsed(number, lambda match: float(match[0]) or None, expected)
 
@@ -217,7 +217,7 @@ time_limit = click.option(
 
 
 def work_dir(text: str) -> Decorator[Any]:
-    """Decorator that adds ``--work-dir``; its help says what is written there."""
+    """Decorator that adds ``--work-dir`` to a command, with ``text`` as its help."""
     return click.option('--work-dir', type=PATH, metavar='DIR', help=text)
 
 

@@ -84,7 +84,7 @@ def show_progress() -> Iterator[Callable[[str, float, float | None], None]]:
 
 
 def phrase_left(left_s: float | None) -> Text:
-    """Phrases the time until the end: ``12 s left``; empty if it is unknown."""
+    """Returns the time left as text, such as ``12 s left``; empty if unknown."""
     if left_s is None:
         return quoted('')
     if left_s < 90:

@@ -19,7 +19,7 @@ from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.show.document import BLANK, Section, TableColumn, tabulate
 
 _POLL_S = 2.0
-"""Seconds between two readings of the GPUs while the command waits for free ones."""
+"""Seconds between two checks of the GPUs while the command waits for free ones."""
 _warn = warner('pick-gpu')
 
 

@@ -24,7 +24,7 @@ from mmgpu_hooks.show.experiments import describe_profile
 
 
 def _count_cpus(given: Mapping[str, Any]) -> int:
-    """Number of CPUs to request in SLURM for profiling a config: workers plus one."""
+    """Returns the CPUs to request from SLURM for profiling: loader workers plus one."""
     loaded = trials.read_trainable_config(given['config'])
     workers = loaded.get(('train_dataloader', 'num_workers'))
     return (workers if isinstance(workers, int) else 0) + 1

@@ -51,7 +51,7 @@ def become(words: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
 
 
 def _describe(program: str, environ: Mapping[str, str], error: OSError) -> Text:
-    """Returns why a program could not be started, and what could be run instead."""
+    """Returns why a program could not be started, and how the user can fix that."""
     if os.sep in program and os.path.isdir(program):
         return phrase(
             'found the folder {program!r}; name a file in it', program=program
@@ -91,7 +91,7 @@ def _describe(program: str, environ: Mapping[str, str], error: OSError) -> Text:
 
 
 def _read_interpreter(path: str | None) -> str:
-    """Path of the interpreter in a script's ``#!`` line; empty if it has none."""
+    """Returns the interpreter's path from a script's ``#!`` line; empty without one."""
     line = b''
     with contextlib.suppress(OSError):
         if path is not None:

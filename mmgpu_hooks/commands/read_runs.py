@@ -1,4 +1,4 @@
-"""Reads and judges folders' newest runs; fits step time and memory to several runs."""
+"""Reads and judges folders' newest runs; fits step time and memory to batch size."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class ReadRun:
 
 
 class FoundRun(NamedTuple):
-    """Newest run of a folder: its files, and the evidence of rank 0."""
+    """Newest run of a folder: its files, and the data that rank 0 recorded."""
 
     files: RunFiles
     run: Run
@@ -88,12 +88,12 @@ class FoundRun(NamedTuple):
 
 
 class PooledRuns(NamedTuple):
-    """Newest runs of several folders, and step time and memory fitted to them."""
+    """Newest runs of some folders, with step time and memory fitted to batch size."""
 
     newest: ReadRun
     """Latest of the folders' newest runs; no other run is judged."""
     pool: RunPool
-    """Step time and memory fitted to the runs of the same training and host."""
+    """Lines of step time and memory by batch size, fitted to the comparable runs."""
     notes: tuple[str, ...]
     """Sentences on the latest run, the fit, and runs that the fit left out."""
 
@@ -106,7 +106,7 @@ class JudgedRun(NamedTuple):
 
 
 def find_run(folder: Path) -> FoundRun:
-    """Finds the newest run of a folder, and reads the evidence of its rank 0.
+    """Finds the newest run of a folder, and reads the evidence file of its rank 0.
 
     Raises:
         EvidenceError: If it has no evidence.
@@ -148,7 +148,7 @@ def read_run(folder: Path) -> ReadRun:
 
 
 def read_runs(folders: Sequence[Path]) -> PooledRuns:
-    """Reads folders' newest runs; fits step time and memory to those of one training.
+    """Reads folders' newest runs; fits step time and memory to batch size from them.
 
     Raises:
         EvidenceError: If one of them holds no evidence.
@@ -165,7 +165,7 @@ def judge_runs(
     allow_batch_size: bool = False,
     cores: float | None = None,
 ) -> JudgedRun:
-    """Judges the latest run of some folders; recommends settings by all their runs.
+    """Judges the latest of some folders' runs; recommends settings from all of them.
 
     The settings rest on all of the runs that train the same.
 
@@ -219,7 +219,7 @@ def judge_runs(
 
 
 def find_config(run: Run, copy: Path | None) -> Path:
-    """Returns the path of a run's config; of the run's copy if the config is missing.
+    """Returns the path of a run's config, or of the run's copy if the config is gone.
 
     Raises:
         UserError: If neither is there.

@@ -31,7 +31,7 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import phrase, quoted, said_by
 
 _MOST_BYTES = 2**20
-"""Number of bytes read from a script's start, to distinguish it from a config."""
+"""Maximum bytes read from a script's start, to distinguish it from a config."""
 
 _warn = warner('run')
 
@@ -142,7 +142,7 @@ def run(is_module: bool, program: Sequence[str], **arguments: Any) -> NoReturn:
 
 
 def _complete(program: Sequence[str], is_module: bool) -> list[str]:
-    """Returns the user's command line, with this Python before a script or module."""
+    """Returns the user's command line, with Python's path before a script or module."""
     name, *words = program
     if is_module:
         if not name:

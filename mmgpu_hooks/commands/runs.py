@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from mmgpu_hooks.experiment.engine import OnProgress
 
 _TOP = 20
-"""Number of runs, one per row, that are printed as text unless the user sets it."""
+"""Default number of runs that ``mmgpu runs`` prints as text, one per row."""
 _PERIOD_S = 0.1
 """Shortest time in seconds from one update of the progress bar to the next."""
 _CONNECT_S = 10
@@ -87,7 +87,7 @@ def _check_verdict(text: str) -> str:
 
 
 def _expect_judge(given: Mapping[str, Any]) -> None:
-    """Raises a `UserError` for arguments that are no work for a SLURM job."""
+    """Raises a `UserError` if ``--slurm`` lacks ``--judge``, or has ``--dask``."""
     if not given['judge'] or given['dask'] is not None:
         raise UserError(
             phrase(
@@ -98,7 +98,7 @@ def _expect_judge(given: Mapping[str, Any]) -> None:
 
 
 def _count_cpus(given: Mapping[str, Any]) -> int | None:
-    """Number of CPUs to request for a SLURM job that judges runs."""
+    """Returns the CPUs to request for a SLURM job that judges runs: ``--jobs``."""
     _expect_places(given['work_dirs'], given['page'])
     jobs: int | None = given['jobs']
     return jobs
@@ -336,7 +336,7 @@ def _report_each(tree: RunTree, on_progress: OnProgress) -> Iterator[FoundEviden
 
 
 def _begin_row(file: FoundEvidence, base: str, owner_names: dict[int, str]) -> RunRow:
-    """Table row of a run whose evidence is not read: only folder and start time."""
+    """Returns a run's table row before its evidence file is read: folder and owner."""
     folder, name = os.path.split(file.path)
     if folder.endswith(_DATA_FOLDER):
         folder = folder.removesuffix(_DATA_FOLDER) or os.sep
@@ -352,7 +352,7 @@ def _begin_row(file: FoundEvidence, base: str, owner_names: dict[int, str]) -> R
 
 
 def _read_user_name(number: int) -> str:
-    """Returns the login name of a user id, or the id as text without such a user."""
+    """Returns a user id's login name, or the id as text if no such user exists."""
     with contextlib.suppress(ImportError, KeyError):
         import pwd
 

@@ -22,7 +22,7 @@ from mmgpu_hooks.show.document import to_json
 
 
 def _count_cpus(given: Mapping[str, Any]) -> int:
-    """Number of CPUs to request in SLURM for timing saves: most workers plus one."""
+    """Returns the CPUs to request from SLURM: the largest worker count plus one."""
     trials.read_trainable_config(given['config'])
     most: int = max(given['num_workers'])
     return most + 1

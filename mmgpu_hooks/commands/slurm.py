@@ -60,7 +60,7 @@ _ENDED = {
 
 _FORGOTTEN = 'Invalid job id specified'
 _LAST_SIGNAL = 64
-"""Highest number that SLURM reports for a signal; 125 means out of memory."""
+"""Highest number in SLURM's exit codes that is a signal; 125 means out of memory."""
 
 _REFUSED = {
     'array': 'a',
@@ -81,20 +81,20 @@ _SAYING = {'help': 'h', 'usage': '', 'version': 'V'}
 """Options of sbatch (and short forms) that print something, and submit no job."""
 
 _VALUELESS = 'HOQVWhksuv'
-"""Short options of sbatch that take no value: others may stand in the same word."""
+"""Letters of sbatch's short options without a value, which can be combined."""
 
 _BEFORE_VALUE = rf'-[{_VALUELESS}]*[^\W{_VALUELESS}]|--[^=]+'
-"""Pattern of options of sbatch whose value may be the next word."""
+"""Regex for options of sbatch whose value may be the next word."""
 
 _CPU_OPTIONS = ('-c', '--cpus-per-', '--exclusive')
 _CPU_VARIABLES = ('SBATCH_CPUS_PER_GPU', 'SBATCH_EXCLUSIVE')
 _KEPT_VARIABLES = ('SLURM_CONF', 'SLURM_JWT')
 _OTHERS_VARIABLES = ('SLURM_', 'SRUN_', 'SQUEUE_', 'SCANCEL_')
-"""Beginnings of variables: of a job that we may be in, or hide jobs from us."""
+"""Prefixes of environment variables that are withheld from SLURM's commands."""
 _REFUSED_VARIABLES = ('SBATCH_ARRAY_INX', 'SBATCH_CLUSTERS', 'SBATCH_WAIT')
 
 _LAST = ('--nodes=1', '--ntasks=1')
-"""Options of sbatch behind the user's: settings are compared on one node."""
+"""Options of sbatch, put after the user's, for one task on one node."""
 
 
 def run_as_job(
@@ -188,7 +188,7 @@ def _expect_options(options: Sequence[str]) -> None:
 
 
 def _is_one_of(named: Mapping[str, str], word: str) -> bool:
-    """True if a word is one of some options of sbatch, also shortened or clustered."""
+    """True if a word is one of the given sbatch options, in full, short or combined."""
     typed = word.partition('=')[0]
     return any(
         (len(typed) > 3 and f'--{long}'.startswith(typed))
@@ -198,7 +198,7 @@ def _is_one_of(named: Mapping[str, str], word: str) -> bool:
 
 
 def _list_cpus(options: Sequence[str], cpus: int | None) -> list[str]:
-    """Options of sbatch that request CPUs, unless the user or the site sets them."""
+    """Returns sbatch options that request CPUs, unless the user or the site did."""
     is_said = any(word.startswith(_CPU_OPTIONS) for word in options)
     if cpus is None or is_said or any(name in os.environ for name in _CPU_VARIABLES):
         return []
@@ -283,7 +283,7 @@ def _submit(
 def _find_unread(
     job_name: str, done: subprocess.CompletedProcess[str], options: Sequence[str]
 ) -> str:
-    """Finds the number of a SLURM job that sbatch has submitted and not printed.
+    """Finds the number of a submitted SLURM job if sbatch did not print that number.
 
     Raises:
         UserError: If there is no such job, with the reason that sbatch gives.
@@ -381,7 +381,7 @@ def _follow(job: str, folder: Path, say: Callable[[str], None]) -> int:
 
 
 def _cancel(job: str, say: Callable[[str], None]) -> None:
-    """Cancels a SLURM job by its number or name; says so if SLURM does not do it."""
+    """Cancels a SLURM job by its number or name; warns if SLURM does not cancel it."""
     done = _call('scancel', f'--user={os.getuid()}', job)
     if done.returncode:
         say(
@@ -395,7 +395,7 @@ def _cancel(job: str, say: Callable[[str], None]) -> None:
 
 
 class JobEnding(NamedTuple):
-    """Exit code of an ended SLURM job, and if the job was cut short."""
+    """Exit code of an ended SLURM job, and whether the job was cut short."""
 
     exit_code: int
     """Exit code as a shell reports it: 128 plus the signal for a killed job."""

@@ -42,7 +42,7 @@ PREFETCH_KEY = ('train_dataloader', 'prefetch_factor')
 
 
 def _count_cpus(given: Mapping[str, Any]) -> int:
-    """Number of CPUs to request in SLURM for a sweep: per GPU, most workers plus 1."""
+    """Returns the CPUs a sweep needs: the largest worker count plus one, per GPU."""
     trials.read_trainable_config(given['config'])
     most: int = max(given['num_workers'])
     gpus: int = max(given['gpus'], default=1)

@@ -1,4 +1,4 @@
-"""Adds to an advice the commands that switch on ``optimize`` and measure its gain."""
+"""Adds to a recommendation the commands that set ``optimize`` and measure its gain."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LISTED = 'custom_hooks.'
 
 
 def with_lines(answer: Answer, files: RunFiles, config: Path | None = None) -> Answer:
-    """Adds to an advice the commands that switch on ``optimize`` and measure its gain.
+    """Adds to a recommendation the commands that set ``optimize`` and measure its gain.
 
     Args:
         answer: What is recommended.

@@ -63,7 +63,7 @@ def expect_training(path: Path, config: FlatConfig) -> None:
 
 
 def lengthen(config: FlatConfig) -> dict[str, Any]:
-    """Config settings (max epochs or iterations) that let a trial train endlessly."""
+    """Returns settings (max epochs or iterations) that make a training endless."""
     keys = (('train_cfg', 'max_epochs'), ('train_cfg', 'max_iters'))
     return {'.'.join(key): _ENDLESS for key in keys if config.get(key)}
 

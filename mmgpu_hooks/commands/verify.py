@@ -66,7 +66,7 @@ class _Known:
     predicted_gain: float | None = None
     """Predicted gain in images/s (0.1 is 10 %); ``None`` without a prediction."""
     batches_per_epoch: int | None = None
-    """Number of batches per epoch in the run under test; ``None`` for configs."""
+    """Batches per epoch of the run; ``None`` unless its recommendation is verified."""
     other_work: tuple[str, ...] = ()
     untrained: tuple[str, ...] = ()
     notes: tuple[Text, ...] = ()
@@ -107,15 +107,15 @@ class _Trainings:
     known: _Known
     keeps_hook: bool = False
     cpus: int | None = None
-    """Number of CPUs per rank of the run under test; ``None`` for configs."""
+    """CPUs that the run had per rank; ``None`` if unknown, or without a run."""
 
     def count_cpus(self) -> int:
-        """Number of CPUs to request in SLURM: the run's, else most workers plus one."""
+        """Returns the run's CPUs per rank, or the largest worker count plus one."""
         return self.cpus or max(side.workers for side in self.sides) + 1
 
 
 def _count_cpus(given: Mapping[str, Any]) -> int:
-    """Number of CPUs to request in SLURM for the arguments of ``mmgpu verify``."""
+    """Returns the CPUs to request from SLURM, by the arguments of ``mmgpu verify``."""
     names = ('targets', 'assignments', 'config')
     words = (given[name] for name in names)
     return _read_job(*words, allow_equal=given['allow_equal']).count_cpus()
@@ -204,7 +204,7 @@ def verify(
 
 
 def _check_metric(loaded: FlatConfig) -> list[Text]:
-    """Compares FastCocoMetric with CocoMetric on a validation's kept results."""
+    """Compares FastCocoMetric with CocoMetric on a validation's saved result files."""
     kept = find_kept_results(loaded)
     if kept is None:
         return []
@@ -332,7 +332,7 @@ def _read_recommendation(
 
 
 def _find_cpus(run: Run) -> int | None:
-    """Number of CPUs that a run had per rank, srun's narrower CPU binding ignored."""
+    """Returns the CPUs a run had per rank, ignoring srun's narrower CPU binding."""
     host = run.meta.host
     cores = host.mended_cores or host.usable_cores
     return None if cores is None else max(math.ceil(cores), 1)

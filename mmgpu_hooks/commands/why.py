@@ -47,7 +47,7 @@ _MOST_LETTERS = 240
 """Maximum number of characters printed of a quoted line of a log."""
 _OF_EVIDENCE = '.json', '.jsonl'
 _MOST_OF_PIPE, _MOST_OF_FILE = 2**30, 8 * 2**30
-"""Maximum bytes that are read of a log: from a pipe, and from a file.
+"""Largest size in bytes of a log that is accepted: from a pipe, and from a file.
 
 Lines count from the start of the log.
 """
@@ -204,7 +204,7 @@ def _name_run(why: Why, folder: Path, started_unix_s: float | None) -> Why:
 
 @dataclass(frozen=True)
 class _Console:
-    """Console output of a run as a file, with the last timestamp in it."""
+    """Console output of a run, and the last MMEngine timestamp in it."""
 
     log: ConsoleLog
     last_time: str | None
@@ -220,7 +220,7 @@ def _is_before(console: _Console, began: datetime | None) -> bool:
 
 
 def _parse_time(text: str, near: datetime) -> datetime | None:
-    """Parses a timestamp of MMEngine to a time; a missing year is the nearest one.
+    """Parses a timestamp of MMEngine; a missing year is chosen nearest to ``near``.
 
     Returns:
         ``None`` for digits that are no time.
@@ -236,7 +236,7 @@ def _parse_time(text: str, near: datetime) -> datetime | None:
 
 
 def _list_logs(console: _Console | None, own: Sequence[Path]) -> list[NamedLog]:
-    """Lists the logs of a run to read, each with its source: console, log, kernel.
+    """Reads a run's logs, each named by its source: ``console`` or ``log``.
 
     Args:
         console: What the user named.
@@ -305,7 +305,7 @@ def _read_console(name: str) -> _Console:
 
 
 def _spool(pipe: BinaryIO, spool: IO[bytes]) -> None:
-    """Copies a pipe to a temporary file, at most ``_MOST_OF_PIPE`` bytes."""
+    """Copies a pipe to a temporary file; raises beyond ``_MOST_OF_PIPE`` bytes."""
     while chunk := pipe.read(2**20):
         spool.write(chunk)
         if spool.tell() > _MOST_OF_PIPE:
@@ -417,6 +417,6 @@ def _describe(answer: Why) -> list[Section]:
 
 
 def _cut(words: str) -> str:
-    """Cuts quoted text to ``_MOST_LETTERS`` characters; keeps the package's own."""
+    """Cuts text to ``_MOST_LETTERS`` characters, except the package's own sentences."""
     is_ours = isinstance(words, Text) and words.template
     return words if is_ours else words[:_MOST_LETTERS]

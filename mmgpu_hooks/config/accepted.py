@@ -1,4 +1,4 @@
-"""Checks if PyTorch and MMEngine accept the settings of a config, by calling them.
+"""Checks by trial calls if PyTorch and MMEngine accept the settings of a config.
 
 A loader is built with them over a stand-in for the dataset, as MMEngine's Runner builds
 it. That starts no worker, so it takes what a constructor takes.
@@ -36,7 +36,7 @@ _REFUSALS = (
 def find_refusal(
     before: FlatConfig, after: FlatConfig, changes: Mapping[str, SettingValue]
 ) -> str | None:
-    """Returns why PyTorch or MMEngine would refuse a changed setting; ``None`` if not.
+    """Returns why PyTorch or MMEngine would refuse a setting; ``None`` if neither does.
 
     Args:
         before: The loaded config without the changes.

@@ -1,4 +1,4 @@
-"""Compares two configs as loaded by MMEngine: differing keys, with both values."""
+"""Finds the keys in which two configs loaded by MMEngine differ, with both values."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _rank(path: KeyPath) -> tuple[bool, bool, int]:
 
 
 def _list_whole(before: FlatConfig, after: FlatConfig) -> list[KeyPath]:
-    """Lists the differing config keys, except those inside a listed dict or list."""
+    """Lists differing config keys, none of them inside another key on the list."""
     found: list[KeyPath] = []
     for path in list_differences(before, after):
         if any(path[: len(outer)] == outer for outer in found):
@@ -129,7 +129,7 @@ def _is_spelling(path: KeyPath, old: object, new: object) -> bool:
 
 
 def _is_shown_by_items(path: KeyPath, before: FlatConfig, after: FlatConfig) -> bool:
-    """True if the listed items already show how two containers differ."""
+    """True if the keys inside two config containers already show how they differ."""
     found = [config[path] for config in (before, after) if path in config]
     containers = [value for value in found if isinstance(value, Container)]
     if len(containers) < len(found):
@@ -152,7 +152,7 @@ def _is_left_out(before: FlatConfig, after: FlatConfig, path: KeyPath) -> bool:
 
 
 def _list_hooks(before: FlatConfig, after: FlatConfig, path: KeyPath) -> set[str]:
-    """Lists class names of the hooks, of either config, that a key is part of."""
+    """Lists class names of the hooks that a config key belongs to, in either config."""
     old, new = (
         {
             _phrase_code(kind)
@@ -200,7 +200,7 @@ def _phrase_container(config: FlatConfig, path: KeyPath, value: Container) -> st
 
 
 def _phrase_code(value: object) -> str:
-    """Returns the dotted name of a class or function; any other value unchanged."""
+    """Returns a config value as text: of a class or function, the dotted name."""
     name = getattr(value, '__qualname__', None)
     if isinstance(value, str):
         return value

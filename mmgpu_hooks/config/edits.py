@@ -1,4 +1,4 @@
-"""Edits settings in a config's text: in place if written there, else appended.
+"""Edits settings in a config's text, in place or by statements appended to it.
 
 An entry of a ``dict(...)`` or ``{...}`` is added in its style. The others are
 read with what follows it up to the next entry or the bracket: perhaps a comma, and the
@@ -56,7 +56,7 @@ HOOK_ROOTS = ('default_hooks', 'custom_hooks')
 """Top-level config names under which hooks are listed."""
 
 CONFIG_WIDTH = 79
-"""Width of a line in OpenMMLab's configs, in columns."""
+"""Maximum width of a config line in columns, as in OpenMMLab's configs."""
 
 _LEADING_KEYS = (
     '_delete_',
@@ -156,7 +156,7 @@ def _edit_where_spelled(module: Module, path: KeyPath, value: SettingValue) -> E
 def _append_statement(
     module: Module, form: str, path: KeyPath, value: SettingValue
 ) -> Edit:
-    """Makes an edit that appends a statement, which sets a key, to a config's text."""
+    """Makes the edit that appends a statement to a config's text, to set a key."""
     statement = render_statement(form, path, value)
     return Edit(append(module.text, module.original.newline, statement))
 
@@ -214,7 +214,7 @@ class Layout:
         if isinstance(display, ast.Call):
             start = self.text.index('(', module.span(display.func)[1])
         self.start, self.stop = start + 1, stop - 1
-        """Indices in the text after the opening bracket, and of the closing one."""
+        """Text indices right after the opening bracket and of the closing bracket."""
         self.lead = self._parse_gap(self.start)
         self.slots = [
             self._parse_slot(entry, module.span(entry.value)[1])
@@ -347,7 +347,7 @@ def split_gap(gap: str) -> tuple[str, str]:
 
 
 def _bare_gap(gap: str) -> str:
-    """Returns the text after an entry of a dict without comments and empty lines.
+    """Strips comments and empty lines from the text that follows an entry of a dict.
 
     The last line break and the indentation stay.
     """

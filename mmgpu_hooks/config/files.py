@@ -18,7 +18,7 @@ from mmgpu_hooks.config.syntax import split_lines
 from mmgpu_hooks.schema.text import phrase
 
 _LIMIT_BYTES = 200_000
-"""Largest size in bytes of a config file that is read.
+"""Largest size in bytes of a config file that is still read.
 
 MMDetection's longest has 40 000 bytes, and reading takes long beyond."""
 

@@ -13,7 +13,7 @@ from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.values import NICENESS
 
 HOOK_TYPE = 'mmgpu_hooks.GPUEfficiencyHook'
-"""Name of GPUEfficiencyHook to write as ``type`` in a config, without an import."""
+"""Value of ``type`` by which a config names GPUEfficiencyHook without an import."""
 
 
 def is_our_hook(value: object) -> bool:
@@ -23,7 +23,7 @@ def is_our_hook(value: object) -> bool:
 
 
 def check_argument(name: str, value: Any) -> None:
-    """Raises an error of GPUEfficiencyHook if its argument cannot have a value.
+    """Raises an error naming GPUEfficiencyHook if an argument's value is not allowed.
 
     Args:
         name: One of :data:`ARGUMENTS`.
@@ -41,7 +41,7 @@ def check_argument(name: str, value: Any) -> None:
 
 
 def expect_argument(name: str, value: Any) -> None:
-    """Raises an error like :func:`check_argument`, which does not name the hook.
+    """Raises an error, without the hook's name, if an argument's value is not allowed.
 
     Raises:
         TypeError: If it has another type.

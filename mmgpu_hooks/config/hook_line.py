@@ -26,7 +26,7 @@ class HookLine:
 
 
 def find_hook_line(config: Path) -> HookLine | None:
-    """Finds the last line that names GPUEfficiencyHook: in the config, else in a base.
+    """Finds the last line that names GPUEfficiencyHook in a config or one of its bases.
 
     Args:
         config: That MMEngine loads; loading executes it.

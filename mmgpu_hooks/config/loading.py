@@ -191,7 +191,7 @@ def _walk(path: KeyPath, value: object) -> Iterator[tuple[KeyPath, object]]:
 def _supply(
     contents: Mapping[Path, bytes], opened: list[Path] | None = None
 ) -> Iterator[None]:
-    """Context in which MMEngine's config module reads given bytes for some files.
+    """Context in which MMEngine's config module reads given bytes in place of files.
 
     It opens files by the name ``open`` of its own module, so one put there is
     found before the built-in. If a version of MMEngine reads in another way, the
@@ -250,7 +250,7 @@ def _phrase(error: BaseException) -> str:
 
 
 def read_drift(config: Path, copy: Path) -> Text | None:
-    """Sentence on how a config's DataLoaders differ from the copy that its run kept.
+    """Phrases how a config's DataLoaders differ from those in the copy its run kept.
 
     Args:
         config: The config as it is on disk now.
@@ -293,7 +293,7 @@ def read_drift(config: Path, copy: Path) -> Text | None:
 
 
 def bare_name(kind: object) -> str:
-    """Returns the name of a class without its module, as string or class.
+    """Returns a class's name without its module, given the class or its name.
 
     Args:
         kind: The class, or its name.
@@ -303,7 +303,7 @@ def bare_name(kind: object) -> str:
 
 
 def is_held(config: FlatConfig, dotted: str, value: SettingValue) -> bool:
-    """True if a loaded config already has a setting's value, type included."""
+    """True if a setting in a loaded config already has a value, of the same type."""
     path = tuple(dotted.split('.'))
     return path in config and is_same(config[path], value)
 

@@ -17,7 +17,7 @@ from mmgpu_hooks.schema.text import phrase
 _PROC = Path('/proc')
 
 _REWRITES = re.compile('python|pypy|mmgpu')
-"""Regex for command lines of programs that may rewrite configs by this package."""
+"""Regex for names of programs that may rewrite configs by this package."""
 
 _MOST_LETTERS = 60
 """Maximum number of characters of a process's command line quoted in a message."""
@@ -35,7 +35,7 @@ class LockHolder:
 
 
 def judge_holder(folder: Path, descriptor: int, waited_s: float) -> str:
-    """Returns why a config is written although another process holds the folder's lock.
+    """Decides if a config may be written while another process locks its folder.
 
     Args:
         folder: As the user named it.
@@ -93,7 +93,7 @@ def find_holder(descriptor: int) -> LockHolder | None:
 
 
 def _list_own() -> Iterator[psutil.Process]:
-    """Lists process ids of this user's running processes."""
+    """Yields this user's running processes."""
     for process in psutil.process_iter(['uids']):
         uids = process.info['uids']
         if uids is not None and uids.effective == os.geteuid():

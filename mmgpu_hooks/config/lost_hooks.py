@@ -26,7 +26,7 @@ from mmgpu_hooks.schema.checkup import LostHook
 
 _KEY = 'custom_hooks'
 _MOST_LETTERS = 60
-"""Maximum length in characters of a ``custom_hooks`` list that an advice repeats."""
+"""Maximum length in characters of a ``custom_hooks`` list that advice repeats."""
 
 
 def find_lost_hooks(path: Path) -> tuple[LostHook, ...]:

@@ -18,7 +18,7 @@ Data of the test's loader and evaluator are read by a test alone."""
 
 
 class DataPlace(NamedTuple):
-    """Path of a file or folder that a data set reads, and if it is a remote one."""
+    """Path of a file or folder that a data set reads, and whether it is remote."""
 
     path: str
     is_remote: bool

@@ -159,7 +159,7 @@ def _list_texts(
 
 
 def _inherit(config: str, target: Path) -> tuple[str, FlatConfig] | None:
-    """Returns text and values of a config that inherits another, or ``None``."""
+    """Makes a config that inherits one; returns its text and values, or ``None``."""
     text = f'_base_ = {config!r}\n'
     try:
         if _lies_in_run_folder(Path(config)):

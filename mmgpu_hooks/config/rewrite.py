@@ -110,7 +110,7 @@ class RewriteOutcome:
     """Path of the backup of the overwritten file; ``None`` if none was needed."""
 
     changes: Mapping[str, SettingValue] = field(default_factory=dict)
-    """New values by dotted key: of asked settings, and those that follow from them."""
+    """New values of requested settings and of settings they entail, by dotted key."""
 
     notes: tuple[str, ...] = ()
     """Sentences for the user about the rewrite."""
@@ -445,7 +445,7 @@ class _Job:
     def _find_disabled(
         self, before: FlatConfig, expected: FlatConfig, places: list[KeyPath]
     ) -> str | None:
-        """Returns the least edited text that loads without GPUEfficiencyHook."""
+        """Returns the least edited config text that loads without GPUEfficiencyHook."""
         listed = [place for place in places if place[0] == 'custom_hooks']
         # what is bound here is merged over a base, or stands in for it
         forms = ('{}',) if self.original.is_lazy else ('_base_.{}', '{}')
@@ -464,7 +464,7 @@ class _Job:
     def _prove_disabled(
         self, before: FlatConfig, expected: FlatConfig, text: str
     ) -> list[KeyPath] | None:
-        """Returns the key paths that differ; ``None`` if only the hook was removed."""
+        """Returns the hook's remaining key paths; ``None`` if only the hook is gone."""
         try:
             after = self._load(text)
         except RefusedError:

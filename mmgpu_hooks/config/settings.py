@@ -62,7 +62,7 @@ _OBJECTS = (
     'worker_init_fn',
     'generator',
 )
-"""DataLoader keys whose values MMEngine builds to objects; plain values are refused."""
+"""DataLoader keys from which MMEngine builds objects; plain values are refused."""
 
 OF_MMENGINE = ('num_batch_per_epoch',)
 """DataLoader keys that MMEngine itself uses and does not pass on to PyTorch."""
@@ -131,7 +131,7 @@ def find_hooks(config: FlatConfig) -> list[KeyPath]:
 
 
 def parse_settings(settings: Mapping[str, SettingValue]) -> dict[str, SettingValue]:
-    """Checks requested settings, keys and values; returns them by dotted key.
+    """Checks keys and values of requested settings; returns values by dotted key.
 
     Raises:
         RefusedError: If a key is none that may be set or a value has no literal.
@@ -485,7 +485,7 @@ def _refuse_list(
 
 
 def _find_line(module: Module, name: str, index: int) -> int | None:
-    """Finds the number of the line with the ``type`` of a list's entry, in a config."""
+    """Finds the line number of a list entry's ``type`` in a config's text."""
     node = locate_setting(module, (name,)).node
     if not isinstance(node, (ast.List, ast.Tuple)) or index >= len(node.elts):
         return None
@@ -520,7 +520,7 @@ def _verify_hook(
 
 
 def describe_metric(changes: Mapping[str, SettingValue]) -> Iterator[str]:
-    """Sentences on what a config needs to validate with FastCocoMetric.
+    """Yields sentences on what a config needs to validate with FastCocoMetric.
 
     Args:
         changes: By dotted key.
@@ -539,7 +539,7 @@ def describe_metric(changes: Mapping[str, SettingValue]) -> Iterator[str]:
 def describe_recipe(
     config: FlatConfig, changes: Mapping[str, SettingValue]
 ) -> Iterator[str]:
-    """Sentences on how another batch size affects learning rate and training length.
+    """Explains how a new batch size affects learning rate and training length.
 
     The linear scaling rule (Goyal et al. 2017, https://arxiv.org/abs/1706.02677): k
     times the batch, k times the rate.
@@ -578,7 +578,7 @@ def describe_recipe(
 
 
 def _describe_length(config: FlatConfig, times: float) -> Iterator[str]:
-    """Sentence on how a batch ``times`` as large changes the length of a training."""
+    """Explains how a batch ``times`` as large changes the length of a training."""
     iterations = config.get(('train_cfg', 'max_iters'))
     epochs = config.get(('train_cfg', 'max_epochs'))
     if isinstance(iterations, int):
@@ -611,7 +611,7 @@ def _describe_length(config: FlatConfig, times: float) -> Iterator[str]:
 
 
 def _find_iteration_schedulers(config: FlatConfig) -> Iterator[str]:
-    """Yields names, with ends, of parameter schedulers that count iterations."""
+    """Yields names and end iterations of parameter schedulers that count iterations."""
     for path, by_epoch in config.items():
         is_scheduler = path[:1] == ('param_scheduler',)
         if is_scheduler and path[-1] == 'by_epoch' and not by_epoch:
@@ -625,7 +625,7 @@ def _find_iteration_schedulers(config: FlatConfig) -> Iterator[str]:
 def enabling_settings(
     before: FlatConfig, *, is_tuned: bool = False
 ) -> dict[str, SettingValue]:
-    """Returns settings that add GPUEfficiencyHook; empty if the config has it.
+    """Returns the settings to change so that a config has GPUEfficiencyHook.
 
     It goes into ``default_hooks``, which MMEngine merges with the base's; a
     ``custom_hooks`` list would replace the base's list.

@@ -140,14 +140,14 @@ def parse_string(node: ast.AST | None) -> str | None:
 
 
 def is_literal(node: ast.expr) -> bool:
-    """True if an expression is a literal other than a dict or list."""
+    """True if an expression is a literal other than a dict, list, tuple or set."""
     return is_constant(node) and not isinstance(
         ast.literal_eval(node), (dict, list, tuple, set)
     )
 
 
 def is_constant(node: ast.expr) -> bool:
-    """Returns True if an expression is a literal, so that it follows nothing else."""
+    """True if an expression is a literal, so that it depends on no variable."""
     try:
         ast.literal_eval(node)
     except (ValueError, SyntaxError, TypeError, RecursionError):
@@ -213,7 +213,7 @@ class SettingPlace:
     """Syntax node of the setting's value, or of the dict that lacks the setting."""
 
     rest: KeyPath = ()
-    """Remaining keys from the dict without the setting down to the setting."""
+    """Keys from the dict that lacks the setting down to the setting."""
 
     statement: Any = None
     """Syntax node of the statement in which the setting is, or can be added."""

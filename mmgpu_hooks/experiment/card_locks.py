@@ -26,7 +26,7 @@ from mmgpu_hooks.schema.errors import UserError
 from mmgpu_hooks.schema.text import phrase
 
 TEMPORARY = '/tmp/mmgpu'
-"""Prefix, before the user id, of the path in ``/tmp`` of a folder of GPU lock files.
+"""Start of the path of a GPU lock folder in ``/tmp``; the user id is appended to it.
 
 It is not in ``TMPDIR``, in which two shells may differ."""
 
@@ -65,7 +65,7 @@ def read_locks(cards: Sequence[Card]) -> list[Card]:
 
 
 class LockedCards(NamedTuple):
-    """All GPUs of the host, with those that this process has locked."""
+    """All GPUs of the host, and the lock files of those that this process locked."""
 
     cards: list[Card]
     """All GPUs of the host, each with the reason if it could not be locked."""
@@ -182,7 +182,7 @@ class _Folder:
             os.close(descriptor)
 
     def take_lock(self, name: str, end_s: float) -> int | str:
-        """Locks a GPU's lock file, made if missing; returns its descriptor, or why not.
+        """Locks a file, made if missing; returns its descriptor, or why that failed.
 
         Returns:
             The reason where it cannot be locked until ``end_s`` of

@@ -20,7 +20,7 @@ _SAME_MEMORY = 0.02
 
 @dataclass(frozen=True)
 class Card:
-    """GPU of this host: index, UUID, free memory, utilisation, or why it is unused."""
+    """GPU of this host: index, UUID, memory and use, and why it may not be picked."""
 
     index: int
     """Index of the GPU as in ``nvidia-smi``."""

@@ -226,7 +226,7 @@ def _examine_cards(environ: Mapping[str, str]) -> Cards:
 
 
 def _count_visible(cards: Sequence[HostCard], environ: Mapping[str, str]) -> int | None:
-    """Number of GPUs in ``CUDA_VISIBLE_DEVICES``; ``None`` if unset or not parsable."""
+    """Counts GPUs in ``CUDA_VISIBLE_DEVICES``; ``None`` if unset or not parsable."""
     value = environ.get(VARIABLE)
     # a driver may name none, and slices have names of their own
     is_nameless = any(card.reason is None and not card.uuid for card in cards)
@@ -389,7 +389,7 @@ def _read_plan(config: Mapping[str, Any], work_dir: Folder) -> LoaderPlan | None
 
 
 def _read_measured(plan: LoaderPlan, work_dir: Folder) -> LoaderPlan | None:
-    """Adds bytes per batch, measured by a work_dir's last run, to loader facts."""
+    """Adds bytes per batch, measured by a work_dir's last run, to loader settings."""
     # one that does not answer would be waited for
     if not work_dir.is_answering:
         return None

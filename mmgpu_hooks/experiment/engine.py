@@ -64,7 +64,7 @@ class Turn:
     stays: bool = False
     """True if the training is paused after its blocks so that it can continue later."""
     warm_up: int = 0
-    """Number of warm-up iterations before the blocks, if training was not paused."""
+    """Number of warm-up iterations before the blocks, if the training starts anew."""
     title: str = ''
     """Name of the training in the progress bar; if empty, `name` is shown."""
     role: TrialRole | None = None
@@ -72,7 +72,7 @@ class Turn:
 
 
 class Plan:
-    """Plan of an experiment's trainings: a fixed list, unless a subclass chooses.
+    """Plan of an experiment's trainings: a fixed list, unless `choose` is overridden.
 
     Pure: it knows no process and no clock.
 
@@ -123,7 +123,7 @@ class Outcome:
 
 
 class _CpuReading(NamedTuple):
-    """Clock time, and CPU seconds that other programs have used until then."""
+    """Clock time in seconds, and CPU seconds that other programs used until then."""
 
     clock_s: float
     others_s: float
@@ -144,7 +144,7 @@ class OtherLoad:
         return _CpuReading(monotonic_s(), read_busy_s() - self._read_own_s())
 
     def read_cores(self) -> float | None:
-        """Mean number of cores that other programs used since construction."""
+        """Returns the mean number of cores other programs used since construction."""
         now = self._read()
         passed_s = now.clock_s - self._begin.clock_s
         used_s = now.others_s - self._begin.others_s

@@ -1,4 +1,4 @@
-"""Summarises torch.profiler's events: seconds by step part and module, kernels."""
+"""Summarises torch.profiler events: seconds by step part and module, kernel counts."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ UNPROFILED = (
     WARM_UP,
     *(PLAIN,) * 4,
 )
-"""Kinds of iterations before the profiled ones: warm-up, plain, optimised.
+"""Kind of each iteration before the profiled ones: warm-up, plain or optimised.
 
 Their order lets a drift of the machine cancel out."""
 MOST_PROFILE_BYTES = 2**20
-"""Size in bytes of the largest profile file that is read."""
+"""Largest size in bytes of a profile file that is still read."""
 PROFILE_FOLDER = 'profile'
 """Name of the folder, in a work_dir, for a profile's files."""
 TRACE_NAME, PROFILE_NAME = 'trace.json.gz', 'profile.json'
@@ -37,7 +37,7 @@ LABEL = 'mmgpu '
 """Prefix of the names of ranges that ``mmgpu profile`` adds to a trace."""
 STEP, MODULE = f'{LABEL}step', f'{LABEL}module '
 LAUNCH_BOUND = 0.25
-"""Idle share (0 to 1) of the GPU in a train step, above which it is launch-bound."""
+"""Share (0 to 1) of a step with an idle GPU above which the step is launch-bound."""
 
 _PARTS = ('preprocessor', 'forward', 'backward', 'optimizer', 'copies', 'other')
 _PARTS_OF_MODULES = ('preprocessor', 'forward', 'backward')
@@ -53,7 +53,7 @@ class Owner(NamedTuple):
     """Part of the train step, and module, in which a profiler event happened."""
 
     part: str
-    """Part of the train step: ``forward``, ``backward``, ``optimizer``."""
+    """Part of the train step, such as ``forward``, ``backward`` or ``optimizer``."""
     module: str
     """Dotted name of the module, as in the model; empty for the model itself."""
 
@@ -68,7 +68,7 @@ class _Work(NamedTuple):
 
 @dataclass(frozen=True)
 class StepSummary:
-    """Summary of a train step's profile: seconds by part and module, kernels, bound."""
+    """Summary of a profiled step: seconds by part and module, kernels, bottleneck."""
 
     plain_step_s: float
     parts: Mapping[str, float]
@@ -83,7 +83,7 @@ class StepSummary:
 
 
 def count_iterations(profiled: int) -> int:
-    """Number of iterations to train for a profile, unprofiled first ones included."""
+    """Counts the iterations to train for a profile, with the unprofiled first ones."""
     return len(UNPROFILED) + 1 + profiled
 
 
@@ -113,7 +113,7 @@ def _decode(path: Path) -> Profile:
 
 
 def find_profile(work_dir: Path) -> Profile | None:
-    """Reads the profile that ``mmgpu profile`` left in a work_dir; ``None`` if none is.
+    """Reads the profile that ``mmgpu profile`` left in a work_dir; ``None`` if missing.
 
     It is of no run: whoever uses it compares what both have counted.
     """

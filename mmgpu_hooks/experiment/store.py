@@ -41,7 +41,7 @@ class KeptTrials(NamedTuple):
 
     trials: Sequence[Trial] = ()
     notes: tuple[Text, ...] = ()
-    """Sentence that stored trials of another config, host or version were left out."""
+    """Note that stored trials of another config, host or version are not reused."""
 
 
 class TrialStore:
@@ -178,7 +178,7 @@ def read_identity(config: FlatConfig, **facts: Any) -> dict[str, Any]:
 
 
 def digest_config(config: FlatConfig) -> str:
-    """Returns the SHA-256 digest of a loaded config; equal configs have equal ones."""
+    """Returns the SHA-256 digest of a loaded config, the same for equal configs."""
     lines = sorted(f'{path!r} {_spell(value)}' for path, value in config.items())
     return hashlib.sha256('\n'.join(lines).encode()).hexdigest()
 

@@ -133,7 +133,7 @@ class SweepPlan(Plan):
     lengthened: Mapping[str, Any] = field(default_factory=dict)
     """Config settings that keep a trial from running out of epochs, by dotted key."""
     saves: int = 0
-    """Number of checkpoint saves to time at a trial's end, after one that warms up."""
+    """Number of checkpoint saves to time at a trial's end, after a warm-up save."""
     prefetch_factor: int = DEFAULT_PREFETCH
     """Number of batches that a worker loads ahead, by the config."""
     notes: Sequence[str] = ()

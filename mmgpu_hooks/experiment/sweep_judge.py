@@ -26,9 +26,9 @@ from mmgpu_hooks.schema.tried import (
 )
 
 KNOWN_WITHIN = 0.03
-"""Relative half width of the iteration time's interval (0.03: 3 %) that ends a trial.
+"""Largest relative half width of the iteration time's interval at which a trial ends.
 
-A trial may end at this width."""
+0.03 is 3 %."""
 
 LEAST_INTERVALS = 3
 """Smallest number of log intervals from which an iteration time is estimated.
@@ -120,7 +120,7 @@ def _add_saves(row: SweepRow, run: Run) -> SweepRow:
 
 
 def _list_spans(run: Run, warm_up: int) -> Iterator[GpuSpan]:
-    """Yields GPU utilisation (per cent) and duration of intervals with samples."""
+    """Yields GPU utilisation (%) and times (s) of log intervals with GPU samples."""
     for number, interval in enumerate(run.intervals):
         gpu = interval.gpu
         if gpu is None or gpu.util_pct is None:

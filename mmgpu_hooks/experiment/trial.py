@@ -1,4 +1,4 @@
-"""Runs a trial's training in a child process: starts, feeds, pauses and ends it.
+"""Runs a trial's training in a child process: starts, steers, pauses and ends it.
 
 A trial is a result, whatever happens in it. It trains the user's config on MMEngine's
 Runner, with the settings changed in memory; a crash, a lack of memory or a hang is a
@@ -286,7 +286,7 @@ class Progress:
 
 
 def read_trial_run(folder: Path) -> Run | None:
-    """Reads the evidence that a trial has written so far; ``None`` if it wrote none."""
+    """Reads a trial's evidence file as far as it is written; ``None`` if unreadable."""
     try:
         path = read_run_folder(folder).evidence
         return Run.read(path) if path is not None else None

@@ -61,7 +61,7 @@ _NO_MEMORY = (
 
 
 class TrialOver(SystemExit):
-    """Raised to end a trial's training loop in the middle of an epoch.
+    """Exception that ends a trial's training loop in the middle of an epoch.
 
     A SystemExit, so that a training's own ``except Exception`` lets it through.
     """
@@ -101,7 +101,7 @@ class TrialHook(Hook):
         self._left = 1
         self._last_saves, self._save_gap = last_saves, save_gap
         self._until_save: int | None = None
-        """Number of iterations to the next save after the last block, else ``None``."""
+        """Iterations left to the next final save; ``None`` until all blocks ended."""
         self._last_s: float | None = None
         self._seconds: list[float] = []
         self._starts: list[int] = []
@@ -304,7 +304,7 @@ def read_trial_config(spec: TrialSpec) -> Any:
 
 
 def _drop_amp_arguments(config: Any) -> None:
-    """Removes AMP arguments from a config, which a plain OptimWrapper refuses."""
+    """Removes AMP arguments, which a plain OptimWrapper refuses, from a config."""
     wrapper = config.get('optim_wrapper')
     if wrapper and wrapper.get('type', 'OptimWrapper') == 'OptimWrapper':
         for name in ('loss_scale', 'dtype', 'use_fsdp'):

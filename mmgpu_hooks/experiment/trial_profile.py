@@ -125,7 +125,7 @@ def _average(seconds: list[float], is_rare: bool) -> float:
 
 
 def _find_error(seconds: list[float]) -> float:
-    """Returns the standard error of the mean of values, their largest one left out.
+    """Returns the standard error of the mean of seconds, with the largest left out.
 
     Python's garbage collector may be in that.
     """
@@ -215,7 +215,7 @@ class ProfileHook(Hook):
     def after_train_iter(
         self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
     ) -> None:
-        """Ends an iteration in the sums of CPU seconds by part (`HostClock`)."""
+        """Stores the ended iteration's CPU seconds by part in the `HostClock`."""
         done = len(self._seconds) - 1
         is_profiled = done >= len(names.UNPROFILED)
         self._host.end_iteration(

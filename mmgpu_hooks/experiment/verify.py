@@ -41,9 +41,9 @@ With fewer pairs, a narrow confidence interval is often chance.
 Stopping at +-2 % from 6 pairs on, a 95 % interval covers the truth 92 to 96 times in
 100."""
 SETTLED_GAIN = 0.02
-"""Half width of the gain's interval (0.02: 2 %) at which a verification ends."""
+"""Largest half width of the gain's interval (0.02: 2 %) that ends a verification."""
 SETTLED_SHARE = 0.1
-"""Half width of the gain's interval, as a share of the gain, that ends a comparison."""
+"""Largest half width of the gain's interval, as a share of the gain, to stop early."""
 
 _SIDE_NAMES = {FIRST: phrase('first'), SECOND: phrase('second'), '': phrase('other')}
 
@@ -219,7 +219,7 @@ class _MeasuredTrial(NamedTuple):
 
     trial: Trial
     side: str
-    """Name of the compared training that the block is of, one of :data:`SIDES`."""
+    """Name of the compared training that ran the block, one of :data:`SIDES`."""
     figures: BlockFigures
 
 
@@ -253,12 +253,12 @@ class _Blocks:
     """True if all blocks of iterations were trained to the end."""
 
     def list_figures(self, side: str) -> list[BlockFigures]:
-        """Returns iteration times and batch size by block of timed iterations."""
+        """Returns iteration times and batch size of a training's measured blocks."""
         return [block.figures for block in self.measured if block.side == side]
 
     @property
     def gain(self) -> Estimate | None:
-        """Relative gain of the second training in images/s, or else iterations/s."""
+        """Second training's relative gain in images/s, or iterations/s if unknown."""
         is_known = all(block.figures.batch_size for block in self.measured)
         before, after = (
             [

@@ -1,4 +1,4 @@
-"""Logs alarms when training stands still, with the cause by other ranks' evidence."""
+"""Logs alarms when training stands still, and the cause that ranks' records show."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Alarms:
         self._warn(visible('\n  '.join(map(say, lines))))
 
     def raise_alarm(self, record: StuckRecord, *lines: str) -> None:
-        """Logs and records a standstill, and logs its cause if evidence shows one.
+        """Logs and records a standstill, and logs its cause if the records show one.
 
         Args:
             record: The standstill.

@@ -79,7 +79,7 @@ _LIVE = (
     '_knows_end',
     'tuned_start',
 )
-"""Names of attributes of a running training, left out when the hook is copied."""
+"""Names of the hook's attributes for a running training, left out of its copies."""
 
 _LONE_LOOPS = 'val_loop', 'test_loop'
 """Names of a Runner's loops that may run without training."""
@@ -273,7 +273,7 @@ class GPUEfficiencyHook(Hook):
         self._start_account: StartSource | None = None
         self._lone_loop: LoneLoop | None = None
         self._knows_end = False
-        """True while a val or test loop runs whose end is seen, errors included."""
+        """True while a val or test loop runs whose end, even an error, is noticed."""
         self.tuned_start: TunedStart | None = None
         self._is_disabled = is_disabled(os.environ)
         if not self._is_disabled:
@@ -436,7 +436,7 @@ class GPUEfficiencyHook(Hook):
         return True
 
     def _wrap_lone_loops(self, runner: Any) -> None:
-        """Replace ``run`` of val and test loop, to know when one fails."""
+        """Replaces ``run`` of val and test loops, to notice when one fails."""
         if _find_recording(runner) is not self:
             return
         for name in _LONE_LOOPS:
@@ -636,7 +636,7 @@ class GPUEfficiencyHook(Hook):
 
 
 def _find_recording(runner: Any) -> Any:
-    """Finds the GPUEfficiencyHook of a Runner that records training; else ``None``."""
+    """Finds the GPUEfficiencyHook that records a Runner's training, or ``None``."""
     ours = [hook for hook in runner.hooks if isinstance(hook, GPUEfficiencyHook)]
     # the first; one that a script registered itself goes before the one we added
     return min(ours, key=lambda hook: hook.added_by is not None, default=None)

@@ -119,7 +119,7 @@ def _provide_hook(runner: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 def _watch_building(runner: Any, arguments: Mapping[str, Any]) -> Any:
-    """Begins to watch a Runner's construction for standstills if ranks are several.
+    """Watches a Runner's construction for standstills, if there are several ranks.
 
     Returns:
         What ends with it; ``None`` where nothing is watched.

@@ -12,7 +12,7 @@ DEFAULT_INTERVAL = 10
 """Number of iterations per log line for trainings without a LoggerHook."""
 
 MOST_ITERATIONS = 10_000
-"""Longest log interval, in iterations, for which all iteration times are kept."""
+"""Maximum length of a log interval, in iterations; a longer one is cut."""
 
 MOST_SKIPPED = 64
 """Maximum number of iterations between two aggregations of recorded times."""
@@ -62,7 +62,7 @@ class LogSchedule:
         self._most = MOST_ITERATIONS if most is None else most
 
     def is_due(self, batch_idx: int, iterations: int) -> Due:
-        """Returns if an iteration prints a log line, and if it ends its log interval.
+        """Decides if an iteration prints a log line, and if it ends its log interval.
 
         Args:
             batch_idx: Of the iteration, in its epoch.

@@ -180,7 +180,7 @@ class HookTimer:
     def _pass_on(
         self, original: Callable[..., None], fn_name: str, kwargs: dict[str, Any]
     ) -> bool:
-        """Calls hooks untimed and returns True in a validation or save, else False."""
+        """Calls hooks untimed if in a validation or save; returns whether it did."""
         outer = self._ledger.running[-1]
         is_inside = not self.is_open or outer is SAVE or outer is VALIDATION_PART
         if not is_inside and fn_name != 'before_val':
@@ -237,7 +237,7 @@ def find_idle_hooks(runner: Any) -> dict[str, set[type]]:
 
 
 def _calls(function: Any) -> tuple[str, ...] | None:
-    """Returns the names in a hook method's code; ``None`` if it is not MMEngine's."""
+    """Returns the names that a hook method uses; ``None`` if it is not MMEngine's."""
     code = getattr(function, '__code__', None)
     if code is None or os.path.join('mmengine', 'hooks') not in code.co_filename:
         return None
@@ -288,7 +288,7 @@ class LoopTimer:
             listener=listener,
         )
         self.hooks = HookTimer(runner, ledger, listener, after)
-        """Timer that books the seconds of the Runner's hooks."""
+        """Timer that records how many seconds the Runner's hooks take."""
 
     def open(self) -> None:
         """Replaces the Runner's ``call_hook`` by a function that times hooks."""
@@ -320,7 +320,7 @@ class LoopTimer:
 
 
 def loading_cpu_clock(loader: Any) -> Callable[[], float]:
-    """Returns the CPU clock for data waits; without workers, that of the process."""
+    """Returns the thread's CPU clock for data waits; without workers, the process's."""
     # without workers the loading has threads of its own (OpenCV, torch)
     loads_itself = getattr(loader, 'num_workers', None) == 0
     return process_cpu_s if loads_itself else thread_cpu_s

@@ -29,23 +29,23 @@ MEMORY_SOURCE = phrase('memory holders')
 HOLDERS_THREAD = 'mmgpu-memory'
 
 _SHORTEST_S, _PERIOD_S, _PERIODS = 0.25, 2.0, 20
-"""Shortest and longest seconds between memory readings; divisor of the elapsed time.
+"""Bounds in seconds of the pause between memory readings, elapsed time / `_PERIODS`.
 
 Each takes 60 us. The pause is never more than a twentieth of the time so far."""
 _PERIOD_SCARCE_S = 0.5
-"""Longest time in seconds between two readings of free memory below 20 %."""
+"""Longest pause in seconds between memory readings while less than 20 % is free."""
 _LOW_SHARE, _SCARCE_SHARE, _SOON_S = 0.05, 0.2, 30.0
-"""Free shares (0 to 1) of low memory: always, and if full within `_SOON_S` seconds.
+"""Free shares (0 to 1) under which memory is low, the second if full in `_SOON_S` s.
 
 Low is below 5 % free, or below 20 % that are gone in 30 s."""
 _CALM_SHARE, _AGAIN_S = 0.25, 600.0
-"""Free share (0 to 1) that ends a warning, and seconds between two warnings."""
+"""Free share (0 to 1) that permits a new warning; least seconds between warnings."""
 _FIRST_S, _SELDOM_S, _VALIDATION_S = 4.0, 60.0, 5.0
-"""Seconds between reads of processes' memory: first, longest, in a validation."""
+"""Seconds between readings of processes' memory: at first, at most, in validation."""
 _MOST_SHARE, _MOST_SHARE_LOW = 0.00025, 0.02
-"""Largest share of time spent on reading memory: usually, and if memory is low."""
+"""Largest share (0 to 1) of time for reading memory: usually, and if memory is low."""
 _CHANGE_SHARE = 0.02
-"""Change in the used share of memory (0.02 is 2 %) after which processes are read."""
+"""Change in the used share of memory (0 to 1) from which processes' memory is read."""
 
 
 class MemoryPace:
@@ -102,7 +102,7 @@ class MemoryPace:
         return now_s >= self._due_s - max(soon_s, 0.0)
 
     def note(self, now_s: float, room: MemoryRoom, cost_s: float, *, low: bool) -> None:
-        """Notes when and at what cost processes' memory was read, for planning."""
+        """Notes when processes' memory was read, and the CPU seconds that took."""
         share = _MOST_SHARE_LOW if low else _MOST_SHARE
         self._earliest_s = now_s + cost_s / share
         self._due_s = max(now_s + self._pause_s, self._earliest_s)

@@ -50,7 +50,7 @@ class RankWaits:
         self._has_answered = False
 
     def ask(self, record: StuckRecord, waited_s: float) -> bool | None:
-        """Returns False while a rank that this rank waits for is working, else True.
+        """True if no rank that this rank waits for is working, ``None`` if unknown.
 
         Args:
             record: Where this rank stands. One in no collective waits for nobody: it is
@@ -72,7 +72,7 @@ class RankWaits:
         return self._is_late
 
     def end(self) -> None:
-        """Stops reading other ranks' evidence: this rank goes on, or training ended."""
+        """Stops reading other ranks' records: this rank goes on, or training ended."""
         ended, self._ended = self._ended, None
         if ended is not None:
             ended.set()

@@ -254,7 +254,7 @@ class Recorder(LoopListener):
     def _record_interval(
         self, window: LedgerWindow, batch: Any = None, outputs: Any = None
     ) -> IntervalRecord | None:
-        """Writes a log interval's record; passes it to watchdog, forecast and tuner.
+        """Writes a log interval's record; notifies watchdog, hourly verdict and tuner.
 
         Returns:
             ``None`` where no iteration has ended in it.
@@ -315,7 +315,7 @@ class Recorder(LoopListener):
             self._publisher.note('hours_left', self._ending.hours_left)
 
     def begin_epoch(self) -> None:
-        """Begins an epoch: notes its number of batches; makes a pending change."""
+        """Begins an epoch: reads its length, and makes a pending loader change."""
         self._due_at = 0
         self._recording.begin_epoch()
         self._schedule.begin_epoch()

@@ -56,7 +56,7 @@ class Guard:
     def run(
         self, source: str, function: Callable[..., _T], *args: Any, **kwargs: Any
     ) -> _T | None:
-        """Calls a source's function unless the source failed; ``None`` if it raises.
+        """Calls a measuring function unless its source has failed; catches its errors.
 
         Returns:
             What it returned, or ``None`` when it failed now or before.
@@ -68,7 +68,7 @@ class Guard:
     def clean_up(
         self, source: str, function: Callable[..., _T], *args: Any, **kwargs: Any
     ) -> _T | None:
-        """Calls a function that closes a source, even if the source is switched off."""
+        """Calls a function and catches its errors, also for a switched-off source."""
         try:
             return function(*args, **kwargs)
         except AbsentError as error:
@@ -122,7 +122,7 @@ class Recording:
         return self.recorded + self.ledger.iterations_now
 
     def count_iterations(self) -> int:
-        """Returns the training iterations so far; first sums up all pending stamps."""
+        """Sums up the time ledger; returns the number of training iterations so far."""
         self.guard.run('interval', self.ledger.sum_up)
         return self.iteration
 

@@ -120,7 +120,7 @@ def _count_parameters(model: Any) -> int | None:
 
 
 def _describe_loader(loader: Any) -> LoaderSettings:
-    """Returns a DataLoader's settings, and its dataset's object bytes (takes 20 ms)."""
+    """Returns a DataLoader's settings, and the bytes of objects its dataset holds."""
     settings, objects = read_loader_settings(loader), None
     with contextlib.suppress(Exception):  # a thread of the user's may change it now
         objects = weigh_objects(getattr(loader, 'dataset', None))
@@ -208,7 +208,7 @@ def find_fast_metric(runner: Any) -> str | None:
 
 
 def _is_faster(metric: Any) -> bool:
-    """True for a CocoMetric whose arguments FastCocoMetric evaluates with a backend."""
+    """True if a metric is a CocoMetric with arguments that FastCocoMetric speeds up."""
     kind = type(metric)
     # MMPose has a CocoMetric of its own
     is_coco = kind.__name__ == COCO_METRIC and kind.__module__.startswith('mmdet.')

@@ -18,7 +18,7 @@ _MOST_PARAMETERS = 32
 
 
 def list_trained(model: Any) -> tuple[str, ...]:
-    """Names the parameters that require a gradient, in the order of modules.
+    """Lists names of the parameters that require a gradient, in the order of modules.
 
     DistributedDataParallel counts by this order, as it is when the model is wrapped.
     """
@@ -34,7 +34,7 @@ def list_trained(model: Any) -> tuple[str, ...]:
 def find_without_gradient(
     model: Any, trained: Sequence[str], error: BaseException | None
 ) -> tuple[str, ...]:
-    """Names the parameters without gradient, by DistributedDataParallel's exception.
+    """Finds in DistributedDataParallel's exception which parameters got no gradient.
 
     Its exception counts them, or names them where ``TORCH_DISTRIBUTED_DEBUG`` is set.
 

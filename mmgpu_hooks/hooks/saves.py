@@ -79,7 +79,7 @@ class _Save:
         self._patches.set(mmengine_checkpoint, 'get_file_backend', get_file_backend)
 
     def end(self) -> ThreadTimes:
-        """Restores the save's timed methods; returns the thread's times at the end."""
+        """Restores the timed methods; returns the thread's clock and CPU seconds."""
         self._thread = -1
         self._patches.close()
         return read_thread_times()
@@ -169,7 +169,7 @@ class WaitsAfterSaves:
             self._events.append(event)
 
     def add_waits(self, waits: Sequence[float], firsts: Collection[int] = ()) -> None:
-        """Adds data waits of the next iterations, as usual ones or as after a save.
+        """Adds seconds of further data waits, to the usual ones or those after a save.
 
         Args:
             waits: Seconds, one per iteration.

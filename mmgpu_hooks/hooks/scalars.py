@@ -186,7 +186,7 @@ class LineFigures:
             self._newest[name] = value
 
     def take(self) -> dict[str, float]:
-        """Returns the scalars' means since the last call, by name, and resets them."""
+        """Returns means, peaks or newest values of scalars by name, and resets them."""
         parts, wholes, peaks = self._parts, self._wholes, self._peaks
         newest = self._newest
         self._parts, self._wholes, self._peaks, self._newest = {}, {}, {}, {}

@@ -119,7 +119,7 @@ class CardSource(FigureSource):
 
 
 class IdleSource(FigureSource):
-    """Measures the per cent of time in which the GPU idles between train steps."""
+    """Measures the percentage of time in which the GPU idles between train steps."""
 
     name = SourceName.GPU_IDLE
 
@@ -254,7 +254,7 @@ class GpuSources:
 
 
 class HostSource(FigureSource):
-    """Measures CPU use and pressure of the host, and this process's CPU seconds."""
+    """Measures CPU use of host and process, and throttling and free RAM of the host."""
 
     name = SourceName.HOST
 
@@ -297,7 +297,7 @@ class HostMemorySource(FigureSource):
 
 
 class LoaderSource(FigureSource):
-    """Measures times of the train loader's batches and its workers' CPU and memory.
+    """Measures seconds per batch of the train loader, and its workers' CPU and memory.
 
     Args:
         guard: Switches off what fails.
@@ -473,7 +473,7 @@ class Sources:
     def _provide_probe(
         self, probe: LoaderProbe | None, listener: LoopListener
     ) -> LoaderProbe:
-        """Returns the object that measures the train loader, created on first use."""
+        """Returns the object that measures the train loader; makes it if none fits."""
         loader, guard = self._runner.train_dataloader, self._guard
         if probe is not None and probe.loader is loader:
             probe.hand_over(listener)
@@ -550,7 +550,7 @@ class Sources:
 
 
 def count_ranks_on_host(world_size: int, environ: Mapping[str, str]) -> int:
-    """Number of the training's ranks that run on this host.
+    """Counts the training's ranks that run on this host.
 
     Args:
         world_size: Ranks in all.

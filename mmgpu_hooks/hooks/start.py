@@ -48,7 +48,7 @@ START_SOURCE = 'watchdog of the start'
 """Name, in log and evidence file, of the watch for standstills before training."""
 
 _BUSY_SHARE = 0.02
-"""Smallest share (0 to 1) of a core used by a thread that works and not only polls."""
+"""Share (0 to 1) of a core above which a thread counts as working, not polling."""
 _MMENGINE = 'mmengine/runner/'
 """Part of a source path that is in the stack while a Runner is built or starts."""
 
@@ -338,7 +338,7 @@ class Start:
 
 
 class StartListener(LoopListener):
-    """Times how long the train loader's iterator takes to make, at training's start.
+    """Measures how long making the train loader's iterator takes at training's start.
 
     Args:
         run: Calls a function for a source, and keeps from training what it raises.

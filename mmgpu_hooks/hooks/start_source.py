@@ -61,7 +61,7 @@ _OF_LEDGER = {
 """Names of the parts of training's start, by their labels in the time ledger."""
 
 SAID_BYTES = 20 * 2**20
-"""Smallest size in bytes of an annotation file that is logged before it is read."""
+"""Smallest size in bytes of a file whose loading is logged before it begins."""
 SAID_S = 5.0
 """Smallest duration in seconds of a part of the start that the log mentions."""
 SUMMED_S = 10.0
@@ -176,7 +176,7 @@ class StartSource:
         self._write(part, None, named, size)
 
     def _count_line(self, record: Any) -> bool:
-        """Log filter that counts lines on ``paramwise_options`` and drops none."""
+        """Counts log lines on ``paramwise_options``; as a log filter, drops none."""
         self._lines += str(record.msg).startswith('paramwise_options')
         return True
 

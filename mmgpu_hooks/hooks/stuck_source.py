@@ -42,7 +42,7 @@ WATCHDOG_SOURCE = 'watchdog'
 """Name of the watchdog of the train loop, in warnings and the evidence file."""
 
 _SEEN_TIMES = 2.0
-"""Multiple of the longest time seen of a hook after which an alarm is raised."""
+"""Multiple of a hook's longest time so far after which an alarm is raised."""
 _PARTS = {FIRST_WAIT: 'data_wait', WORKER_START: 'startup'}
 """Names of train loop parts in standstill records, by label in the time ledger."""
 _LOOP_PARTS = (*PARTS, *_PARTS.values())
@@ -84,7 +84,7 @@ class StuckSource:
         )
         self._work = WorkMeter()
         self._usual_s: dict[str, float] = {}
-        """Usual seconds of each part of the train loop, by label, once it has ended."""
+        """Usual seconds of each train loop part that has ended once, by its label."""
         self._beat = 0.0
         self._watchdog = Watchdog(
             recording.hook.stuck_after_s,
@@ -120,11 +120,11 @@ class StuckSource:
             self._note_long(hook, seconds)
 
     def _note_longest(self, label: str, seconds: float) -> None:
-        """Notes the longest seconds of a part that comes once an epoch."""
+        """Notes the longest duration in seconds of a part that comes once an epoch."""
         self._usual_s[label] = max(self._usual_s.get(label, 0.0), seconds)
 
     def _note_long(self, part: str, seconds: float) -> None:
-        """Notes how long a part may take: one that ended once is known."""
+        """Updates a part's usual seconds from the seconds that it has just taken."""
         usual_s = max(self._usual_s.get(part, 0.0), self._usual_s.get('hooks', 0.0))
         self._usual_s[part] = max(usual_s, seconds * _SEEN_TIMES / USUAL_TIMES)
 
@@ -169,7 +169,7 @@ class StuckSource:
         return self._waits.ask(self._noted, waited_s)
 
     def _read_idle_s(self, running: Running) -> float:
-        """Seconds for which a part of a validation that should compute used no core."""
+        """Returns for how many seconds a computing part of validation used no core."""
         if running.inside is None or running.inside.part not in _COMPUTING:
             return 0.0
         # a wait for other ranks computes nothing, and may be one that is not seen

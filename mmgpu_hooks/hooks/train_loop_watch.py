@@ -30,13 +30,13 @@ class TrainLoopWatcher(Protocol):
     """Protocol of a hook that is called back while its Runner builds the train loop."""
 
     def begin_loop(self, runner: Any) -> None:
-        """Called right before the Runner builds its train loop and DataLoader."""
+        """Starts watching, right before the Runner builds train loop and DataLoader."""
 
     def see_loop(self, loop: Any) -> None:
-        """Called when the train loop has its DataLoader, but no worker yet."""
+        """Starts measuring a train loop that has its DataLoader, but no worker yet."""
 
     def end_start(self) -> None:
-        """Called when building the train loop has failed."""
+        """Stops watching, as building the train loop has failed."""
 
 
 _patches = Patches()

@@ -14,11 +14,11 @@ from mmgpu_hooks.schema.run import RunEvidence, read_evidence
 from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME, EvidenceError
 
 _MOST_BYTES = 64 * 2**20
-"""Size in bytes of the largest evidence file of a last run that is read."""
+"""Largest size in bytes of a previous run's evidence file that is still read."""
 
 
 class TunedStart(NamedTuple):
-    """Replacement of a new DataLoader's settings by those its last run was tuned to."""
+    """Change of a resumed run's loader settings from the config's to tuned ones."""
 
     switch: LoaderSwitch
     config: TunedSettings
@@ -71,7 +71,7 @@ def _loader_part(settings: TunedSettings) -> list[object]:
 
 
 def _read_before(work_dir: Path, own: Path) -> RunEvidence | None:
-    """Reads the evidence of the newest earlier run in a work_dir."""
+    """Reads the evidence file of the newest earlier run in a work_dir."""
     paths = sorted(work_dir.glob(f'*/vis_data/{EVIDENCE_NAME}'))
     others = [path for path in paths if path.parents[1].name != own.name]
     for path in reversed(others):

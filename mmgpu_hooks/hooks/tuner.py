@@ -47,7 +47,7 @@ A loader that could be faster has shown it by then, and what other programs do l
 not chased."""
 
 SHORT_ITERATIONS, SHORT_S = 10, 0.5
-"""Length of log intervals while the loader is tuned: in iterations, in seconds.
+"""Length of log intervals while the loader is tuned, in iterations and in seconds.
 
 The longer of both counts. A run in intervals of 50 iterations would be judged late."""
 

@@ -40,7 +40,7 @@ VALIDATION_SOURCE = 'validation'
 """Name, in warnings and the evidence file, of the code that measures validations."""
 
 _MEMORY_AT = 20
-"""Number of validation batches after which the workers' memory is read once.
+"""Number of validation batches after which the workers' memory is read, if due.
 
 It takes up to 20 ms, in a long loop only."""
 
@@ -117,7 +117,7 @@ class _Validation:
         self.step = _StepBegin(monotonic_s(), process_cpu_s())
 
     def add_batches(self, record: ValidationRecord) -> ValidationRecord:
-        """Returns a validation's record, extended by its times and sizes."""
+        """Returns a validation's record, extended by measured seconds and bytes."""
         record = structs.replace(
             record,
             parts_s=self.parts.sum_up(record.wall_s),
@@ -178,7 +178,7 @@ class ValidationSource(LoopListener):
         self._batches = 0
         """Number of batches in this training's validations so far."""
         self._started_s = 0.0
-        """Seconds to create the validation loader's iterator (a part of its wait)."""
+        """Seconds to create the validation loader's iterator, counted as data wait."""
         self._now: _Validation | None = None
         self._progress: ValidationProgress | None = None
         self._longest_s: dict[PartCall, float] = {}

@@ -1,4 +1,4 @@
-"""Records a running validation's progress in the evidence, in case it is killed."""
+"""Records a validation's progress in the evidence file, in case it is killed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ PROGRESS_THREAD = 'mmgpu-validation'
 
 _LOOK_S = 1.0
 _CALL_S, _CALL_SHARE = 1.0, 0.01
-"""Seconds after which a running call is recorded, and share of the validation so far.
+"""Seconds until a call is recorded; least pause as share (0 to 1) of the validation.
 
-That is the least time since the last record; the seconds are doubled each time."""
+The pause is since the last record; the seconds are doubled each time."""
 _PAUSE_S, _PAUSE_SHARE = 30.0, 0.05
-"""Most time between two progress records: seconds, share of the validation so far.
+"""Longest pause between progress records: seconds, share (0 to 1) of the validation.
 
 The larger of both. At the start the pause is as long as the validation was by then."""
 

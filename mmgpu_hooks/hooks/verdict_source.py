@@ -28,7 +28,7 @@ VERDICT_PERIOD_S = 3600.0
 
 
 class VerdictSource:
-    """Judges a training each hour in a child process; records verdicts in the evidence.
+    """Judges a training hourly in a child process; adds verdicts to the evidence file.
 
     A child process judges. It is never waited for: its answer is picked up when an
     interval ends.

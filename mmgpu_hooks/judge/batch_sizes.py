@@ -11,16 +11,16 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.recorded import MOST_BATCH_SIZES
 
 _FIXED = 2
-"""Maximum number of distinct padded batch sizes that count as fixed.
+"""Largest number of distinct padded batch sizes at which the size counts as fixed.
 
 An epoch's last batch may differ.
 """
 
 _VARYING = 10
-"""Minimum number of distinct padded batch sizes that count as varying."""
+"""Least number of distinct padded batch sizes at which the size counts as varying."""
 
 _KEEP_COMING = 0.01
-"""Minimum rate of new padded batch sizes per iteration that counts as varying.
+"""Minimum new padded batch sizes per iteration for a run's sizes to count as varying.
 
 Counted over the second half of the log intervals.
 """

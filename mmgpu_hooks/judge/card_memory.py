@@ -61,7 +61,7 @@ class CardFigures(NamedTuple):
 
     @property
     def used_bytes(self) -> int:
-        """Bytes used on the GPU: the sum of all parts that are known."""
+        """Bytes used on the GPU: tensors, allocator cache and others, where known."""
         return self.peak_bytes + (self.kept_bytes or 0) + (self.beside_bytes or 0)
 
     @property
@@ -224,7 +224,7 @@ def find_peak_growth(run: Run) -> PeakGrowth | None:
 
 
 class _BatchSize(NamedTuple):
-    """Size of the largest batch in a log interval: pixels, or boxes if unknown."""
+    """Size of the largest batch in a log interval, in pixels or in boxes."""
 
     now: int
     is_larger: bool

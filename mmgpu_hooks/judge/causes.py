@@ -1,4 +1,4 @@
-"""Help pages on the causes for which a training fails or hangs.
+"""Help pages on what makes a training fail or hang.
 
 The first line of a page is the title, its list is what helps.
 """
@@ -27,7 +27,7 @@ CERTAINTIES = {
     'likely': phrase('likely'),
     'unknown': phrase('unknown'),
 }
-"""Words for how certain a cause is, by the name that records and JSON have."""
+"""Words shown for how certain a cause is, by the value in records and JSON."""
 
 CAUSES: dict[str, Cause] = {}
 """Help page of each cause of a failure or hang, by the cause's name."""

@@ -24,7 +24,7 @@ _Key = tuple[str, Optional[str]]
 
 
 class Intervals:
-    """Log intervals or validations of a training run, in the order of the file.
+    """Log intervals or validations of a training run, in the order of recording.
 
     Args:
         records: All of the run.

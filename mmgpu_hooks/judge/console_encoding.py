@@ -1,4 +1,4 @@
-"""Decodes a console log, whose programs may have written different encodings."""
+"""Decodes a console log in which programs may have written different encodings."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def make_decoder(start: bytes) -> codecs.IncrementalDecoder | _WideDecoder:
 
 
 class _WideDecoder:
-    """Decodes a UTF-16 or UTF-32 log line by line: some lines may be UTF-8."""
+    """Decodes a UTF-16 or UTF-32 log line by line, as some lines may be UTF-8."""
 
     def __init__(self, encoding: str) -> None:
         self._encoding, self._end = encoding, '\n'.encode(encoding)
         self._rest = b''
 
     def decode(self, data: bytes, final: bool = False) -> str:
-        """Decodes bytes to whole lines; ``final`` also returns an unended last line."""
+        """Decodes bytes to whole lines; ``final`` adds the unfinished last line."""
         *lines, rest = (self._rest + data).split(self._end)
         if final or len(rest) > _MOST_BYTES:
             lines, rest = [*lines, rest], b''

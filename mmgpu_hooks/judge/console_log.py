@@ -49,7 +49,7 @@ The expressions that search the line may take quadratic time.
 _CUT = ' ... '
 
 _MOST_STRANGE = 0.2
-"""Largest share (0 to 1) of undecodable or zero characters in a readable log.
+"""Largest share (0 to 1) of undecodable or NUL characters in a readable log.
 
 A crash of the host may leave a block of zeros in a log that can be read.
 """
@@ -58,15 +58,15 @@ _CONTEXT = 400
 """Maximum number of log lines between a traceback's last frame and its exception."""
 
 _NEAR = 5
-"""Number of log lines within which lines count as parts of the same traceback."""
+"""Distance in log lines below which lines count as parts of the same traceback."""
 
 _ANSI = re.compile(
     r'\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])'
 )
 _UNSEEN = re.compile('[\0\b]+')
-"""Regex for invisible letters in a console log: zeros and backspaces.
+"""Regex for invisible characters in a console log: NUL bytes and backspaces.
 
-Zeros are left by a crash, or by UTF-16 that was added to UTF-8; backspaces by old
+NUL bytes are left by a crash, or by UTF-16 that was added to UTF-8; backspaces by old
 progress bars.
 """
 _LOSS = re.compile(
@@ -308,7 +308,7 @@ class ConsoleLog:
     def _find_sign(
         self, text: str, read: Reading, traceback: _Traceback, is_open: bool
     ) -> tuple[Sign | None, bool]:
-        """Finds the sign of a failure in a line, and if the line is an exception."""
+        """Finds a line's sign of a failure, and whether the line is an exception."""
         if is_open and read.glued:
             text = text[read.glued :]
             read = read_shape(shape_of(text))
@@ -392,7 +392,7 @@ class ConsoleLog:
         return 0 if went_on else self._done_line
 
     def events(self) -> list[Event]:
-        """Events that training did not survive, in the order of the log."""
+        """Returns the events that training did not survive, in log order."""
         found = [
             event
             for kept in self._events.values()

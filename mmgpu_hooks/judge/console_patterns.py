@@ -90,7 +90,7 @@ class Sign(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     is_raised: bool = False
     """True if the line counts only as an exception or inside a traceback."""
     victim: str = ''
-    """Victim of a SIGKILL: ``worker``, ``rank`` or ``process``."""
+    """Victim of a kill: ``worker``, ``rank``, ``process`` or ``terminated``."""
     needs: str = ''
     """Name of a flag, such as ``shm``, that the traceback above the line must have."""
     survives: int = SURVIVED

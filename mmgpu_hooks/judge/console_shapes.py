@@ -224,7 +224,7 @@ class Reading(NamedTuple):
     kind: Kind
     plain: Raised
     decoration: int
-    """Number of letters of rich's or pytest's border before an exception."""
+    """Number of characters of rich's or pytest's border before an exception."""
     decorated: Raised
     """Classification of the text behind a rich or pytest mark: exception or not."""
     is_named: bool

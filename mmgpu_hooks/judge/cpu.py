@@ -236,7 +236,7 @@ def find_external_cores(
 
 
 class _IntervalTimes(NamedTuple):
-    """Start and end times of a rank's steady intervals, by the clock of the host."""
+    """Start and end Unix times, in seconds, of a rank's steady log intervals."""
 
     begins_s: Column
     ends_s: Column
@@ -248,7 +248,7 @@ class _IntervalTimes(NamedTuple):
 
 
 def _used_cores(rank: CpuEvidence, some: Intervals) -> float:
-    """Computes the mean number of cores that one rank used in intervals, or NaN."""
+    """Computes the mean number of cores a rank used in intervals; NaN if unknown."""
     cpu_s = float(some.column('process_cpu_s').sum())
     cpu_s += count_all(some.column('iterations')) * rank.batch_cpu_s
     validations_s = total(some.column('ledger_s', 'validation'))
@@ -309,7 +309,7 @@ def _read(measured: Sequence[_EventCpu], name: str) -> Column:
 def _use_at_rate(
     events: Sequence[SaveRecord | ValidationRecord], seconds: float
 ) -> CpuUse:
-    """Scales CPU seconds of timed saves or validations to a total of ``seconds``."""
+    """Scales CPU seconds of timed saves or validations to a duration of ``seconds``."""
     if seconds <= 0.0:
         return CpuUse()
     measured = [_EventCpu.of(event) for event in events]

@@ -416,7 +416,7 @@ def _judge_cards(machine: Machine) -> Iterator[Checked]:
 
 
 def _judge_place(cards: Sequence[HostCard], own: Sequence[int] | None) -> list[Checked]:
-    """Checks if GPUs are near the usable CPUs (NUMA); no line if that is unknown."""
+    """Checks if GPUs are near the usable CPUs (NUMA); empty if that is unknown."""
     places: dict[tuple[int | None, tuple[int, ...]], list[HostCard]] = {}
     for card in cards:
         if card.near_cpus is not None:

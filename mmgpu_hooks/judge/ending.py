@@ -38,7 +38,7 @@ _NEWEST = 3
 _LEAST_CHANGE = 0.05
 """Smallest relative change of an iteration's time that counts as a change."""
 _LEAST_TREND, _SURE, _EVEN = 0.03, 6.0, 0.4
-"""Least growth, significance and evenness of a linear trend of iteration time.
+"""Least growth, significance and evenness for a trend of iteration time to count.
 
 Least relative growth, its least multiple of the standard error, and the least slope
 of either half over that of the whole.
@@ -58,7 +58,7 @@ class _Bin:
     iterations: int
     seconds: float
     medians_s: float
-    """Median seconds of an iteration in each log interval, times its iterations.
+    """Sum over log intervals of the median iteration seconds times the iterations.
 
     A hiccup moves a mean and no median, and a trend is a small part of either."""
 
@@ -89,7 +89,7 @@ class _Rate(NamedTuple):
 
 
 class EndForecaster:
-    """Forecasts when a training ends, from evidence records added in order.
+    """Forecasts when a training ends, from records of the run added in order.
 
     Args:
         run: Of the training.
@@ -111,7 +111,7 @@ class EndForecaster:
         self._validated, self._saved, self._saves_s = 0, 0, 0.0
 
     def add_interval(self, record: IntervalRecord) -> None:
-        """Adds an ended log interval's record to the evidence of the forecast."""
+        """Adds an ended log interval's record to the data the forecast is made from."""
         ledger_s = record.ledger_s
         outside_s = sum(ledger_s.get(part, 0.0) for part in _OUTSIDE)
         start_s = ledger_s.get('startup', 0.0) + ledger_s.get('teardown', 0.0)
@@ -142,12 +142,12 @@ class EndForecaster:
             self._each *= 2
 
     def add_validation(self, record: ValidationRecord) -> None:
-        """Adds an ended validation's record to the evidence of the forecast."""
+        """Adds an ended validation's record to the data the forecast is made from."""
         self._validations.append(record)
         self._validated += 1
 
     def add_save(self, record: SaveRecord) -> None:
-        """Adds a checkpoint save to the forecast's evidence, unless of the best model.
+        """Adds a checkpoint save to the forecast's data, except one of the best model.
 
         Saves of the best model belong to validations.
         """
@@ -254,7 +254,7 @@ class EndForecaster:
 
     @property
     def _metric_s(self) -> float | None:
-        """Estimates the seconds of the next validation's metrics, or ``None``."""
+        """Estimates the next validation's seconds in metrics; ``None`` if unknown."""
         known = [record.parts_s for record in self._validations if record.parts_s]
         metrics_s = [parts_s.get('metric', 0.0) for parts_s in known]
         return statistics.fmean(metrics_s) if metrics_s else None

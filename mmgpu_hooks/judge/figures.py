@@ -141,7 +141,7 @@ class RunFigures:
     saves: int
     """Number of checkpoint saves of the whole run."""
     alloc_retries: int
-    """Number of GPU allocations that failed at the first attempt, if counted."""
+    """Number of GPU allocations that failed at the first attempt; 0 if not counted."""
     build_s: float
     """Seconds from building the Runner to the start of its train loop."""
     ledger_s: Mapping[str, float]
@@ -264,7 +264,7 @@ class RunFigures:
 
     @property
     def unknown(self) -> Mapping[str, str]:
-        """Reasons why measured values are missing, by source."""
+        """Reasons why measured values are missing, by measurement source."""
         why = {'CPU': self.why_no_cpu, 'CPU of other programs': self.why_no_external}
         known = {source: reason for source, reason in why.items() if reason}
         return {**known, **self.reasons}
@@ -319,7 +319,7 @@ def _list_cpu_evidence(recorded: RecordedRun) -> CpuEvidence:
 
 @quiet
 def _summarize_alone(recorded: RecordedRun) -> RunFigures:
-    """Computes all statistics of a run that need no evidence of other ranks."""
+    """Computes all statistics of a run that need no records of other ranks."""
     every, steady = recorded.every.column, recorded.steady.column
     ledger_s, end = _sum_ledger(recorded), recorded.end
     off = {record.source: record.reason for record in recorded.evidence.sources_off}

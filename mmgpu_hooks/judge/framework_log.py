@@ -1,4 +1,4 @@
-"""Judges a training without the hook by ``time`` and ``data_time`` of its log; no I/O.
+"""Judges a run without GPUEfficiencyHook by ``time`` and ``data_time`` in its log.
 
 The confidence is always low: ``data_time`` holds more than waiting for data, and no
 figure of the host, the card or the loader stands beside it.
@@ -24,7 +24,7 @@ _LOADERS = {
     # of MMDetection 2.x: the second since 2.18, over the first
     'data': ('workers_per_gpu', 'samples_per_gpu'),
 }
-"""Config variables of the train loader, each with its keys for the settings."""
+"""Config variables of the train loader, with their keys for workers and batch size."""
 
 
 class _Means(NamedTuple):
@@ -45,7 +45,7 @@ class _Means(NamedTuple):
 def judge_framework_log(
     log: FrameworkLog, older_evidence: str | None = None
 ) -> FirstAnswer:
-    """Returns the verdict on a log: share of ``data_time``, and how to learn more.
+    """Judges a training by the share of ``data_time`` in its log, and gives advice.
 
     Args:
         log: With one train line at least.

@@ -44,15 +44,15 @@ class HangingFrame:
     example: str
     """Example of a hanging call that the pattern matches."""
     calls: tuple[str, ...] = ()
-    """System calls in which a process waits there; empty accepts any.
+    """System calls in which a hanging process may wait; empty accepts any.
 
     One that is unknown is accepted, too."""
     is_pinning: bool = False
     """True if the frame is of the thread that pins batches, and not of a worker."""
     is_of_fork: bool = False
-    """True if only a worker that was forked hangs there."""
+    """True if only a worker that was forked hangs in this call."""
     is_of_any_code: bool = False
-    """True if the system call alone says it, so that it must be known."""
+    """True if the system call alone identifies the hang, and so must be known."""
 
     @property
     def regex(self) -> re.Pattern[str]:
@@ -187,7 +187,7 @@ def find_hanging_frame(
     call: str | None = None,
     is_forked: bool | None = None,
 ) -> HangingFrame | None:
-    """Finds the known hanging call in which a thread stands, or ``None``.
+    """Finds the known hanging call that a thread is in; ``None`` if it is in none.
 
     It is the innermost call, or the innermost outside of the standard library: what
     another function does is not known by who called it.

@@ -21,21 +21,21 @@ from mmgpu_hooks.schema.recorded import MemoryRecord
 from mmgpu_hooks.schema.text import Text, listed, phrase
 
 SAFE_MEMORY_SHARE = 0.95
-"""Largest share (0 to 1) of host memory in use for a safe number of workers."""
+"""Largest used share (0 to 1) of host memory at which a number of workers is safe."""
 MEMORY_MARGIN = 0.2
 """Share (0 to 1) added to the measured memory peak when asking SLURM for memory."""
 
 _GIB, _MIB = 2**30, 2**20
 _SHOWN_SHARE = 0.005
-"""Smallest share (0 to 1) of host memory at which a process is named as holder."""
+"""Smallest share (0 to 1) of host memory that a process must hold to be named."""
 _LEAST_READINGS, _LEAST_GAIN, _LEAST_FIT = 5, 0.05, 0.8
-"""Number of readings, relative gain and R squared that memory growth needs."""
+"""Least number of readings, relative gain and R squared for memory growth to count."""
 _LEAST_RECENT_FIT = 0.95
-"""R squared that growth needs which only the newest readings show.
+"""Least R squared of memory growth that only the newest readings show.
 
 A bend in them would make the rate too small."""
 _COPIES = 1.2
-"""Largest ratio of workers' memory growth to object size explained by copying.
+"""Largest ratio of worker memory growth to dataset object bytes due to copying.
 
 A multiple of the size of the objects.
 """
@@ -45,7 +45,7 @@ _MOST_LEAKED = 0.95
 Workers hold something from the start.
 """
 _ALIKE = 1.25
-"""Largest ratio of the memory of two processes that hold as much as each other."""
+"""Largest ratio of two processes' memory at which they count as holding the same."""
 _DROP = 0.2
 """Smallest relative fall of the workers' memory that indicates ended workers."""
 
@@ -91,9 +91,9 @@ class MemoryShares:
     ``None`` where no other number would have helped, or none was needed.
     """
     growing: _Growing | None
-    """Processes whose growth fewer workers would not stop; ``None`` without such."""
+    """Processes whose memory grows with any number of workers; ``None`` if none do."""
     is_growing: bool = False
-    """True if a training process or its workers grew until the last reading."""
+    """True if a training process's or worker's memory grew until the last reading."""
 
     @property
     def shares(self) -> Text:
@@ -181,7 +181,7 @@ def was_low(run: Run) -> bool:
 
 
 def describe_memory(run: Run) -> Text | None:
-    """Describes the holders of a run's memory in a sentence; ``None`` if never read."""
+    """Describes what held host memory in a run; ``None`` if memory was never read."""
     shares = find_shares(run)
     return None if shares is None else shares.sentence
 
@@ -257,26 +257,26 @@ def find_worst(records: Sequence[MemoryRecord]) -> MemoryRecord | None:
 
 
 class _Rise(NamedTuple):
-    """Memory of a process in its newest readings, against those before."""
+    """Bytes of a process's memory in its newest readings and in earlier ones."""
 
     before_bytes: float
     now_bytes: float
     passed_s: float
-    """Seconds in which the newest readings were taken."""
+    """Seconds over which the newest memory readings were taken."""
 
     @property
     def is_settled(self) -> bool:
-        """True if the newest readings are no higher than those before."""
+        """True if the newest memory readings are at most 5 % above the earlier ones."""
         return self.now_bytes <= (1 + _LEAST_GAIN) * self.before_bytes
 
 
 class _RankMemory(NamedTuple):
-    """Memory record of one rank, and the rank's run until then."""
+    """Memory record of one rank, with its run and the time limit of its readings."""
 
     run: RecordedRun
     record: MemoryRecord
     until_s: float
-    """Seconds from the start of the rank's loop after which its readings are left out.
+    """Seconds from the start of the rank's train loop after which readings are ignored.
 
     A process that was killed after that holds nothing."""
 
@@ -304,7 +304,7 @@ class _RankMemory(NamedTuple):
         return _Rise(before, now, self.until_s - float(times_s[cut - 1]))
 
     def count_shared(self) -> float:
-        """Counts the bytes of shared pages that the record divides off to each worker.
+        """Counts the bytes of shared pages that the record attributes to each worker.
 
         They are the training process's own, and its workers' by fork. With fewer
         workers the others count more of them, so no worker adds its part.
@@ -318,7 +318,7 @@ class _RankMemory(NamedTuple):
         return max(own_bytes - (self.record.process_bytes or 0), 0.0) / forked
 
     def _read_sizes(self, field: str, recorded: str) -> tuple[Column, Column]:
-        """Read times and bytes of memory in training; intervals are read more often."""
+        """Reads times in seconds and memory in bytes, by interval or memory record."""
         read = self.run.every.having(field)
         times_s, sizes = read.column('elapsed_s'), read.column(field)
         if len(times_s) < _LEAST_READINGS:
@@ -334,7 +334,7 @@ class _RankMemory(NamedTuple):
 
 
 def _list_ranks(run: RecordedRun, worst: MemoryRecord) -> list[_RankMemory]:
-    """List the memory records of a host's ranks, those nearest in time to ``worst``."""
+    """Lists a host's ranks with their memory records nearest in time to ``worst``."""
     at_s = run.meta.started_unix_s + worst.elapsed_s
     ranks = [_RankMemory(run, worst, worst.elapsed_s)]
     for other in run.other_ranks:
@@ -377,7 +377,7 @@ def _list_holders(
 def _list_worker_notes(
     ranks: Sequence[_RankMemory], workers: int, size: int, unit: _Unit
 ) -> list[Text]:
-    """Lists what each train worker holds, or the largest, and how they grow."""
+    """Lists remarks on train workers' memory: how much each holds, and its growth."""
     notes, records = list[Text](), [rank.record for rank in ranks]
     largest = max(record.largest_worker_bytes or 0 for record in records)
     if workers > 1:
@@ -450,7 +450,7 @@ def _name_shared(record: MemoryRecord) -> Text:
 
 
 def _phrase_growth(rank: _RankMemory, unit: _Unit) -> Text | None:
-    """Phrases how a training process grew at the end; ``None`` where it did not."""
+    """Phrases the final memory growth of a training process; ``None`` without any."""
     growth, rise = rank.find_process_growth(), rank.find_process_rise()
     if growth is not None:
         return _phrase_rate(60 * growth.bytes_per_s)
@@ -464,7 +464,7 @@ def _phrase_growth(rank: _RankMemory, unit: _Unit) -> Text | None:
 
 
 def _phrase_each(ranks: Sequence[_RankMemory], unit: _Unit) -> Text:
-    """Phrases what each of several training processes holds, or the one unlike them."""
+    """Phrases how much memory each training process holds, naming one that differs."""
     sizes = {
         rank.run.meta.rank: (rank.record.process_bytes or 0)
         - (rank.record.result_bytes or 0)
@@ -554,14 +554,14 @@ def _fit_line(
 
 
 class _Outlook(NamedTuple):
-    """Number of workers that would have fitted into memory, or what grows anyway."""
+    """Safe number of workers for the memory, or the processes that grow regardless."""
 
     holding: Holding | None = None
     growing: _Growing | None = None
 
 
 class _WorkerCost(NamedTuple):
-    """Bytes of memory of all ranks' train loader workers on a host, and what leaks."""
+    """Bytes that each train loader worker adds to host memory, and bytes that leak."""
 
     each_bytes: float
     """Bytes of memory that one worker adds, excluding leaks by loaded samples."""
@@ -620,7 +620,7 @@ def _find_outlook(
 
 
 def _have_others_grown(ranks: Sequence[_RankMemory]) -> bool:
-    """Returns True if memory of nobody known grew since training began, or may have."""
+    """True if memory that no known process holds grew, or may have, during training."""
     first = ranks[0]
     since = [next(_list_trained(rank.run), rank.record) for rank in ranks]
     now = [rank.record for rank in ranks]
@@ -648,7 +648,7 @@ def _count_unknown(ranks: Sequence[MemoryRecord]) -> int:
 
 
 def _count_added(ranks: Sequence[_RankMemory]) -> float:
-    """Counts the bytes of train loader workers that no other process shares."""
+    """Counts the bytes of train loader workers' memory that no other process shares."""
     added = 0.0
     for rank in ranks:
         shared = rank.record.workers * rank.count_shared()
@@ -657,7 +657,7 @@ def _count_added(ranks: Sequence[_RankMemory]) -> float:
 
 
 def _find_worker_cost(run: Run, ranks: Sequence[_RankMemory]) -> _WorkerCost | None:
-    """Finds the bytes that each worker holds, and the bytes that samples leaked.
+    """Finds the bytes that each worker holds, and the bytes that loaded samples leaked.
 
     What leaks with each sample is the same with fewer workers, which load as many. What
     they copy of the data set as they read, each of them does.

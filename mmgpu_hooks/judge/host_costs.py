@@ -30,7 +30,7 @@ AVERAGED_TENSOR_S = 35e-6
 """
 
 SMALL_TENSOR_S = 0.16e-3
-"""Upper bound of training thread CPU seconds for a small tensor of a batch."""
+"""Upper bound of training thread CPU seconds to receive a small tensor of a batch."""
 
 ADDED_VALUE_S = 10e-6
 """Host CPU seconds of adding a value to a scalar history that grows by doubling."""
@@ -41,7 +41,7 @@ LISTED = ('ExponentialMovingAverage', 'MomentumAnnealingEMA', 'ExpMomentumEMA')
 
 @dataclass(frozen=True)
 class HostCost:
-    """Host CPU seconds of one kind per iteration, and the part that can be saved."""
+    """Host CPU seconds per iteration of one kind of work, and how many can be saved."""
 
     name: str
     """Name of the optimisation, as ``optimize`` takes it."""
@@ -73,7 +73,7 @@ class HostCost:
 
 
 def find_profile_of(recorded: RecordedRun) -> Profile | None:
-    """Finds the profile of the same training on the same kind of device.
+    """Finds the ``mmgpu profile`` result for a run's training and kind of device.
 
     It has counted the same parameter groups, averages and the like.
     """
@@ -108,7 +108,7 @@ def find_host_costs(recorded: RecordedRun, figures: RunFigures) -> dict[str, Hos
 
 
 def _bound(most_s: float, figures: RunFigures, part: str) -> float:
-    """Bound CPU seconds by what a part of an iteration takes, and the thread's CPU."""
+    """Caps CPU seconds at an iteration part's time and the process's CPU time."""
     bounds = [most_s]
     if figures.per_iteration is not None:
         bounds.append(getattr(figures.per_iteration, part))

@@ -1,4 +1,4 @@
-"""Judges memory: free room, steady growth, and the bytes that a run's model needs."""
+"""Judges memory of GPU and host: how much is free, and whether use grows steadily."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class CardRoom(NamedTuple):
 
     @property
     def safe_bytes(self) -> int:
-        """Bytes of GPU memory above which no batch size is recommended."""
+        """Largest bytes of GPU memory that a recommended batch size may take."""
         return int(SAFE_CARD_SHARE * self.room_bytes)
 
 
@@ -85,14 +85,14 @@ def find_card_room(run: Run) -> CardRoom | None:
 
 
 class HostRoom(NamedTuple):
-    """Free bytes of host memory, and the limit: the host or its control group."""
+    """Free bytes of memory, of the host or below the limit of its control group."""
 
     free_bytes: int
     bound: Text
 
 
 def find_host_room(run: Run) -> HostRoom | None:
-    """Finds the free bytes of the host, or its control group, at the last reading."""
+    """Finds the last read free memory, in bytes, of the host or its control group."""
     read = {
         phrase('on the host'): known(run.column('host.ram_available_bytes')),
         phrase('below the limit of its control group'): known(
@@ -123,7 +123,7 @@ def find_growth_of(
 
 
 def are_workers_kept(run: Run) -> bool:
-    """True if workers outlive an epoch, or epochs never end."""
+    """True if workers outlive an epoch, or training is iteration-based."""
     return bool(run.meta.loader.persistent_workers) or run.meta.loop == 'iter'
 
 
@@ -181,7 +181,7 @@ def find_host_growth(run: Run) -> HostGrowth | None:
 
 
 def count_left(run: Run) -> int | None:
-    """Returns the iterations from the last recorded to the last planned or ``None``."""
+    """Counts the planned iterations after the last recorded; ``None`` if unknown."""
     head, done = run.meta, run.intervals[-1].iteration if run.intervals else 0
     whole = head.max_iters
     if whole is None and head.max_epochs and head.loader.batches_per_epoch:

@@ -25,7 +25,7 @@ from mmgpu_hooks.schema.run import RankRow, RanksSummary, read_other_ranks
 from mmgpu_hooks.schema.text import Text, phrase, quoted
 
 MIN_INTERVALS = 3
-"""Smallest number of common log intervals that show how much a rank varies."""
+"""Least number of log intervals common to all ranks for a comparison of the ranks."""
 
 NOISE_SHARE = 0.01
 """Share (0 to 1) of an iteration's time below which a difference of ranks is noise."""
@@ -131,7 +131,7 @@ def compare_ranks(
 
 
 def join_ranks(ranks: RanksSummary | None, runs: Sequence[Run]) -> list[Run]:
-    """Gives each compared rank's run the evidence of the other ranks.
+    """Links each compared rank's run to the runs of the other compared ranks.
 
     Args:
         ranks: What `compare_ranks` made of them.
@@ -238,7 +238,7 @@ def with_saves_of(judged: Run, first: Run) -> Run:
 
 
 def describe_missing(world_size: int, ranks: Collection[int]) -> list[Text]:
-    """Names in a sentence the ranks that left no evidence, if there are some."""
+    """Names the ranks that left no evidence file, in a sentence; empty if all did."""
     missing = tuple(str(rank) for rank in range(world_size) if rank not in ranks)
     if not missing:
         return []

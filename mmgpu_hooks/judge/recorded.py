@@ -49,7 +49,7 @@ class RecordedRun:
 
     @cached_property
     def meta(self) -> RunRecord:
-        """First record of the run's evidence: settings, limits of the host, identity.
+        """First record of the run's evidence file: settings, host limits, identity.
 
         The settings are those that the loader has now, where it was tuned.
         """
@@ -120,7 +120,7 @@ def _with_settings(run: RunRecord, settings: TunedSettings) -> RunRecord:
 
 
 def _select_latest(every: Intervals, switch: TunedRecord | None) -> Intervals:
-    """Selects the intervals in which the last loader settings made all batches."""
+    """Selects the intervals whose batches were all loaded under the last settings."""
     if switch is None:
         return every
     # the old workers' last batches come after it

@@ -193,7 +193,7 @@ class Run(RecordedRun):
 
     @property
     def hides_host_work(self) -> bool:
-        """True if training waits for workers, so that less host work ends no earlier.
+        """True if training waits for workers, so that less host work saves no time.
 
         Without workers, loading and training take turns, and where the wait is the
         training thread's own work on ready batches, it is host work itself.

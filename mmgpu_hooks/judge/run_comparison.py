@@ -31,7 +31,7 @@ FIGURES = (ITER, RATE, *(f'{part}_s' for part in PARTS))
 """Names of the measured values that two runs are compared by, in table order."""
 
 _NOTABLE_CORES = 0.5
-"""Smallest difference in other programs' cores that a comparison notes."""
+"""Smallest difference in cores used by other programs that a comparison mentions."""
 
 _SETTINGS = (
     'loop',

@@ -49,7 +49,7 @@ class RunPool:
     """Comparable runs of one training, with the lines fitted to all of them."""
 
     newest: Run
-    """Newest run with enough evidence: the run that is judged."""
+    """Newest run with enough measurements to predict from: the run that is judged."""
     workload: Workload | None
     """Loading times of the newest run, with the step time fitted over all runs.
 
@@ -57,7 +57,7 @@ class RunPool:
     """
     memory: CardMemory
     fitted: Mapping[str, int | None] = field(default_factory=dict)
-    """Batch size of each fitted run by path of its evidence, the newest first."""
+    """Batch size of each run in the fit, by path of its evidence file, newest first."""
     notes: tuple[Text, ...] = ()
     """Sentences on the runs that were left out of the fit."""
 
@@ -122,7 +122,7 @@ def _why_left_out(newest: Run, run: Run) -> Text | None:
 
 
 def _measure_image(run: Run) -> float | None:
-    """Computes the bytes of one image's tensors, from the usual batch."""
+    """Computes the bytes of one image's tensors, from the median bytes of a batch."""
     size, batch_bytes = run.meta.loader.batch_size, median(run.column('batch_bytes'))
     return batch_bytes / size if size and batch_bytes else None
 

@@ -1,4 +1,4 @@
-"""Judges checkpoint saves: if one was slow, why, and what that cost the job.
+"""Judges checkpoint saves: if one was slow, why, and what time the job lost.
 
 A save is ``wall = cpu + run_delay + blocked`` of the thread that saves. Its delay is
 what it took beyond an uncontended save: of the run itself where there are some, else
@@ -64,14 +64,14 @@ The scheduler moves tasks late, and short saves are read coarsely.
 """
 
 EXPLAINED = 0.7
-"""Ratio of a program's CPU time to a save's core wait that proves it the cause.
+"""Least ratio of programs' CPU time to a save's core wait that proves them the cause.
 
 A task was on that core all the while, but for what a hypervisor takes and the clock's
 grain of 10 ms.
 """
 
 BY_ELIMINATION = 0.25
-"""Ratio of a program's CPU time to a save's core wait that rules it out as cause."""
+"""Ratio of a program's CPU time to a save's core wait below which it is no cause."""
 
 MAJOR_FAULT_S = 1e-4
 """Minimum seconds to read one memory page from storage or swap."""
@@ -93,7 +93,7 @@ class DelayCause(NamedTuple):
 
     why: Text
     took: Callable[[float], Text]
-    """Makes a sentence of the seconds that the cause took from saves of a run."""
+    """Function that phrases the seconds by which the cause delayed a run's saves."""
     cure: Text
 
 
@@ -183,7 +183,7 @@ def judge_save(
     host: HostLimits,
     loader: LoaderSettings,
 ) -> SaveJudgement:
-    """Judges one checkpoint save: if it was slow, why, and what that cost.
+    """Judges one checkpoint save: if it was slow, why, and what time was lost.
 
     A cause is named only where it is proven: the wait for a core by the CPU that
     workers or other programs used meanwhile on the usable cores, storage by the time
@@ -246,7 +246,7 @@ def judge_save(
 
 
 def _phrase_length(save: SaveRecord, what: str, usual: _UsualLength) -> Text:
-    """Says how long a save took, and how long it would have been by itself."""
+    """Says how long a save took, and how long it would have taken uncontended."""
     facts = {'what': what, 'usual_s': usual.wall_s}
     if usual.alike:
         return phrase(
@@ -278,7 +278,7 @@ def _read_times(save: SaveRecord) -> _ThreadTimes | None:
 def _phrase_delay(
     judged: SaveJudgement, gross_s: float, save: SaveRecord, host: HostLimits
 ) -> Text:
-    """Says what delayed a slow checkpoint save, what that cost, and what helps."""
+    """Says what delayed a slow checkpoint save, the seconds lost, and what helps."""
     held_s = judged.held_s
     said = [
         _phrase_cause(name, held_s[name], save, host)
@@ -351,7 +351,7 @@ class _UsualLength(NamedTuple):
 
     wall_s: float
     alike: int = 0
-    """Number of saves of like size whose median it is; 0 for its own parts."""
+    """Number of like-sized saves whose median is used; 0 if only the save itself is."""
 
 
 def _usual_length(

@@ -63,7 +63,7 @@ class Schedule:
         return max(self.iterations // self.epoch - -(-done // self.epoch), 0)
 
     def list_events(self, done: int) -> list[PlannedEvent] | None:
-        """Lists validations and saves planned after an iteration in order, saves first.
+        """Lists validations and saves planned after an iteration, ordered by iteration.
 
         Returns:
             ``None`` where there are too many, or the schedule is unknown.

@@ -31,7 +31,7 @@ _OTHERS_NEEDED = re.compile(r'torch/(?:autograd|cuda|nn/parallel)/|message_hub')
 _IDLE = re.compile(r'multiprocessing/(?:queues|connection)|selectors')
 _MOST_CALLS = 4
 _SLOW_TIMES, _SLOW_S = 3.0, 1.0
-"""Limits up to which a sample is slow, not stuck: ratio to usual time, seconds.
+"""For a slow, not stuck sample: largest ratio to the mean time, least mean seconds.
 
 It takes at most this factor of the mean of the samples before it in its batch, which
 took at least so many seconds each.
@@ -67,7 +67,7 @@ _VALIDATING = {
 
 
 class LastSign(NamedTuple):
-    """Last iteration that a rank recorded, with the number of its alarms since then."""
+    """Last iteration that a rank recorded, and number of watchdog alarms since then."""
 
     iteration: int
     """Last iteration that the rank recorded."""
@@ -76,7 +76,7 @@ class LastSign(NamedTuple):
 
 
 class Rank(NamedTuple):
-    """Evidence of one rank, and the state of its process now."""
+    """Records of one rank's run, and the state of its process now."""
 
     evidence: RunEvidence
     host: HostNow = HostNow()
@@ -100,7 +100,7 @@ class Rank(NamedTuple):
 
     @property
     def last_sign(self) -> LastSign:
-        """Last iteration that the rank recorded, and its alarms since."""
+        """Last iteration that the rank recorded, and its watchdog alarms since."""
         evidence = self.evidence
         last = evidence.intervals[-1].iteration if evidence.intervals else 0
         alarms = sum(stuck.iteration >= last for stuck in evidence.stuck)
@@ -126,7 +126,7 @@ class Rank(NamedTuple):
 
     @property
     def has_ended_epoch(self) -> bool:
-        """True if the rank is behind the last batch of an epoch, and not in the next.
+        """True if the rank is past the last batch of an epoch, and not in the next one.
 
         An epoch-based training validates there.
         """
@@ -140,7 +140,7 @@ class Rank(NamedTuple):
 
     @property
     def is_in_iteration(self) -> bool:
-        """True if the rank stands or failed within an iteration of training."""
+        """True if the rank hangs or failed within an iteration of training."""
         stuck, end = self.stuck, self.evidence.end
         if end is not None:
             return any(line.endswith(', in run_iter') for line in end.traceback)
@@ -154,7 +154,7 @@ class Rank(NamedTuple):
 
     @property
     def stuck(self) -> StuckRecord | None:
-        """Standstill that the rank is in; ``None`` if it trains.
+        """Record of the standstill that the rank is in; ``None`` if it trains.
 
         A wait for other ranks that was no alarm counts where there is no alarm.
         """
@@ -348,7 +348,7 @@ _Found = Sequence[tuple[Rank, StuckRecord]]
 
 
 def _name_starter(own: _Found) -> _Meeting | None:
-    """Names the rank that has not begun to train, if all waiting ranks are starting."""
+    """Names the rank that the others wait for, if it has not begun to train."""
     if not own or any(stuck.part != START_PART for _, stuck in own):
         return None
     return _late(rank for rank, _ in own)
@@ -397,7 +397,7 @@ _OWN_CALL = re.compile(r'^(?!.*(?:/(?:site|dist)-packages/|/lib/python3|mmgpu_ho
 
 
 def _find_apart(found: _Found) -> _Meeting | None:
-    """Finds that ranks wait in different collectives, so that they never meet."""
+    """Detects ranks that wait in different collectives, so that they never meet."""
     calls = {
         rank.evidence.run.rank: next(filter(_OWN_CALL.match, stuck.stack), None)
         for rank, stuck in found
@@ -462,8 +462,9 @@ class Uneven(NamedTuple):
     """Rank that trains fewest batches; ``None`` if several do."""
     proof: Sequence[Text]
     certainty: str = 'sure'
-    """``likely`` where no length of a loader shows it: a rank may have been told to
-    stop early."""
+    """Certainty: ``sure`` if the lengths of the loaders prove it, otherwise ``likely``.
+
+    Without them, a rank may have been told to stop early."""
 
 
 def find_uneven(ranks: Sequence[Rank]) -> Uneven | None:

@@ -45,10 +45,10 @@ STARTUP_MEASURABLE = 0.01
 """Smallest share (0 to 1) of the run's time in worker starts worth avoiding."""
 
 START_SHARE = 0.01
-"""Smallest share (0 to 1) of the run's time at which a part of its start is shown."""
+"""Smallest share (0 to 1) of a run's time that a reported part of its start takes."""
 
 START_NOTICE = 0.05
-"""Smallest share (0 to 1) of the run's time at which its start's parts are listed."""
+"""Smallest share (0 to 1) of a run's time in its start for its parts to be listed."""
 
 START_LONG_S = 120.0
 """Seconds from which a part of a run's start is reported, however long the run is.
@@ -81,13 +81,13 @@ Validation, and not training, is then what the run does.
 """
 
 VALIDATION_PART_NOTICE = 0.05
-"""Smallest share (0 to 1) of the run's time at which a validation part is reported.
+"""Smallest share (0 to 1) of a run's time that a reported validation part takes.
 
 Three minutes in an hour.
 """
 
 VALIDATION_WORTH = 0.005
-"""Smallest share (0 to 1) of the run's time that another validation loader must save.
+"""Smallest share (0 to 1) of run time saved to recommend another validation loader.
 
 It is worth a line in a config then: a quarter of an hour of two days.
 """
@@ -135,19 +135,19 @@ WORTHWHILE_GAIN = 0.03
 """Smallest predicted gain, as a share (0 to 1) of time, worth changing a setting."""
 
 HOST_COST_WORTH = 0.01
-"""Smallest measured share (0 to 1) of iteration time that an optimisation must save.
+"""Smallest measured share (0 to 1) of iteration time saved to advise an optimisation.
 
 It costs a line in the config, and changes nothing that is trained.
 """
 
 HOST_COST_MOST = 0.03
-"""Smallest estimated share (0 to 1) of iteration time an optimisation must save.
+"""Smallest estimated share (0 to 1) of iteration time saved to advise an optimisation.
 
 The estimate is an upper bound.
 """
 
 GPU_FULL_PCT = 95.0
-"""Smallest GPU utilisation, per cent, at which the host keeps the GPU busy."""
+"""Smallest GPU utilisation, in per cent, at which the GPU counts as fully busy."""
 
 GPU_UTIL_LOW_PCT = 70.0
 """GPU utilisation, per cent, below which the GPU is under-used.
@@ -162,7 +162,7 @@ Users see it as swinging.
 """
 
 SLOW_SAVE = DelayThreshold(least_s=0.2, ratio=0.5)
-"""Smallest delay of a save by core waits that makes it slow: seconds, and ratio.
+"""Least delay by core waits, in seconds and as a ratio, that makes a save slow.
 
 In seconds and over an uncontended save: spikes of a virtual machine's scheduler and the
 10 ms grain of CPU accounting are well below, and saves of a quiet run differ by a
@@ -170,14 +170,14 @@ third.
 """
 
 BLOCKED_SAVE = DelayThreshold(least_s=0.5, ratio=1.0)
-"""Smallest delay of a save by storage or memory that makes it slow: seconds, ratio.
+"""Least delay by storage or memory, in seconds and as a ratio, that makes a save slow.
 
 A disk that writes back other pages first blocks a healthy save for a few tenths of a
 second, and the page cache alone makes one write take twice as long as the next.
 """
 
 ODD_SAVE = DelayThreshold(least_s=1.0, ratio=2.0)
-"""Smallest delay of a save without proven cause that makes it slow: seconds, ratio.
+"""Least delay of unproven cause, in seconds and as a ratio, that makes a save slow.
 
 Several small reasons, and jitter, come to half of it.
 """

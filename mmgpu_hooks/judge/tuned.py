@@ -30,7 +30,7 @@ from mmgpu_hooks.schema.recorded import TunedReason
 from mmgpu_hooks.schema.run import RunEvidence
 
 LEAST_INTERVALS, ENOUGH_INTERVALS = 3, 8
-"""Fewest log intervals to judge a settings change: clear effect, unclear effect."""
+"""Fewest log intervals to judge a settings change with a clear, or unclear, effect."""
 
 LEAST_LOSS = 0.03
 """Smallest slow-down that counts, as a share (0 to 1) of an iteration's time."""
@@ -72,7 +72,7 @@ class ChangeVerdict:
 
     @property
     def is_kept(self) -> bool:
-        """True if a loader change stays: no loss, and no refuted prediction.
+        """True if the change is kept: no time lost, and its prediction not refuted.
 
         One that was tried without being sure stays where an iteration became shorter.
         """
@@ -130,7 +130,7 @@ def judge_change(evidence: RunEvidence) -> ChangeVerdict | None:
 
 
 def select_stage(evidence: RunEvidence, number: int) -> RunEvidence:
-    """Selects the evidence between two changes of the train loader's settings.
+    """Selects the records between two changes of the train loader's settings.
 
     Args:
         evidence: Of the whole run.

@@ -57,7 +57,7 @@ class ValidationLoops(Run):
 
     @cached_property
     def figures(self) -> RunFigures:
-        """Statistics of the validation loops; memory and other load as in training."""
+        """Statistics of the validation loops; process memory is that of training."""
         training = self.training.figures
         if self.meta.host.ranks > 1:
             # a validation knows the CPU of all others alone: training tells ranks apart

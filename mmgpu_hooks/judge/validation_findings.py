@@ -1,4 +1,4 @@
-"""Computes the time that validations take in a run, and that cures would save."""
+"""Computes the time that a run's validations take, and the time that could be saved."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class WholeValidation:
     share: float
     """Share (0 to 1) of the recorded run's time that was validation."""
     fast_metric: str | None = None
-    """Way to use FastCocoMetric in the config; ``None`` if it is unknown."""
+    """Way to use FastCocoMetric: ``key``, ``list`` or ``no``; ``None`` if unknown."""
 
     def whole_hours(self, seconds: float) -> float:
         """Scales seconds of recorded validations to hours of all planned ones."""
         return seconds / self.costs.count * self.count / _HOUR_S
 
     def run_share(self, part: str) -> float:
-        """Share (0 to 1) of the run's time that one part of validations took."""
+        """Returns the share (0 to 1) of the run's time in one part of validations."""
         return self.share * self.costs.share(part)
 
     @property

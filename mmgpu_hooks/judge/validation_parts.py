@@ -19,7 +19,7 @@ from mmgpu_hooks.schema.run import RunEvidence
 from mmgpu_hooks.schema.text import Text, phrase
 
 _MOST_S = 366 * 86400.0
-"""Seconds that no real validation exceeds: longer ones are errors of the file."""
+"""Longest plausible duration of a validation, in seconds: 366 days."""
 _WORTH = 0.01
 """Smallest share (0 to 1) of a validation's time at which one of its parts is named."""
 
@@ -116,7 +116,7 @@ def find_metrics(costs: ValidationCosts, part: str) -> Mapping[str, float]:
 def _list_worth(
     spent_s: Mapping[str, float], wall_s: float
 ) -> Iterator[tuple[str, float]]:
-    """Lists what took a notable share of a validation, longest first."""
+    """Lists parts or metrics with a notable share of validation time, longest first."""
     for name, seconds in sorted(spent_s.items(), key=lambda spent: -spent[1]):
         if seconds >= _WORTH * wall_s:
             yield name, seconds

@@ -1,4 +1,4 @@
-"""Names and titles of all verdicts, for code that does not judge."""
+"""Names and titles of all verdicts on a training run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judges why a run ended or stands still, from its logs and evidence; no I/O.
+"""Judges why a run ended or stands still, from its logs and records; no I/O.
 
 Lines of logs become events (see `console_log`), one of them leads, and figures of
 memory confirm or refute it.
@@ -88,7 +88,7 @@ _BROKEN = re.compile(
 )
 """Regex for exceptions that are raised because the program, or a peer, was ended."""
 _OF_SIGTERM = re.compile(r'^SystemExit: 143$')
-"""Regex for the exit code of a handler of SIGTERM, 128 and the signal's number."""
+"""Regex for the exit code of a SIGTERM handler: 143, 128 plus the signal's number."""
 _OF_A_CARD = re.compile(r'CUDA|NCCL|cuDNN|cuBLAS|NVML|GPU|HIP', re.I)
 _NCCL_ERROR = re.compile(r'(?:\w+\.)*(?:DistBackendError|nccl\w+Error)\b')
 _NAMED_RANK = re.compile(r'\bprocess rank (\d+) with PID')
@@ -116,7 +116,7 @@ _JOINED = (
 
 
 class NamedLog(NamedTuple):
-    """Log of a training that was read, and its kind: console, MMEngine's, evidence."""
+    """Log of a training that was read, and its kind."""
 
     source: str
     """Kind of log, as in a :class:`Proof`: ``console``, ``log`` or ``evidence``.
@@ -210,7 +210,7 @@ def _judge_end(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
 
 
 def _weigh_ranks(why: Why, event: Event, ranks: Sequence[Rank]) -> Why:
-    """Weighs a cause by measurements of the rank a line names, or that ended first."""
+    """Checks a cause by measurements of the rank that a line names, or ended first."""
     named = _find_named(ranks, event.text)
     own = (rank for rank in ranks if event.rank in (None, rank.number))
     said, measured = why, named or next(own, None)
@@ -268,7 +268,7 @@ def _name_parameters(why: Why, ended: Sequence[tuple[Rank, EndRecord]]) -> Why:
 
 
 def judge_attempt(logs: Sequence[NamedLog], ranks: Sequence[Rank] = ()) -> Why:
-    """Judges why a training left no evidence, by MMEngine's log and the console.
+    """Judges why a training left no evidence file, by MMEngine's log and the console.
 
     It ended before its first iteration, or has not come to it yet.
 
@@ -548,7 +548,7 @@ def _is_failure(event: Event) -> bool:
 
 
 def _tells_of_another(lead: _Lead) -> bool:
-    """Returns True if a rank says there that another one left it."""
+    """True if a log event is a rank's report that another rank is gone."""
     sign = lead.event.sign
     return Order.PEERS <= sign.order <= Order.CRASHED and sign.cause != 'unknown'
 
@@ -774,7 +774,7 @@ def _weigh_kill(why: Why, victim: str, rank: Rank, text: str) -> Why:
 
 
 def _complete(why: Why, sample: str | None = None) -> Why:
-    """Adds cures to a diagnosis, and the sample if a line names it."""
+    """Adds cures to a diagnosis, and the sample that failed if a line names it."""
     do = CAUSES[why.cause or 'unknown'].do
     proof = why.proof if why.cause == 'sample_raised' else ()
     found = (name.search(line.text) for name in (_PATH, _INDEX) for line in proof)

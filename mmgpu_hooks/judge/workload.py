@@ -1,4 +1,4 @@
-"""Derives the costs on which predictions are based from a run's measurements.
+"""Derives the loading and step times that predictions need from a run's measurements.
 
 Costs have a mean, a spread and a standard error each. A run whose pipeline or step
 changed midway is cut, and its last long part taken.
@@ -158,7 +158,7 @@ class _Part:
 
     @property
     def meta(self) -> RunRecord:
-        """First record of the run's evidence: settings, host limits, identity."""
+        """First record of the run's evidence file: settings, host limits, identity."""
         return self.recorded.meta
 
     @cached_property
@@ -191,7 +191,7 @@ class _Part:
 
 
 def _cut_part(recorded: RecordedRun, figures: RunFigures) -> _Part:
-    """Returns the part of a run since its costs last changed, or the run if too short.
+    """Returns the part of a run after its loading or step time last changed.
 
     It is the whole run when nothing changed, or the part after the change is too short.
     """
@@ -215,7 +215,7 @@ def _cut_part(recorded: RecordedRun, figures: RunFigures) -> _Part:
 
 
 def _find_cut(values: Column) -> int:
-    """Finds the index of the log interval where costs changed last; 0 if never."""
+    """Finds the index of the log interval where a value last changed; 0 if never."""
     known = np.flatnonzero(~np.isnan(values))
     known = known[known > 0]  # the first holds lazy initialisation
     change = find_last_change(values[known].tolist())
@@ -323,7 +323,7 @@ def _make_workload(part: _Part) -> Workload:
 
 
 def _find_too_much(part: _Part, burnt_s: float) -> Text | None:
-    """Returns why a rank's CPU use is impossible, or too large compared with its peers.
+    """Returns why a rank's CPU use is impossible, or exceeds its share of the host.
 
     Args:
         part: Of one rank's run.

@@ -66,7 +66,7 @@ _MOST_DIGITS = 64
 _CHUNK = 2**20
 """Number of bytes of a cache file read at a time to compute its CRC-32."""
 _SILENT_S = 600.0
-"""Age in seconds since its last write at which an unfinished file is abandoned.
+"""Seconds without a write after which an unfinished cache file counts as abandoned.
 
 Who writes still finds its part gone, and keeps nothing."""
 _OPEN = getattr(os, 'O_NOFOLLOW', 0) | getattr(os, 'O_CLOEXEC', 0)
@@ -98,12 +98,12 @@ class FileStamp(NamedTuple):
     size: int
     mtime_ns: int
     ctime_ns: int
-    """Time in ns of the file's last change; setting ``mtime_ns`` back moves it, too."""
+    """Time (ns since 1970) of the last change to the file or its metadata (ctime)."""
     inode: int
 
 
 def read_stamp(path: str) -> FileStamp:
-    """Reads the size, times and inode of a file, links followed.
+    """Reads the size, times and inode of a file, following symbolic links.
 
     Raises:
         OSError: If nothing is there.
@@ -115,7 +115,7 @@ def read_stamp(path: str) -> FileStamp:
 
 
 class _Section(msgspec.Struct, array_like=True, frozen=True):
-    """Section of an annotation cache file: its offset, size and CRC-32."""
+    """Section of an annotation cache file: offset and size in bytes, and CRC-32."""
 
     begin: int
     size: int
@@ -303,7 +303,7 @@ class CacheFolder:
         return self._write(name, parts)
 
     def _write(self, name: str, parts: Sequence[memoryview]) -> bool:
-        """Writes a cache file by rename; returns False if the unfinished file is gone.
+        """Writes a cache file, then renames it; returns False if it vanished before.
 
         That one writes the same, or has written it.
         """
@@ -370,7 +370,7 @@ class CacheFolder:
 
 
 def _lock(descriptor: int) -> bool | None:
-    """Locks an open file until it is closed; True if that succeeded.
+    """Locks an open file until it is closed; returns True if that succeeded.
 
     Returns:
         False if another process holds the lock; ``None`` where its file system has
@@ -390,7 +390,7 @@ def _name_host() -> str:
 
 
 def _is_writer_gone(part: _KeptFile) -> bool:
-    """True if the writer of an unfinished file has ended or is silent for too long."""
+    """True if an unfinished file's writer has ended or has long written nothing."""
     host, pid = [*part.name.split('.')[-4:-2], '', ''][:2]
     if host == _name_host() and pid.isdecimal():
         try:
@@ -451,7 +451,7 @@ def read_use(environ: Mapping[str, str]) -> CacheUse:
 
 
 def _find_target(link: Path) -> str | None:
-    """Finds the folder that a link leads to; ``None`` if it cannot be the cache's."""
+    """Returns the target folder of a symbolic link; ``None`` if unfit as the cache."""
     target = os.path.realpath(link)
     try:
         _check_folder(os.stat(target), Path(target))
@@ -514,7 +514,7 @@ def _check_own(info: os.stat_result, path: Path, *, is_folder: bool = True) -> N
 
 
 def _check_writable(info: os.stat_result, path: Path) -> None:
-    """Checks that this user can read, search and write a folder of its own.
+    """Checks that this user may list, search and write a folder.
 
     Raises:
         CacheError: If not.
@@ -646,7 +646,7 @@ class MappedArray(np.ndarray[Any, Any]):
     """
 
     _source: tuple[_OpenFile, int, int] | None = None
-    """Mapped file, first byte and size of the array in it; ``None`` for a slice."""
+    """Mapped file, and the array's byte offset and size in it; ``None`` for a slice."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         if self._source is None or not _is_spawning():

@@ -16,7 +16,7 @@ The kernel writes the largest page-aligned number.
 """
 
 _THROTTLED = {'throttled_time': 1e9, 'throttled_usec': 1e6}
-"""Field of ``cpu.stat`` with the throttled time, and its units per second."""
+"""Units per second of each ``cpu.stat`` field that may hold the throttled time."""
 
 
 class CpuGroup(NamedTuple):
@@ -118,7 +118,7 @@ def _own_folder(top: Path, path: str) -> Path:
 
 
 def _cpu_cores(folder: Path, version: int) -> float | None:
-    """CPU quota of one control group in cores; the root group has none."""
+    """Returns the CPU quota of one control group in cores; ``None`` if it has none."""
     names = ['max'] if version == 2 else ['cfs_quota_us', 'cfs_period_us']
     words = ' '.join(_read(folder / f'cpu.{name}') for name in names).split()
     try:
@@ -129,7 +129,7 @@ def _cpu_cores(folder: Path, version: int) -> float | None:
 
 
 def _memory_limits(folder: Path, version: int) -> list[int]:
-    """Memory limits that one control group states, in bytes."""
+    """Returns the memory limits, in bytes, that one control group states."""
     # past "high" the kernel stalls the group until it has given back enough
     names = ('max', 'high') if version == 2 else ('limit_in_bytes',)
     texts = [_read(folder / f'memory.{name}') for name in names]
@@ -145,7 +145,7 @@ def _read(path: Path) -> str:
 
 
 def read_throttled_s(folder: Path) -> float:
-    """Seconds so far, over all CPUs, in which a CPU quota held the group's tasks.
+    """Returns the seconds (summed over CPUs) that a quota throttled a control group.
 
     ``cpu.stat`` counts them since the group was made::
 

@@ -10,30 +10,30 @@ Clock = Callable[[], float]
 """Type of functions that return a time in seconds; only differences matter."""
 
 monotonic_s: Clock = time.perf_counter
-"""Time in seconds by a monotonic clock, which is never set back."""
+"""Function that returns seconds of a monotonic clock, which is never set back."""
 
 thread_cpu_s: Clock = time.thread_time
-"""CPU seconds that the calling thread has used so far."""
+"""Function that returns the CPU seconds that the calling thread has used so far."""
 
 process_cpu_s: Clock = time.process_time
-"""CPU seconds that all threads of this process have used so far, children excluded."""
+"""Function that returns CPU seconds of this process's threads, children excluded."""
 
 wall_unix_s: Clock = time.time
-"""Seconds since 1970 by the wall clock; used as a label, never for durations."""
+"""Function that returns seconds since 1970; used as a label, never for durations."""
 
 
 def local_time(ahead_s: float = 0.0) -> datetime:
-    """Local date and time, by this host's clock, ``ahead_s`` seconds from now."""
+    """Returns this host's local date and time, ``ahead_s`` seconds from now."""
     return datetime.fromtimestamp(wall_unix_s() + ahead_s)
 
 
 def seconds_until(unix_s: float) -> float:
-    """Seconds from now to a time given in seconds since 1970; below 0 once past."""
+    """Returns the seconds from now to a Unix time in seconds; below 0 once past."""
     return unix_s - wall_unix_s()
 
 
 def read_age_s(unix_ns: int) -> float:
-    """Seconds from a file's timestamp until now, by the wall clock; may be negative.
+    """Returns the seconds from a file's timestamp to now (wall clock); may be negative.
 
     Args:
         unix_ns: Time of the file, as ``os.stat`` gives it.
@@ -42,5 +42,5 @@ def read_age_s(unix_ns: int) -> float:
 
 
 def grown(before: float | None, now: float | None) -> float | None:
-    """Difference of two counter readings, 0 at least; ``None`` if one is unknown."""
+    """Returns the growth of a counter, at least 0; ``None`` if a reading is unknown."""
     return None if before is None or now is None else max(now - before, 0.0)

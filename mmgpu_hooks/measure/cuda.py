@@ -43,7 +43,7 @@ def read_pci_bus_id(index: int) -> str | None:
 
 
 class CudaDevice(TypedDict):
-    """UUID and PCI address of a CUDA device; ``None`` if nothing gives it."""
+    """UUID and PCI address of a CUDA device; ``None`` if unknown."""
 
     uuid: str | None
     """UUID of the GPU without NVML's prefix ``GPU-``; torch has it since 2.4."""
@@ -276,7 +276,7 @@ class CudaMemory:
 
 
 def open_cuda_memory() -> CudaMemory:
-    """Returns a begun `CudaMemory` for this process's current CUDA device.
+    """Returns a started `CudaMemory` for this process's current CUDA device.
 
     Returns:
         The source, begun.
@@ -380,7 +380,7 @@ class IdleShare(NamedTuple):
 
 
 class _StepSpan(NamedTuple):
-    """Milliseconds from a train step's start to the next: GPU idle, and in total."""
+    """Milliseconds from one train step's start to the next: GPU idle, and total."""
 
     idle_ms: float
     whole_ms: float
@@ -463,7 +463,7 @@ class CudaEvents:
         return IdleShare(100.0 * idle / total if total > 0.0 else None, len(spans))
 
     def _read_passed(self) -> Iterator[_StepSpan]:
-        """Yields idle and total time of each train step that the GPU has finished."""
+        """Yields idle and total ms of each train step that the GPU has finished."""
         while len(self._steps) > 1:
             before, after = self._steps[0], self._steps[1]
             if before is not None:

@@ -86,9 +86,9 @@ class OpenedFiles:
         self.lists_folders = False
         """True if this thread listed a folder; only noted with ``with_state``."""
         self.misses_files = False
-        """True if a file to be opened was missing; only with ``with_state``."""
+        """True if a file to be opened was missing; only noted with ``with_state``."""
         self.starts_others = False
-        """True if parsing started a thread or process (if that was watched)."""
+        """True if this thread started a thread or process; only with ``with_state``."""
         self._with_state, self._on_open = with_state, on_open
         self._thread = threading.get_ident()
         self._patches = Patches()

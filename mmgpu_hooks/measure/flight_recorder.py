@@ -38,7 +38,7 @@ _DIFFERENT = (
 
 
 def list_dump_prefixes(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Lists path prefixes of NCCL flight recorder dumps; the rank follows each.
+    """Lists path prefixes of NCCL flight recorder dumps; appending a rank gives a path.
 
     Args:
         environ: Of the process that trains.
@@ -102,7 +102,7 @@ def read_flight_record(runs: Sequence[RunRecord]) -> FlightRecord | None:
 
 
 def _find_dumps(runs: Sequence[RunRecord]) -> dict[int, Path]:
-    """Finds each rank's flight recorder dump, also of ranks that left no evidence."""
+    """Finds each rank's flight recorder dump, also of ranks without evidence file."""
     found: dict[int, Path] = {}
     prefixes = dict.fromkeys(prefix for run in runs for prefix in run.flight_recorder)
     began_s = min((run.started_unix_s for run in runs), default=0.0)
@@ -196,7 +196,7 @@ def _compare(dumps: Mapping[int, dict[str, Any]]) -> Sequence[Any]:
 def _describe(
     collective: Any, dumps: Mapping[int, dict[str, Any]]
 ) -> FlightRecord | None:
-    """Describes a collective in which ranks are behind or differ, if any are."""
+    """Describes a collective in which ranks lag or differ; ``None`` if none do."""
     expected = set(collective.expected_ranks)
     behind = set(collective.missing_ranks or ()) & set(dumps)
     others = {

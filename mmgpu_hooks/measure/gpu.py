@@ -41,7 +41,7 @@ _NOT_NOW = (10, 11, 19, 20, 21, 23, 27)
 _LOST = (1, 9, 15, 16, 18)
 
 _PATIENCE = 3
-"""Number of consecutive failed reads after which a GPU value is given up."""
+"""Number of consecutive failed reads after which a GPU value is no longer read."""
 
 _ESSENTIAL = {
     'name',
@@ -51,7 +51,7 @@ _ESSENTIAL = {
     'util_pct',
     'mem_used_bytes',
 }
-"""Names of facts and values that every GPU has, so that a gap is reported."""
+"""Names of facts and values that every GPU has, so that a missing one is reported."""
 
 _SM = 'sm_active_pct'
 _HELD_BY = 'throttled_pct'
@@ -81,7 +81,7 @@ class CardPlace(TypedDict, total=False):
 
 
 class Sample(TypedDict, total=False):
-    """Values of a GPU at one time, such as utilisation, keyed as in the evidence."""
+    """GPU values at one time, such as utilisation, keyed as in the evidence file."""
 
     util_pct: float
     """Per cent of the driver's last period (1/6 to 1 s) in which a kernel ran."""
@@ -198,7 +198,7 @@ class Gpu:
         return {figure: self._missing[figure] for figure in self._refused & _ESSENTIAL}
 
     def reasons(self) -> dict[str, str]:
-        """Reasons why GPU values are missing now, by name; thread-safe."""
+        """Returns the reasons why GPU values are missing now, by name; thread-safe."""
         return self._missing.copy()
 
     def _get(self, what: str, *which: int) -> Any:
@@ -308,7 +308,7 @@ class Gpu:
         return int(_within(int(memory.used), int(memory.total) or -1, 'bytes in use'))
 
     def _read_gpm(self) -> float | None:
-        """Mean percent of busy multiprocessors since the GPM counters' last reading."""
+        """Reads the mean per cent of multiprocessors busy since GPM's last reading."""
         nvml = self._nvml
         if not self._gpm:
             if not nvml.nvmlGpmQueryDeviceSupport(self._handle).isSupportedDevice:
@@ -354,7 +354,7 @@ _HARMLESS = 0x003
 
 
 def parse_reasons(bits: int) -> frozenset[str]:
-    """Names of the throttle reasons in NVML's bit mask; empty if not throttled.
+    """Returns the names of throttle reasons in NVML's bit mask; empty if none.
 
     Raises:
         ValueError: If it cannot be such a mask: some drivers answer with all ones.
@@ -475,7 +475,7 @@ def open_gpu(
 def _find_handle(
     nvml: Any, uuid: str | None, pci_bus_id: str | None, index: int | None
 ) -> Any:
-    """Finds NVML's handle of a GPU by UUID, else PCI address, else index."""
+    """Finds a GPU's NVML handle by the first of UUID, PCI address, index that works."""
     # CUDA drops the prefix that separates a card from a MIG slice
     prefixes = [''] if (uuid or '')[:4] in ('GPU-', 'MIG-') else ['GPU-', 'MIG-']
     names: list[tuple[str, Any]] = []

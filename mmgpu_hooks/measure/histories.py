@@ -1,4 +1,4 @@
-"""Times copying MMEngine's scalar histories, which takes longer as they grow."""
+"""Measures the CPU seconds to copy MMEngine's scalar histories, which keep growing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Shorter ones cost below 0.5 ms an iteration.
 
 
 class CopiedHistories(NamedTuple):
-    """Length and number of the scalar histories, and CPU seconds to copy each once."""
+    """Length and number of scalar histories, and CPU seconds to copy them all once."""
 
     values: int
     """Number of values in the longest scalar history."""
@@ -26,7 +26,7 @@ class CopiedHistories(NamedTuple):
 
 
 class HistoryMeter:
-    """Times the copy that MMEngine's ``HistoryBuffer.update`` makes of each history.
+    """Measures the CPU time of the copy that MMEngine makes of each scalar history.
 
     Args:
         histories: The message hub's, by name: anything with ``data``, two arrays.
@@ -38,7 +38,7 @@ class HistoryMeter:
         self._due = LEAST_VALUES
 
     def read(self, iterations: int) -> CopiedHistories | None:
-        """Times copying all scalar histories; ``None`` until their length has doubled.
+        """Measures CPU seconds to copy histories; ``None`` until their length doubled.
 
         Args:
             iterations: Of the whole training: no history is longer.

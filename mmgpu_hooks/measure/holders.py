@@ -76,7 +76,7 @@ class HoldersMeter:
         self._groups = find_memory_groups(proc, sys)
 
     def read_room(self) -> MemoryRoom | None:
-        """Reads size and use of the tightest memory limit; takes 60 us.
+        """Reads total and used bytes of the tightest memory limit; takes 60 us.
 
         Returns:
             ``None`` where neither host nor control group says so.
@@ -118,7 +118,7 @@ class HoldersMeter:
         return HeldBytes(sum(sizes), is_pss, max(sizes), len(sizes))
 
     def list_started(self, pid: int | str = 'self') -> Iterator[int]:
-        """Lists the processes that one started, and that those started in turn.
+        """Lists the ids of processes that a process started, directly or indirectly.
 
         Nothing where the kernel does not say it (``CONFIG_PROC_CHILDREN``).
         """

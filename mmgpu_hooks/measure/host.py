@@ -37,7 +37,7 @@ VARIABLES = ('OMP_PROC_BIND', 'OMP_PLACES', 'GOMP_CPU_AFFINITY', 'KMP_AFFINITY')
 
 
 def list_binding_variables(environ: Mapping[str, str]) -> list[str]:
-    """Names of the set environment variables that make OpenMP bind threads to cores."""
+    """Lists the set environment variables that make OpenMP bind threads to cores."""
     asked = {name: environ.get(name, '').lower() for name in VARIABLES}
     if asked['OMP_PROC_BIND'] == 'false':  # libgomp heeds none of the others then
         return []
@@ -259,7 +259,7 @@ def _add_mended(found: HostLimits, task: SlurmTask) -> HostLimits:
 
 
 def compute_usable_cores(found: HostLimits, task: SlurmTask) -> float | None:
-    """Number of cores that one rank may use: smallest limit, divided among ranks.
+    """Computes the cores that one rank may use: smallest limit, divided among ranks.
 
     Limits of the whole host are divided by the ranks on it. SLURM's figures are per
     task and are divided only when one task holds all ranks (``torchrun`` under
@@ -308,7 +308,7 @@ def read_file_system(folder: str | Path) -> FileSystem:
 
 
 def read_open_files() -> OpenFiles:
-    """Reads this process's limits on the number of open files; none on Windows."""
+    """Reads this process's limits on the number of open files; unknown on Windows."""
     try:
         import resource
     except ImportError:
@@ -328,7 +328,7 @@ Linux has guest time inside ``user`` and ``nice``.
 
 
 def read_busy_s() -> float:
-    """Seconds since boot in which CPUs of the host worked, summed over the CPUs.
+    """Returns the seconds since boot in which CPUs of the host worked, over all CPUs.
 
     What a hypervisor took from this host (``steal``) is work, though not its own.
     """
@@ -337,7 +337,7 @@ def read_busy_s() -> float:
 
 
 def read_run_delay_s(proc: Path = Path('/proc')) -> float | None:
-    """Seconds so far that the main thread waited for a core; ``None`` if unreadable.
+    """Reads how many seconds the main thread waited for a core; ``None`` if unknown.
 
     Args:
         proc: Root of the proc file system.
@@ -347,7 +347,7 @@ def read_run_delay_s(proc: Path = Path('/proc')) -> float | None:
 
 
 def read_pressure_s(path: Path) -> float:
-    """Seconds since boot in which some task waited, from a ``/proc/pressure`` file.
+    """Reads the seconds since boot in which some task waited, from ``/proc/pressure``.
 
     Linux has it from 4.20 on.
 
@@ -382,7 +382,7 @@ Intervals between them lack its figures.
 
 
 def pause_s(elapsed_s: float) -> float:
-    """Returns the seconds until CPU and memory use are read again; short at first."""
+    """Returns seconds until CPU and memory use are read again; fewer at first."""
     return min(SELDOM_S, elapsed_s / 2)
 
 
@@ -435,7 +435,7 @@ class HostMeter:
         self._throttled_s = self._read_throttled_s()
 
     def _read_throttled_s(self) -> float | None:
-        """Seconds so far that CPU quotas throttled tasks; ``None`` if unknown."""
+        """Reads the seconds that CPU quotas throttled tasks; ``None`` if unknown."""
         if not self._quotas or self.unknown:
             return None
         try:

@@ -23,27 +23,27 @@ from mmgpu_hooks.measure.proc import (
 )
 
 _BUSY_SHARE, _BUSY_S = 0.05, 0.05
-"""CPU of an idle stretch: at most this share of a core, and seconds on top.
+"""Most CPU time in an idle stretch: this share of a core, plus these seconds.
 
 Loggers and what asks again and again take it."""
 _BUSY_NOW = 0.5
-"""Share of a core, since the reading before, that ends any idle stretch.
+"""Share of a core (0 to 1), used since the last reading, above which idleness ends.
 
 Long idleness must not make up for what computes now."""
 _BUSY_BYTES = 2**16
-"""Bytes a second that the watched thread may read and write in an idle stretch."""
+"""Most bytes a second that the watched thread may read and write when idle."""
 _STALE_S = 10.0
 """Seconds between two readings above which they are not compared."""
 _OWN_THREADS = 'mmgpu-'
-"""Beginning of the names of our own threads."""
+"""Prefix of the names of all threads that this package starts."""
 
 
 class _Reading(NamedTuple):
-    """Counters of a process and its watched thread."""
+    """CPU seconds, I/O bytes and page faults of a process and its watched thread."""
 
     clock_s: float
     own_s: float
-    """CPU seconds of the process, and of children that ended, without our threads.
+    """CPU seconds of process and ended children, without this package's own threads.
 
     And the seconds in which the watched thread waited for a core."""
     io_bytes: int
@@ -129,7 +129,7 @@ class WorkMeter:
 
 
 def _read_children_s() -> Iterator[tuple[int, float]]:
-    """Reads the CPU seconds of all processes below this one, by process id."""
+    """Yields the process id and CPU seconds of each descendant of this process."""
     try:
         family = psutil.Process().children(recursive=True)
     except (psutil.Error, OSError):

@@ -12,7 +12,7 @@ from typing import Any
 
 
 def read_versions(names: Iterable[str]) -> dict[str, str]:
-    """Installed versions of the named distributions, by name; missing ones left out."""
+    """Returns the installed versions of named distributions; omits missing ones."""
     found = {}
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

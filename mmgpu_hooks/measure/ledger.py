@@ -29,10 +29,10 @@ FIRST_WAIT = 'first_wait'
 """Label of an epoch's first data wait; its excess over the median wait is `startup`."""
 
 WORKER_START = 'worker_start'
-"""Ledger label: creation of a DataLoader's iterator, which counts as `startup`."""
+"""Time ledger's label for making a DataLoader iterator; counted as `startup`."""
 
 LAP = 'lap'
-"""Ledger label that ends an iteration; the time before it is the last hook's.
+"""Time ledger's label that marks the end of an iteration.
 
 What ran until then is ``lap_of`` of the ledger.
 """
@@ -42,7 +42,7 @@ _FIRST_HOOK = len(_LABELS)
 _RESUME = _LABELS[_LABELS.index('resume')]
 _LAP, _STEP, _HOOKS = (_LABELS.index(name) for name in (LAP, 'step', 'hooks'))
 _WAIT, _FIRST, _OWN_STEP, _INSIDE, _OUTSIDE = range(5)
-"""Columns of an iteration's seconds: data wait, first wait, step, hooks, outside."""
+"""Columns of iteration times: data wait, first wait, step, hooks and loop, the rest."""
 _LAP_WIDTH = 5
 _COLUMNS = {
     'data_wait': _WAIT,
@@ -52,7 +52,7 @@ _COLUMNS = {
     'loop': _INSIDE,
     LAP: _INSIDE,
 }
-"""Mapping from each part of a training to its column in the array of iteration times.
+"""Mapping from parts of a training to their columns in the array of iteration times.
 
 Every other part is outside.
 """
@@ -271,7 +271,7 @@ class TimeLedger:
         codes[np.isin(codes, self._step_codes) & (codes[last] == _STEP)] = _STEP
 
     def read_parts(self) -> dict[str, float]:
-        """Seconds by part from the last :meth:`take` to the last :meth:`sum_up`."""
+        """Returns seconds by part from the last `take` to the last `sum_up`."""
         sums = self._sums.tolist()
         parts = dict(zip(_LABELS, sums))
         parts['hooks'] += parts.pop(LAP) + sum(sums[_FIRST_HOOK:])

@@ -23,23 +23,23 @@ from mmgpu_hooks.schema.recorded import SaveRecord, ValidationRecord
 
 
 class LoopListener:
-    """Base class with one callback per event of a train loop, which do nothing.
+    """Base class with one callback per event of a train loop; each does nothing.
 
     No method may raise, but for the two that say so.
     """
 
     def on_iterator_begin(self) -> None:
-        """Called before a DataLoader makes an iterator, which starts workers."""
+        """Lets a subclass act before a DataLoader makes an iterator and its workers."""
 
     def on_iterator_end(self, iterator: Any) -> None:
-        """Called after a DataLoader made an iterator, or failed to make one.
+        """Lets a subclass act after a DataLoader made an iterator, or failed to.
 
         Args:
             iterator: The iterator; ``None`` if it could not be made.
         """
 
     def on_iterator_failure(self, error: Exception) -> bool:
-        """Called if a DataLoader failed to make an iterator; returns True to try again.
+        """Returns True if a DataLoader that failed to make an iterator is to try again.
 
         Args:
             error: What it raised.
@@ -50,7 +50,7 @@ class LoopListener:
         return False
 
     def on_last_wait(self, iterator: Any) -> None:
-        """Called before an epoch's last wait for data, which may end the workers.
+        """Lets a subclass act before an epoch's last data wait, which may end workers.
 
         No batch is owed to it.
 
@@ -59,14 +59,14 @@ class LoopListener:
         """
 
     def on_skipped_wait(self, left: int) -> None:
-        """Called before waiting for a batch that a resumed training discards.
+        """Lets a subclass act before the wait for a batch that a resumed run discards.
 
         Args:
             left: Batches that are still to be thrown away, this one included.
         """
 
     def on_iteration_end(self, batch_idx: int, batch: Any, outputs: Any) -> None:
-        """Called after an iteration that prints a log line or ends a log interval.
+        """Lets a subclass act after an iteration that logs or ends a log interval.
 
         Args:
             batch_idx: Number of the iteration in its epoch.
@@ -75,13 +75,13 @@ class LoopListener:
         """
 
     def on_validation_begin(self) -> None:
-        """Called before a validation inside the training."""
+        """Lets a subclass act before a validation inside the training."""
 
     def on_validation_end(self) -> None:
-        """Called after a validation inside the training."""
+        """Lets a subclass act after a validation inside the training."""
 
     def on_validation_record(self, record: ValidationRecord) -> None:
-        """Called after a validation, when the record of its times is complete.
+        """Lets a subclass use the complete record of a validation's times.
 
         Args:
             record: What was measured.
@@ -91,7 +91,7 @@ class LoopListener:
         """
 
     def on_save_record(self, record: SaveRecord) -> None:
-        """Called after a checkpoint save, when the record of its times is complete.
+        """Lets a subclass use the complete record of a checkpoint save's times.
 
         Args:
             record: What was measured.

@@ -1,4 +1,4 @@
-"""Measures memory of training process, workers and control group; sizes data sets."""
+"""Measures memory of training process, workers, control group and data sets."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def read_group_bytes(folder: Path) -> int | None:
 
 
 def read_groups_free_bytes(groups: Iterable[MemoryGroup]) -> int | None:
-    """Smallest number of free bytes below the memory limits of some control groups.
+    """Returns the fewest bytes left below the memory limit of any given control group.
 
     Args:
         groups: Of :func:`~mmgpu_hooks.measure.cgroup.find_memory_groups`.
@@ -231,7 +231,7 @@ def read_free_bytes(proc: Path = _PROC, sys: Path = Path('/sys')) -> int | None:
 
 
 class Objects(NamedTuple):
-    """Estimated bytes of a data set's or metric's objects, and of the largest part."""
+    """Estimated bytes of a data set's or metrics' objects, and largest attribute."""
 
     bytes: int
     """Total bytes of the Python objects, estimated from a sample of them."""

@@ -43,7 +43,7 @@ def read_host(evidence: RunEvidence) -> HostNow:
 
 
 def read_oom_kills(folder: str | None, root: Path = _CGROUPS) -> int | None:
-    """Number of kills for lack of memory so far, in a control group and below it.
+    """Counts the kills for lack of memory so far, in a control group and below it.
 
     Args:
         folder: Of the group. Evidence names it, which others may have written: outside
@@ -91,7 +91,7 @@ def read_process_identity() -> ProcessIdentity:
 
 
 def read_start(pid: int) -> ProcessStart | None:
-    """Reads the state and the start of a process; ``None`` if the process is gone."""
+    """Reads a process's state and start in clock ticks; ``None`` if it is gone."""
     try:
         return parse_process_start((_PROC / str(pid) / 'stat').read_text())
     except (OSError, ValueError, IndexError):

@@ -42,7 +42,7 @@ class PeerProcesses:
         self.ranks = int(environ.get(_SIZE, 1))
         """Number of ranks that the launcher starts."""
         self._is_told = _read_own_rank() == environ.get(_RANK)
-        """True if the launcher told the rank at the start, so that others show it."""
+        """True if the launcher set this rank in an environment others can read."""
         self._use: dict[int, _Use] = {}
         self._read_s: float | None = None
 
@@ -70,7 +70,7 @@ class PeerProcesses:
         return not is_reading and used_s <= _BUSY_SHARE * (now_s - before_s)
 
     def _read_use(self) -> dict[int, _Use]:
-        """Reads CPU and bytes of each process of another rank, by process id."""
+        """Reads CPU seconds and read bytes of other ranks' processes, by process id."""
         found, port = dict[int, _Use](), self._environ.get(_PORT)
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
@@ -84,7 +84,7 @@ class PeerProcesses:
 
 
 def _read_own_rank() -> str | None:
-    """Read the rank that this process was started with; what it set later is absent."""
+    """Reads the rank that this process was started with, not one that it set later."""
     with contextlib.suppress(psutil.Error, OSError):
         return psutil.Process().environ().get(_RANK)
     return None

@@ -155,7 +155,7 @@ def read_affinity(pid: int = 0) -> frozenset[int] | None:
 
 
 def read_major_faults() -> int | None:
-    """Number of this process's page faults so far that read from storage or swap.
+    """Counts this process's page faults so far that read from storage or swap.
 
     Returns:
         How many since it started, or ``None`` where the platform does not count them.

@@ -48,7 +48,7 @@ def read_thread_times(proc: Path = _PROC) -> ThreadTimes:
 
 
 def count_history_bytes(hub: Any) -> int | None:
-    """Bytes of the scalar histories that MMEngine's message hub adds to a checkpoint.
+    """Counts the bytes of scalar histories that MMEngine adds to a checkpoint.
 
     Args:
         hub: The live hub; nothing is copied.
@@ -69,7 +69,7 @@ def count_history_bytes(hub: Any) -> int | None:
 
 
 class PhaseStamp(NamedTuple):
-    """Start of one phase of a checkpoint save: its name, and the thread's times."""
+    """Phase of a checkpoint save, with the thread's clock readings at its start."""
 
     phase: str
     """Name of the phase of a checkpoint save, one of :data:`SAVE_PHASES`."""
@@ -157,7 +157,7 @@ class Surroundings(NamedTuple):
     def since(
         self, before: Surroundings, workers_cpu_s: float | None
     ) -> SurroundingsChange:
-        """Returns other processes' CPU and memory pressure since an earlier reading.
+        """Returns others' CPU seconds, and memory pressure, since an earlier reading.
 
         Args:
             before: An earlier reading.

@@ -41,7 +41,7 @@ class SlurmTask:
 
     @property
     def given_cpus(self) -> int | None:
-        """Number of CPUs requested for the SLURM task, else its share of the step."""
+        """CPUs requested for the SLURM task, or its share of the step's if unstated."""
         if self.requested_cpus is not None or self.tasks is None:
             return self.requested_cpus
         return self.node_cpus and max(self.node_cpus // self.node_tasks, 1)
@@ -71,7 +71,7 @@ class SlurmTask:
         return (self.given_cpus or 0) > affinity
 
     def count_ranks(self, ranks: int) -> int:
-        """Number of training ranks that share the CPUs of this SLURM task.
+        """Counts the training ranks that share the CPUs of this SLURM task.
 
         Args:
             ranks: On the host.
@@ -101,13 +101,13 @@ def parse_slurm_task(environ: Mapping[str, str]) -> SlurmTask:
 
 
 def parse_job_id(environ: Mapping[str, str]) -> int | None:
-    """Id of this process's SLURM job; in a job array, the id of the array task."""
+    """Returns the id of this process's SLURM job; in a job array, of the array task."""
     text = environ.get('SLURM_JOB_ID', '')
     return int(text) if re.fullmatch(r'\d{1,10}', text, re.ASCII) else None
 
 
 def _parse_memory_bytes(environ: Mapping[str, str]) -> int | None:
-    """Bytes of memory of the SLURM job on this node; SLURM's variables state MiB."""
+    """Returns the SLURM job's bytes of memory on this node, from variables in MiB."""
     mib = _parse_count(environ, 'SLURM_MEM_PER_NODE')
     each = _parse_count(environ, 'SLURM_MEM_PER_CPU')
     cpus = _parse_count(environ, 'SLURM_CPUS_ON_NODE')
@@ -117,7 +117,7 @@ def _parse_memory_bytes(environ: Mapping[str, str]) -> int | None:
 
 
 def parse_bound_cpus(environ: Mapping[str, str]) -> int | None:
-    """Number of CPUs in the mask that srun set for this task; ``None`` if unset.
+    """Counts the CPUs in the mask that srun set for this task; ``None`` if unset.
 
     The masks are a list of hexadecimal numbers, one for each task of the node.
     """
@@ -133,7 +133,7 @@ def parse_bound_cpus(environ: Mapping[str, str]) -> int | None:
 
 
 def parse_most_tasks(text: str) -> int | None:
-    """Largest number of tasks on a node, in a SLURM list such as ``8(x3),4``."""
+    """Returns the largest number of tasks on a node, from a list like ``8(x3),4``."""
     tasks = re.findall(r'(?<![x\d])\d{1,9}', text, re.ASCII)
     return max(map(int, tasks), default=0) or None
 

@@ -66,7 +66,7 @@ class StartAccount:
         self._until_s = now_s
 
     def read(self) -> dict[str, float]:
-        """Seconds of a training's start so far, by part."""
+        """Returns the seconds of a training's start so far, by part."""
         self._book()
         return dict(self._parts_s)
 

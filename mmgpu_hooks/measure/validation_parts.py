@@ -48,7 +48,7 @@ class ValidationState(NamedTuple):
         return _sum_parts(self.calls_s)
 
     def sum_metrics(self, part: str) -> dict[str, float]:
-        """Seconds of one part of a validation so far, by name of the metric."""
+        """Returns the seconds of one validation part so far, by name of the metric."""
         return _sum_metrics(self.calls_s, part)
 
 
@@ -66,7 +66,7 @@ def _pass_over(_: PartCall) -> None:
 
 
 class ValidationParts:
-    """Times one validation by part; each second goes to the innermost running call.
+    """Splits one validation's seconds by part; each goes to the innermost running call.
 
     Only the thread that makes it is timed. A call costs half a microsecond.
 
@@ -122,7 +122,7 @@ class ValidationParts:
         self._since_s = now_s
 
     def _list_seconds(self) -> dict[PartCall, float]:
-        """Returns seconds by timed call that has begun; thread-safe."""
+        """Returns the seconds of each timed call that has begun; thread-safe."""
         return {spent.call: spent.seconds for spent in [*self._spent.values()]}
 
     def read(self) -> ValidationState:
@@ -144,7 +144,7 @@ class ValidationParts:
         return parts_s
 
     def sum_metrics(self, part: str) -> dict[str, float]:
-        """Seconds of one part of a validation, by name of the metric.
+        """Returns the seconds of one part of a validation, by name of the metric.
 
         Calls that are of no metric are left out.
         """

@@ -1,4 +1,4 @@
-"""Notices that a training makes no progress for long, and calls back; ends nothing.
+"""Notices that a training makes no progress for long, and calls back; never ends it.
 
 A thread checks now and then what is running and when that last went on. Time in which
 the thread itself did not run (the process was stopped, the host asleep) does not count,
@@ -124,9 +124,9 @@ class Watchdog:
         self._running: Running | None = None
         self._stands_s, self._alarms = 0.0, 0
         self.idle_s = 0.0
-        """Seconds without progress, up to now, in which nothing used a core."""
+        """Seconds without progress, up to now, in which the training used no core."""
         self._proof: bool | None = None
-        """Result of ``is_proven`` in the present standstill; ``None`` if not asked."""
+        """True if this standstill is proven to be a hang; ``None`` if not checked."""
         self._alarmed_s = 0.0
         """Seconds without progress after which the first alarm was raised."""
         self._checked_s = self.clock()
@@ -192,7 +192,7 @@ class Watchdog:
                 self._stack_file.truncate(0)
 
     def _patience_s(self, running: Running) -> float:
-        """Seconds without progress after which the running part raises an alarm."""
+        """Returns after how many seconds without progress an alarm is to be raised."""
         is_late = None
         if self._stands_s >= self.stuck_after_s:
             is_late = self.ask_others(running, self._stands_s)

@@ -32,7 +32,7 @@ from mmgpu_hooks.schema.text import phrase
 
 _PROBE_HEIGHTS = (256, 384, 512)
 _STRIDE = 128
-"""Stride in pixels of a detector's coarsest features; tested sides are multiples."""
+"""Stride in pixels of a detector's coarsest features; test sizes are rounded to it."""
 _MOST_PROBE_PIXELS = 640 * 640
 """Maximum number of pixels of an image with which the model is run on the CPU."""
 
@@ -236,7 +236,7 @@ def count_state(
 
 @contextlib.contextmanager
 def as_on_cuda() -> Iterator[None]:
-    """Context in which Python replacements of CUDA kernels count as one operator."""
+    """Counts each Python stand-in for a CUDA kernel as one operator, in a context."""
     with contextlib.ExitStack() as exits:
         for stand_in in _STAND_INS:
             module = sys.modules.get(stand_in.module)
@@ -299,7 +299,7 @@ class _StandIn(NamedTuple):
     module: str
     function: str
     replace: Callable[[Any, Callable[..., Any]], Any]
-    """Function of module and original function that returns the replacement."""
+    """Function that returns the replacement, given module and original function."""
 
 
 _STAND_INS = (

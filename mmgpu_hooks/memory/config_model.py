@@ -28,7 +28,7 @@ class ConfigModel:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Context for running the model: as in the last epoch, without output.
+        """Returns a context for running the model as in the last epoch, without output.
 
         It sets the registry's scope and the message hub's values of that epoch.
         """
@@ -152,7 +152,7 @@ def read_config_model(path: Path) -> ConfigModel:
 
 @contextlib.contextmanager
 def _scope(config: Any) -> Iterator[None]:
-    """Context in which class names resolve in the config's ``default_scope``."""
+    """Resolves class names in the config's ``default_scope``, in a ``with`` block."""
     from mmengine.registry import DefaultScope
 
     with DefaultScope.overwrite_default_scope(config.get('default_scope')):
@@ -160,7 +160,7 @@ def _scope(config: Any) -> Iterator[None]:
 
 
 def _leave_out(part: Any) -> None:
-    """Removes from a config pretrained weights, and resizing of whole batches."""
+    """Removes pretrained weights and the resizing of whole batches from a config."""
     if isinstance(part, dict):
         init = part.get('init_cfg')
         if isinstance(init, dict) and type_name(init).startswith('Pretrained'):

@@ -193,7 +193,7 @@ def _activations(
 
 
 def _largest_batch(estimate: MemoryEstimate, room_bytes: float) -> int | None:
-    """Returns the largest batch size that fits some bytes; ``None`` if unknown."""
+    """Returns the largest batch size that fits given bytes; ``None`` if unknown."""
     static = estimate.static.total_bytes
     fixed = _activations(estimate.fit, estimate.image_size, 0)
     first = _activations(estimate.fit, estimate.image_size, 1)

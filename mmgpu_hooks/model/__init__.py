@@ -1,1 +1,1 @@
-"""Pure arithmetic: predicts a training with other loader settings from measurements."""
+"""Predicts a training's times with other loader settings from measurements; no I/O."""

@@ -1,4 +1,4 @@
-"""Step time and peak memory against batch size: weighted least squares of a line.
+"""Fits step time and peak GPU memory to batch size by weighted least squares.
 
 Memory is not proportional to the batch: parameters, gradients, optimizer state and
 workspaces are there for one image as for a hundred.
@@ -27,13 +27,13 @@ from mmgpu_hooks.schema.text import Text, phrase
 _NOTHING = Text('')
 
 USUAL_ERROR = 0.02
-"""Relative standard error of a train step, and of a memory peak, between trainings."""
+"""Usual relative standard error, from run to run, of step time and of peak memory."""
 
 _BATCHES = np.arange(1.0, MOST_BATCH + 1)
 
 
 class StepPoint(NamedTuple):
-    """Mean train step seconds that a run with one batch size measured."""
+    """Batch size of a run, and the seconds of its train step."""
 
     batch_size: int
     step: Cost
@@ -118,7 +118,7 @@ class PeakPrediction(NamedTuple):
 
 
 class _PeakBand(NamedTuple):
-    """Predicted GPU memory peaks, bytes, with the ends of their 90 % intervals."""
+    """Predicted GPU memory peaks in bytes, with the bounds of their 90 % intervals."""
 
     peak: Any
     low: Any
@@ -136,7 +136,7 @@ class MemoryFit:
     relative_error: float
     """Relative standard error of one training's memory peak around the line."""
     covariance: FloatArray
-    """Covariance matrix of the line's growth and fixed part, the growth first."""
+    """Covariance matrix of ``image_bytes`` and ``fixed_bytes``, in this order."""
     batch_sizes: tuple[int, ...]
     """Batch sizes of the measured peaks that the line was fitted to, ascending."""
 
@@ -151,7 +151,7 @@ class MemoryFit:
 
 
 def fit_batch_memory(points: Sequence[MeasuredPeak]) -> MemoryFit:
-    """Fits a line of GPU memory bytes to batch size, each peak weighted by its size.
+    """Fits GPU memory peaks (bytes) to batch size by least squares of relative errors.
 
     Args:
         points: With two batch sizes at least.

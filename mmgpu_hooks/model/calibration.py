@@ -21,7 +21,7 @@ from mmgpu_hooks.model.simulation import WAKE_S, Trace, make_loop, settle, simul
 from mmgpu_hooks.model.workload import Workload
 
 USUAL_POWER = 2.7
-"""Exponent assumed for the slow-down of a multi-threaded train step.
+"""Assumed exponent that turns a thread's share of a core into the train step's speed.
 
 It is `Workload.step_power` where no run shows it.
 
@@ -32,7 +32,7 @@ is a third.
 
 _POWERS = 1.0, 4.0
 _SEEN_FROM = 0.02
-"""Share (0 to 1) of step time lost to workers from which the exponent is fitted.
+"""Least share (0 to 1) of step time lost to workers to fit the slow-down exponent.
 
 The exponent is `Workload.step_power`.
 """
@@ -60,10 +60,10 @@ _SPIN_S = 0.005
 After the step, while the training process loads.
 """
 _THREAD_BYTES = 4 * 32768
-"""Bytes of float32 numbers per additional CPU thread in PyTorch (``GRAIN_SIZE``)."""
+"""Bytes of a float32 tensor for which PyTorch adds one CPU thread (``GRAIN_SIZE``)."""
 
 _BUSY_FROM, _BUSY_ALL = 0.6, 0.9
-"""Shares (0 to 1) of cores in use from which waits for a core slow loading: some, all.
+"""Shares (0 to 1) of cores in use above which some, and all, core waits slow loading.
 
 From the first on some of the waits do, from the second on all of them. Other waits are
 between two batches, or the scheduler's although a core is free.
@@ -121,7 +121,7 @@ def calibrate(
 
 
 def _step_waits_s(measured: Workload, main_delay_s: float) -> float:
-    """Returns the seconds of the main thread's core waits inside the train step."""
+    """Returns the seconds that the main thread waited for a core in the train step."""
     step_s, iter_s = measured.step.mean_s, measured.iter_time.mean_s
     if iter_s <= 0.0:
         return 0.0
@@ -151,7 +151,7 @@ def _correct_step(
 
 
 def _without_delay(measured: Workload, workload: Workload, delay_s: float) -> Workload:
-    """Subtracts core waits that the simulation lacks from the loading time.
+    """Subtracts from the loading time the core waits that the simulation lacks.
 
     A loop that does not starve does not show how long loading takes, nor does one whose
     workers take up all cores: a wrong figure would not show at the run's own setting.
@@ -263,7 +263,7 @@ def _take_out_delays(workload: Workload, main_delay_s: float) -> Workload:
 
 
 def _with_step_cpu(workload: Workload, measured: Workload) -> Workload:
-    """Sets the step's CPU seconds, without threads that spin while idle."""
+    """Sets the step's CPU seconds, leaving out those that idle threads spin."""
     threads, cpu_s = measured.step_threads, measured.step_cpu_s
     if measured.spin_s <= 0.0:
         step_s = workload.step.mean_s if threads > 1 else measured.step.mean_s

@@ -27,7 +27,7 @@ COVERAGE = 1.9
 
 _MANY_DRAWS = 1024
 _FEW_DRAWS = 256
-"""Number of batches to simulate for the effect of a time's error on a prediction."""
+"""Number of batches simulated to find how a measuring error changes a prediction."""
 _NEAR = 0.03
 _FULL = 0.9
 """Smallest share (0 to 1) of cores in use at which the cores limit an iteration."""
@@ -106,7 +106,7 @@ def predict_setting(
 
 
 def estimate_iter_s(workload: Workload, num_workers: int, prefetch: int) -> float:
-    """Estimates the seconds of a steady iteration, without their interval.
+    """Estimates the seconds of a steady iteration, without a confidence interval.
 
     It is ``iter_time_s`` of :func:`predict_setting`.
     """
@@ -158,7 +158,7 @@ shares a cache. The same loading took 1 to 1.14 times the CPU beside a worker.
 """
 
 _TRANSFER = 0.06
-"""Relative error of predicting workers from a training that had no loader workers."""
+"""Relative error of a prediction with workers, added if the measured run had none."""
 
 _CROWDED = 0.06
 """Relative error of a prediction, added if all cores are in use.
@@ -175,7 +175,7 @@ images, and the step along its line.
 """
 
 _TRANSFERRED = 0.5
-"""Relative error of the time that sending adds to a batch, which is not measured."""
+"""Relative error of the assumed time that a worker takes to send a batch."""
 
 _TURNS = 0.5
 """Relative error of the extra time of loading without workers on a busy host.
@@ -193,7 +193,7 @@ That is `Workload.step_power`, where no run showed it.
 def model_error(
     workload: Workload, num_workers: int, run_cpu_share: float, cpu_share: float
 ) -> float:
-    """Estimates a prediction's relative standard error by effects not simulated.
+    """Estimates a prediction's relative standard error due to effects not simulated.
 
     Args:
         workload: What the run says.
@@ -274,7 +274,7 @@ START_ERROR = 0.3
 _FEWEST, _SHIFTS = 64, 8
 
 _LONG = 20
-"""Length of a long epoch, as a multiple of the iterations simulated at its start.
+"""Smallest length of a long epoch, as a multiple of the iterations simulated for it.
 
 In an epoch so long, which batches come first makes 0.4 % at most, with costs that vary
 by twice their mean.

@@ -26,7 +26,7 @@ class Prospect:
 
     @property
     def total_s(self) -> float:
-        """Predicted seconds of the complete training: iterations, starts and saves."""
+        """Predicted seconds of a training: iterations, epoch starts and saves."""
         return estimate_job_s(self.workload, self.loader, self.plan)
 
     @property

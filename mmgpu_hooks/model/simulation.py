@@ -61,7 +61,7 @@ class Loop:
     It has to wait for a turn."""
     step_factors: Sequence[float] = (1.0,)
     step_power: float = 1.0
-    """Exponent of the train step's slow-down on crowded cores.
+    """Exponent that turns a thread's share of a core into the train step's speed.
 
     See `Workload.step_power`."""
     start_s: float = 0.0
@@ -95,7 +95,7 @@ _NORMAL = NormalDist()
 # settings are compared under the same costs
 @functools.lru_cache(maxsize=64)
 def draw_costs(cost: Cost, count: int, stream: int) -> tuple[float, ...]:
-    """Draws a stratified sample of durations (s) with exactly their mean.
+    """Draws a stratified sample of durations (s) that has exactly the given mean.
 
     Log-normal, and the rare ones of the cost on top, each as long as their mean.
 
@@ -207,7 +207,7 @@ class _Simulation:
         return task
 
     def _compute(self, task: int, seconds: float) -> Iterator[None]:
-        """Uses a simulated core for a number of seconds of CPU."""
+        """Makes a task use a simulated core for a number of CPU seconds."""
         self._want(1)
         heapq.heappush(self._running, (self._served_s + seconds, task))
         yield
@@ -331,7 +331,7 @@ _LOADING, _STEPS = 0, 1  # streams of random numbers
 def make_loop(
     workload: Workload, num_workers: int, prefetch_factor: int, draws: int
 ) -> Loop:
-    """Makes the simulation's input for a number of workers and of batches ahead.
+    """Makes the simulation's input for a number of workers and a prefetch factor.
 
     Args:
         workload: Costs without waiting for cores.

@@ -39,7 +39,7 @@ def student_t(share: float, degrees: float) -> float:
 
 
 def paired_gain(before_s: Sequence[float], after_s: Sequence[float]) -> Estimate | None:
-    """Estimates the relative gain of a second setting from pairs measured in turn.
+    """Estimates a second setting's relative gain in speed from paired measured seconds.
 
     Each pair shares what the machine was like then, so the logarithms of their ratios
     are averaged, and their spread is that of the noise alone: a t interval on them.
@@ -74,7 +74,7 @@ intervals.
 
 _TAPER = 0.08
 _TAPER_PER_VALUE = 0.0025
-"""Width below 1 in which a correlation's prior falls to 0, per value of the series.
+"""Width of the range below 1 where a correlation's prior falls to 0, per series value.
 
 The prior of the correlation is uniform, but falls linearly to 0 over the last part
 before 1, which is a drift without end. That part is the smaller one of :data:`_TAPER`
@@ -84,7 +84,7 @@ where it is high (``make bench-drift``).
 """
 
 _NEGLIGIBLE = 1e-6
-"""Probability relative to the largest below which a mixture component is dropped."""
+"""Probability (0 to 1) below which a component of the mixture is dropped."""
 
 _MOST_LAGS = 10_000
 """Maximum number of lags of a series over which autocorrelations are summed.
@@ -102,11 +102,11 @@ class SeriesMean:
 
     value: float
     errors: FloatArray
-    """Standard error of the mean in each component of the mixture."""
+    """Standard error of the mean in each Student's t component of the mixture."""
     shares: FloatArray
-    """Probability of each component of the mixture; they add up to 1."""
+    """Probability of each Student's t component of the mixture; they add up to 1."""
     degrees: float
-    """Degrees of freedom of each component of the mixture."""
+    """Degrees of freedom that every Student's t component of the mixture has."""
     count: int
 
 
@@ -156,7 +156,7 @@ def summarize_series(
 
 
 class _Residuals(NamedTuple):
-    """Generalised least squares fits of a constant, one for each correlation."""
+    """Generalised least squares fits of a constant, one for each autocorrelation."""
 
     squares: FloatArray
     """Residual sum of squares of the fit, one for each tried autocorrelation."""
@@ -165,7 +165,7 @@ class _Residuals(NamedTuple):
 
 
 def _fit_correlations(away: FloatArray, correlation: FloatArray) -> _Residuals:
-    """Fits a constant by generalised least squares, for each correlation.
+    """Fits a constant by generalised least squares, for each autocorrelation.
 
     Args:
         away: The series without its mean.
@@ -201,7 +201,7 @@ _PRECISION = 1e-9
 def _half_width(
     errors: FloatArray, shares: FloatArray, degrees: npt.ArrayLike
 ) -> float:
-    """Returns half of the confidence interval of a mixture of Student's t around 0."""
+    """Returns half a confidence interval's width for a mixture of Student's t at 0."""
     # late, because only what has several runs or blocks needs it; scipy.optimize would
     # find the root as well, but takes a third of a second to import
     from scipy.special import stdtr
@@ -329,7 +329,7 @@ def _find_cut(values: FloatArray, least_change: float) -> int | None:
 
 
 WARM_UP = 1 / 3
-"""Share (0 to 1) of a run's first iterations left out when searching for memory growth.
+"""Share (0 to 1) of a run, at its start, left out of the search for memory growth.
 
 Caches fill, the allocator's pools grow.
 """
@@ -346,14 +346,14 @@ Growth below the larger of this and :data:`LEAST_GROWTH_BYTES` is the allocator'
 """
 
 _EVEN = 0.25
-"""Smallest memory growth in each block of readings, relative to the mean growth.
+"""Smallest growth of a block of memory readings, relative to the mean, that is steady.
 
 A pool that only reaches its largest size now and then grows by jumps, and stands still
 between them.
 """
 
 _GOES_ON = 0.7
-"""Smallest ratio of memory growth in the second half of the readings to the first.
+"""Smallest ratio of second-half to first-half memory growth that counts as steady.
 
 A cache that fills slows down.
 """

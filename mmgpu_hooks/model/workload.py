@@ -29,13 +29,13 @@ class Cost:
 
     mean_s: float
     std_s: float = 0.0
-    """Standard deviation in seconds, without the rare slow occurrences."""
+    """Standard deviation of the durations in seconds, rare slow ones left out."""
     error_s: float = 0.0
     """Standard error of the mean duration in seconds."""
     count: int = 0
     """Number of occurrences that the mean is taken over."""
     rare_share: float = 0.0
-    """Share (0 to 1) of rare occurrences that take far longer than the others.
+    """Share (0 to 1) of occurrences that are rare and take far longer than the others.
 
     Such as a huge file, or a cold cache. 0 where there are none; the mean is of all."""
     rare_s: float = 0.0
@@ -62,14 +62,14 @@ class Cost:
 
     @property
     def whole_std_s(self) -> float:
-        """Standard deviation in seconds, including the rare slow occurrences."""
+        """Standard deviation of the durations in seconds, rare slow ones included."""
         usual_square = self.std_s**2 + self.usual_s**2
         square = (1.0 - self.rare_share) * usual_square
         square += self.rare_share * self.rare_s**2
         return math.sqrt(max(square - self.mean_s**2, 0.0))
 
     def with_mean(self, mean_s: float) -> Cost:
-        """Copy of the `Cost` with another mean, by more or fewer rare occurrences.
+        """Returns a copy with another mean, made by more or fewer rare slow durations.
 
         How many there are in a run is known far less well than the usual ones.
         """
@@ -80,7 +80,7 @@ class Cost:
         return replace(self, mean_s=mean_s)
 
     def times(self, factor: float) -> Cost:
-        """Copy of the `Cost` with all of its durations multiplied by a factor."""
+        """Returns a copy with all durations, in seconds, multiplied by a factor."""
         return replace(
             self,
             mean_s=self.mean_s * factor,
@@ -90,7 +90,7 @@ class Cost:
         )
 
     def of_images(self, factor: float) -> Cost:
-        """Copy of a batch's `Cost` for a batch with ``factor`` times as many images.
+        """Returns a batch's `Cost` for a batch with ``factor`` times as many images.
 
         Their times add up: the spread grows with the root, and a rare image makes rare
         batches more frequent and no longer.
@@ -121,7 +121,7 @@ class BatchLine:
 
 
 class LocalLoading(NamedTuple):
-    """Seconds of loading a batch in the training process: by CPU, by wall clock."""
+    """CPU and wall clock seconds of loading a batch in the training process."""
 
     cpu_s: float
     whole_s: float
@@ -185,7 +185,7 @@ class Workload:
     It takes a core from the workers, but the step does not get longer when they take it
     back."""
     step_power: float = 1.0
-    """Exponent of the slow-down of a train step on several threads.
+    """Exponent that turns a thread's share of a core into the train step's speed.
 
     When each thread gets a share r of a core, the step goes on at r to this power. 1
     where the threads do not wait for each other, more where they do."""
@@ -241,7 +241,7 @@ class Workload:
 
     @property
     def threads_power(self) -> float:
-        """Exponent of the train step's slow-down, smaller if few threads are busy.
+        """Exponent that turns core share into step speed, smaller if few threads work.
 
         ``step_power`` for the part of the step that has many threads.
 
@@ -365,9 +365,9 @@ def at_batch_size(workload: Workload, batch_size: int | None) -> Workload:
 
 
 THREADS_WASTE, THREADS_ERROR = 0.025, 0.025
-"""Share (0 to 1) of worker CPU time that OpenCV's threads waste, and its error.
+"""Share of worker CPU time that OpenCV wastes per doubling of threads, and its error.
 
-For each doubling of their number over the cores; the error is a standard error. With 4
+Doublings count from the number of cores; the error is a standard error. With 4
 to 64 threads in each of 2 and 4 workers on two cores, decoding, resizing, warping,
 blurring and changing colours took 0.96 to 1.31 times the CPU of one thread each.
 """
@@ -423,7 +423,7 @@ TRANSFER_CPU_S, TRANSFER_TENSOR_S, _TRANSFER_BYTE_S = 0.0008, 0.00025, 1e-9
 """CPU seconds of a worker to send a batch: per batch, per tensor and per byte."""
 
 _MEASURED_ERROR, _ASSUMED_ERROR = 0.25, 0.5
-"""Relative error of a worker's CPU seconds to send a batch: measured, assumed.
+"""Relative error of a worker's CPU seconds per sent batch, if measured and if assumed.
 
 Loading may burn more in the training process than in a worker, since libraries use
 several threads there. Real loaders of 1 to 480 tensors and 0.05 to 100 MB took 0.8 to
@@ -431,7 +431,7 @@ several threads there. Real loaders of 1 to 480 tensors and 0.05 to 100 MB took 
 """
 
 _FETCH_S, _FETCH_TENSOR_S, _FETCH_BUSY_S = 0.0003, 0.0003, 0.003
-"""Seconds of fetching: per batch, per tensor, and extra when no core is free.
+"""Seconds of fetching a batch: fixed, per tensor, and extra when no core is free.
 
 On both sides. The extra is some turns of the scheduler.
 """
@@ -444,7 +444,7 @@ to 64 tensors took 1.7 to 2.2 times that CPU.
 """
 
 _FETCH_ERROR, _FETCH_ASSUMED_ERROR = 0.15, 1.0
-"""Relative standard error of fetching a batch, with its CPU measured and assumed.
+"""Relative standard error of a batch's fetching time, if measured and if assumed.
 
 From run to run the same batches of 32 tensors took 11.8 to 16.8 ms: it is made of
 hundreds of wake-ups, whose cost depends on the cores that the threads are on, and on

@@ -1,1 +1,1 @@
-"""Optimisations that make a training cheaper, one module each, imported on demand."""
+"""Optimisations that save CPU time in training, one per module, imported on demand."""

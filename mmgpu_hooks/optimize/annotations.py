@@ -364,7 +364,7 @@ def _name_class(kind: type) -> str:
 
 
 def _stamp_sources(kind: type, code: CodeState) -> dict[str, Any]:
-    """Size and change time of each source file of a data set's classes, by path.
+    """Returns size (bytes) and change time (ns) of a data set's source files, by path.
 
     Those of its bases are among them if they are installed: a fork may be edited where
     it lies, its version the same.

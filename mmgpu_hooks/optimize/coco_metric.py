@@ -180,7 +180,7 @@ class FastCocoMetric(_CocoMetric):
             self._tell_plain(reason)
 
     def _find_plain_reason(self) -> Text | None:
-        """Reason why the metric's arguments need CocoMetric's code, or ``None``."""
+        """Returns why the metric needs CocoMetric's own code, or ``None``."""
         kind = type(self)
         if self._is_off:
             return phrase('{variable} is set', variable=DISABLE)
@@ -308,7 +308,7 @@ class Results:
     """Results: boxes as image, x, y, width, height, score, category; masks as dicts."""
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields nothing: MMDetection iterates masks only to drop their boxes."""
+        """Returns an empty iterator: MMDetection iterates only to drop masks' boxes."""
         return iter(())
 
 
@@ -415,14 +415,14 @@ def _expect_id(number: Any, least: int = 0) -> int:
 
 
 def _are_numbers(values: Any) -> bool:
-    """True for a list of finite numbers, of a size that float64 is exact for."""
+    """True for a list of numbers between -2^53 and 2^53, where float64 is exact."""
     if type(values) is not list or not {*map(type, values)} <= {int, float}:
         return False
     return all(-_LARGEST_ID < value < _LARGEST_ID for value in values)
 
 
 def _is_regular_outline(outline: Any, image: Mapping[str, Any]) -> bool:
-    """True for what pycocotools takes as polygons, or as run lengths of the image."""
+    """True if a segmentation is polygons or run lengths that pycocotools can read."""
     size = [image['height'], image['width']]
     if not all(type(side) is int and side > 0 for side in size):
         return False

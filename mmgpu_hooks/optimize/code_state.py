@@ -27,7 +27,7 @@ from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.schema.text import phrase
 
 _MOST_OBJECTS = 20_000
-"""Maximum number of objects that a class's code may reach; beyond, it is refused."""
+"""Maximum number of objects that a class's code may reach, or the class is refused."""
 _MOST_VALUES = 500_000
 """Maximum number of plain values that are hashed for one class (half a second)."""
 _OURS = 'mmgpu_hooks'
@@ -96,7 +96,7 @@ def _find_file(module: Any) -> str | None:
 
 @functools.cache
 def _list_folders() -> tuple[str, ...]:
-    """Paths of the folders that hold Python's standard library."""
+    """Returns the paths of the folders that hold Python's standard library."""
     paths = sysconfig.get_paths()
     found = {os.path.realpath(paths[name]) for name in ('stdlib', 'platstdlib')}
     return tuple(folder + os.sep for folder in found)
@@ -271,7 +271,7 @@ class _Reader:
 
 
 def _list_names(code: CodeType) -> Iterator[str]:
-    """Names that a code object uses, those of nested functions included."""
+    """Yields the names that a code object uses, those of nested functions included."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -279,7 +279,7 @@ def _list_names(code: CodeType) -> Iterator[str]:
 
 
 def _list_parts(value: Any) -> Iterator[Any]:
-    """Parts that define an object's behaviour: functions, arguments, attributes."""
+    """Yields what defines an object's behaviour: functions, arguments, attributes."""
     if isinstance(value, (staticmethod, classmethod)):
         yield value.__func__
     elif isinstance(value, property):

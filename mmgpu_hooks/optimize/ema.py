@@ -53,7 +53,7 @@ FORMULAS: dict[str, Formula] = {
     'mmengine.model.averaged_model.MomentumAnnealingEMA': _anneal,
     'mmdet.models.layers.ema.ExpMomentumEMA': _warm_up,
 }
-"""Formula that updates lists of tensors, by the class of the averaged model."""
+"""Update function for lists of tensors, by class name of the averaged model."""
 
 
 class ListedAverages(Several):
@@ -237,7 +237,7 @@ class ListedAverage:
 
 
 def _read_settings(ema: Any) -> dict[str, Any]:
-    """Reads what an average's formula depends on, apart from the numbers in it."""
+    """Reads the settings that an EMA's update formula depends on, except numbers."""
     return {
         'avg_func': getattr(ema.avg_func, '__func__', ema.avg_func),
         'update_buffers': ema.update_buffers,

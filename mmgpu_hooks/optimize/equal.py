@@ -1,4 +1,4 @@
-"""Compares what two ways of computing give, NaN by NaN."""
+"""Compares tensors that two ways of computing give, NaN counting as equal to NaN."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from mmgpu_hooks.schema.recorded import SparedTime
 from mmgpu_hooks.schema.text import phrase
 
 _LEAST_SPARE, _MOST_SPARE = 1024, 131_072
-"""Smallest and largest number of spare values added to a full scalar history.
+"""Smallest and largest number of spare array places added to a full scalar history.
 
 Between them, as many as there are values.
 """
@@ -125,7 +125,7 @@ class GrowingHistory(HistoryBuffer):
 
     @property
     def data(self) -> tuple[Any, Any]:
-        """Arrays of the history's values and counts, to keep or to change.
+        """Arrays of the history's values and counts, which the caller may change.
 
         As with MMEngine, the next value that is added goes into copies of them.
         """

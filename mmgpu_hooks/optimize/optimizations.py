@@ -95,7 +95,7 @@ class Optimizations:
                 self._begin_late(runner.train_loop)
 
     def begin_epoch(self, book: Callable[[Callable[[], int]], None]) -> None:
-        """Lets a resumed loop skip batches cheaply, before its first iteration.
+        """Makes a resumed loop skip already trained batches without loading them.
 
         Args:
             book: Calls what skips batches, and books its time; it returns how many are

@@ -229,7 +229,7 @@ class _Skipping:
 
 @dataclass
 class _Once:
-    """Replacement of a sampler while a DataLoader makes one iterator."""
+    """Stand-in for a sampler that yields given indices, for one DataLoader iterator."""
 
     indices: Iterator[Any]
 

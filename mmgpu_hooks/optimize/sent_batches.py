@@ -1,4 +1,4 @@
-"""Times how workers send a batch: PyTorch's way, and with small tensors by value."""
+"""Measures the CPU seconds of sending a batch in PyTorch's way and by value."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def _give(item: Any) -> Any:
 
 
 def _ignore(error: Exception) -> None:
-    """Callback on failure that does nothing, as workers then send in PyTorch's way."""
+    """Ignores a failure, after which workers send tensors in PyTorch's way."""
 
 
 def time_sending(batch: Any) -> SentBatches:
-    """Times sending one batch from a worker in PyTorch's way and by value.
+    """Measures the CPU seconds of sending one batch in PyTorch's way and by value.
 
     Args:
         batch: As a loader gives it, in memory of the host.

@@ -10,7 +10,7 @@ from mmgpu_hooks.schema.recorded import SparedTime
 from mmgpu_hooks.schema.text import Text, phrase
 
 OnFailure = Callable[[Exception], None]
-"""Callback that is called with the exception by which an optimisation failed."""
+"""Callback that receives the exception that made an optimisation fail."""
 
 
 class Part(Protocol):

@@ -1,4 +1,4 @@
-"""Sends a worker's small tensors within the message, and large arrays as files.
+"""Makes workers send small tensors inside messages, and large arrays as shared files.
 
 PyTorch passes each tensor as a file in shared memory: a descriptor, an mmap and a few
 system calls on both sides, for the 16 bytes of a label too. Arrays of NumPy, of which
@@ -24,13 +24,13 @@ from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.schema.text import phrase
 
 MOST_BYTES = SMALL_BYTES
-"""Size in bytes of the largest tensor that a worker sends within the message.
+"""Largest size in bytes of a tensor that a worker sends inside a message.
 
 A higher limit gained nothing.
 """
 
 LEAST_BYTES = 65_536
-"""Size in bytes of the smallest NumPy array that a worker sends as a file."""
+"""Smallest size in bytes of a NumPy array that a worker sends as a shared file."""
 
 SPARE_SHM_BYTES = 2**29
 """Bytes of ``/dev/shm`` that stay free for tensors, which need files in it."""
@@ -46,7 +46,7 @@ _KINDS = {
     torch.int32,
     torch.int64,
 }
-"""Tensor types that workers send within the message: those that NumPy has."""
+"""Tensor types that workers send inside a message: those that NumPy also has."""
 _ARRAY_KINDS = {
     np.dtype(name)
     for name in (
@@ -128,7 +128,7 @@ def reduce_by_value(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def reduce_array(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
-    """Pickles a NumPy array as a shared file if that pays, else as bytes."""
+    """Pickles large, plain NumPy arrays as shared files, and other arrays as bytes."""
     cheap = _try(_send_as_file, array)
     return cheap or array.__reduce_ex__(pickle.DEFAULT_PROTOCOL)  # type: ignore[return-value]
 
@@ -136,7 +136,7 @@ def reduce_array(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
 def _try(
     send: Callable[[Any], tuple[Any, ...] | None], value: Any
 ) -> tuple[Any, ...] | None:
-    """Pickles a value in a cheaper way; ``None`` if it must go as ever.
+    """Tries a cheaper way to pickle a value; ``None`` if the usual way is needed.
 
     An exception while a batch is being sent would lose the batch, and the training
     would wait for it for good.
@@ -178,7 +178,7 @@ def _may_go_by_value(tensor: torch.Tensor) -> bool:
 
 
 def _count_holders(tensor: torch.Tensor) -> tuple[int, int]:
-    """Counts what uses a tensor's storage, and who holds the object that stands for it.
+    """Counts references to a tensor's storage, and to the storage's Python object.
 
     Both counts include the caller's own.
     """

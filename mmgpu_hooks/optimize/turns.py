@@ -1,4 +1,4 @@
-"""Times calls with and without an optimisation, to log the saved CPU time.
+"""Measures the CPU seconds of calls with and without an optimisation, for the log.
 
 What an optimisation gives is measured twice. Both ways leave the same bits, so a
 training may take them in turns: the first calls of a step and of an average do. ``mmgpu

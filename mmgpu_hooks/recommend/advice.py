@@ -1,4 +1,4 @@
-"""Gives advice beyond the tuned settings, with evidence; it is not applied."""
+"""Gives advice beyond the tuned settings, with measured reasons; never applies it."""
 
 from __future__ import annotations
 
@@ -292,7 +292,7 @@ def _advise_loading(run: Run) -> Iterator[Text]:
 
 
 def _name_cheaper_decoding(run: Run) -> Text | None:
-    """Names ways to decode images faster: smaller files, then OpenCV for Pillow.
+    """Names ways to decode images faster: smaller files, or OpenCV instead of Pillow.
 
     TurboJPEG is never advised: MMCV raises unless ``mmcv.use_backend`` ran in every
     process, ignores a photo's orientation, and gains little over OpenCV.

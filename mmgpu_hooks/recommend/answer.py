@@ -1,4 +1,4 @@
-"""Record of ``mmgpu recommend``'s answer, from which all formats are made."""
+"""Record of ``mmgpu recommend``'s answer, from which every output format is made."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Answer:
     config: str | None = None
     """Path of the config that was rewritten."""
     output: str | None = None
-    """Path of the file that was written; ``None`` when none was."""
+    """Path of the config that was written; ``None`` if no file was written."""
     backup: str | None = None
     diff: str = ''
     ranks: RanksSummary | None = None
@@ -58,7 +58,7 @@ class Answer:
     last_sign: datetime | None = None
     """Local time of the newest record if the run still trains, else ``None``."""
     job_end: JobEnd | None = None
-    """Time at which SLURM ends the job before the training ends, and what is missing.
+    """Time at which SLURM ends the job too early, and what is then left untrained.
 
     ``None`` where there is none, or it is unknown."""
     saved_hours: tuple[SavedHours, ...] = ()

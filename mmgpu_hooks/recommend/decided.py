@@ -17,7 +17,7 @@ _UNSURE = phrase('What is predicted to help is not sure enough to be written.')
 
 
 def list_changes(decision: Decision) -> Iterator[Change]:
-    """Yields a `Change` for each changed setting; each has the gain of all together."""
+    """Yields a `Change` for each changed setting, each with the gain of all changes."""
     job, gain = decision.job, decision.gain
     for setting in decision.changed:
         assert gain is not None  # something changes

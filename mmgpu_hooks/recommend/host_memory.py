@@ -1,4 +1,4 @@
-"""Adds changes that keep host memory from running out to a recommendation."""
+"""Adds to a recommendation the changes that keep host memory from running out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicts the seconds that ``optimize`` saves in a training; no I/O.
+"""Predicts how much training time the hook's ``optimize`` option saves; no I/O.
 
 The model is that of all settings. Nothing that is trained changes by it, so a gain of
 one per cent is worth a line.
@@ -29,14 +29,14 @@ from mmgpu_hooks.schema.text import phrase, sentences
 
 _IN_DEFAULT_HOOKS = 'default_hooks.'
 _TRANSFERRED = 0.1
-"""Relative standard error of host CPU time taken from another training.
+"""Relative standard error (0.1: 10 %) of host CPU time measured in another training.
 
 Caches, the clock of a core, what else runs there.
 """
 
 
 def with_host_overhead(found: Recommendation, run: Run) -> Recommendation:
-    """Adds the predicted effect of ``optimize`` to a recommendation.
+    """Adds the predicted effect of the hook's ``optimize`` option to a recommendation.
 
     Args:
         found: Settings of the loader.
@@ -81,7 +81,7 @@ def with_host_overhead(found: Recommendation, run: Run) -> Recommendation:
 
 
 def change_optimize(overhead: HostOverhead, run: Run) -> Change | None:
-    """Makes the config change of ``optimize``; ``None`` if no dict holds the hook."""
+    """Makes the `Change` of ``optimize``; ``None`` if the hook is in no config dict."""
     if overhead.key is None:
         return None
     found = sentences(*(phrase('{found}.', saving) for saving in overhead.savings))
@@ -149,7 +149,7 @@ def _find_pace(run: Run, workload: Workload) -> float:
 
 
 def _find_prospect(job: Job, found: Recommendation) -> Prospect:
-    """Returns the predicted training with the recommended settings."""
+    """Predicts training time (a `Prospect`) with the recommended settings."""
     new = {change.key: change.new for change in found.changes}
     return job.at(
         {

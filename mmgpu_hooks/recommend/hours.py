@@ -53,7 +53,7 @@ class _Length(NamedTuple):
 def list_saved_hours(
     run: Run, found: Recommendation, ending: TrainingEnd | None
 ) -> tuple[SavedHours, ...]:
-    """Lists the hours that each group of changes saves, and FastCocoMetric as well.
+    """Lists the hours that each group of changes saves, and those FastCocoMetric saves.
 
     Args:
         run: The run that is judged.

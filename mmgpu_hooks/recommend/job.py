@@ -27,7 +27,7 @@ TRAIN, VALIDATION = 'train_dataloader', 'val_dataloader'
 """Config keys of the DataLoaders that are tuned."""
 
 SAME_SPEED = 0.02
-"""Relative difference from the fastest up to which settings count as equal.
+"""Relative time difference (0.02: 2 %) up to which settings count as equally fast.
 
 The first one wins.
 """
@@ -42,7 +42,7 @@ _NOTHING = Text('')
 
 
 class Setting:
-    """Base class of a tuned config setting: its key, values and effect on the time.
+    """Base class of a tuned config setting: its key, values, effect on training time.
 
     A subclass says what differs from the defaults here; :mod:`mmgpu_hooks.recommend.
     settings` lists all of them.
@@ -67,7 +67,7 @@ class Setting:
     resting: ClassVar[Any] = ...
     """Value that PyTorch demands of the setting without workers; ``...``: any value."""
     near: ClassVar[float] = SAME_SPEED
-    """Relative difference from the fastest value up to which values count as equal.
+    """Relative difference to the fastest up to which values count as equally fast.
 
     The first one wins."""
     is_nested: ClassVar[bool] = False
@@ -107,7 +107,7 @@ class Setting:
         raise NotImplementedError
 
     def candidates(self, job: Job, at: Choice) -> Iterable[Any]:
-        """Lists the setting's values within the host's limits, the cheapest first.
+        """Lists values to try within the host's limits, lowest resource use first.
 
         By default none but its own: it follows from others, or its effect is unknown.
         """
@@ -129,7 +129,7 @@ class Setting:
         return at[self.name]
 
     def apply(self, job: Job, then: Prospect, new: Any, slip: float = 0.0) -> Prospect:
-        """Returns the predicted training (`Prospect`) with one value of the setting.
+        """Predicts training time (a `Prospect`) with one value of the setting.
 
         Args:
             job: The run, and the values that it had.
@@ -140,7 +140,7 @@ class Setting:
         return then
 
     def why_unknown(self, job: Job, new: Any) -> Text | None:
-        """Says why a value cannot be predicted; ``None`` if it can."""
+        """Says why a value's effect cannot be predicted; ``None`` if it can."""
         return None
 
     def score_s(self, then: Prospect) -> float:
@@ -176,7 +176,7 @@ class Setting:
         return self.rules
 
     def judge_alone(self, run: Run, at: Choice) -> LoneChange | None:
-        """Returns a `LoneChange` suggested by measured saves after the search, if any.
+        """Returns the `LoneChange`, if any, that measured checkpoint saves suggest.
 
         Args:
             run: The run.
@@ -342,12 +342,12 @@ class Job:
 
     @property
     def without_other_load(self) -> Job:
-        """Copies the job, with times predicted for a host without other programs."""
+        """Copy of the job with times predicted for a host without other programs."""
         return replace(self, base=self.base.without_other_load)
 
 
 def plan_job(run: Run) -> JobPlan:
-    """Returns the length of a run's configured training: iterations, epochs, saves.
+    """Returns a run's configured length: iterations per epoch, epochs, save seconds.
 
     A loop that counts iterations says nothing of its epochs (a sampler may have no
     end): it is one long epoch.

@@ -42,7 +42,7 @@ def with_cores(run: Run, cores: float) -> Run:
 
 
 def expect_cores(run: Run, cores: float) -> None:
-    """Raises an error if a run on that number of cores cannot be predicted.
+    """Raises a `UserError` if a run on ``cores`` cores per rank cannot be predicted.
 
     Raises:
         UserError: If they are fewer than the run had, or more than its host has.

@@ -30,7 +30,7 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 
 def recommend_settings(run: Run, memory: CardMemory | None = None) -> Recommendation:
-    """Recommends values for :data:`mmgpu_hooks.recommend.settings.SETTINGS`.
+    """Recommends values for a run's tuned settings, such as ``num_workers``.
 
     The train loader is judged on the whole job: its iterations, the starts of its
     epochs and its saves; validation's on what its own loops showed.

@@ -45,13 +45,13 @@ predicted.
 """
 
 TRIED_GAIN, MOST_RISKED = 0.05, 0.15
-"""Smallest gain tried though unsure, and largest loss risked, as shares of time.
+"""Smallest unsure gain to try, and largest loss to risk, as shares (0 to 1) of time.
 
 As shares of an iteration. Both the other load of the run and none must promise so much.
 """
 
 TRIED_DESPITE_NOISE = 0.03
-"""Smallest tried gain minus measurement error, as a share (0 to 1) of time.
+"""Smallest gain to try after subtracting its measurement error, as a share of time.
 
 What is left of the doubt is the model's, which more evidence does not end.
 """
@@ -172,7 +172,7 @@ def _find_wanted(run: Run, question: TuneQuestion) -> _Wanted | Text:
 
 
 def _choose(job: Job) -> Choice:
-    """Chooses the settings that are surely faster, else the most likely ones."""
+    """Chooses surely faster settings, or those with the largest unsure gain."""
     decision = decide(job)
     if decision.new != job.old or not decision.rejected:
         return decision.new

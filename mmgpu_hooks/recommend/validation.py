@@ -133,7 +133,7 @@ def stay(now: ValidationOutlook, why: Text) -> Recommendation:
 def leave_out(
     recommendation: Recommendation, keys: tuple[str, ...], why: Text
 ) -> Recommendation:
-    """Removes the changes of keys with some prefixes from a recommendation.
+    """Removes from a recommendation the changes whose keys have given prefixes.
 
     Args:
         recommendation: With or without such changes.

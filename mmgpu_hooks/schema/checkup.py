@@ -26,7 +26,7 @@ class OpenFiles:
 
 @dataclass(frozen=True)
 class Binding:
-    """Number of CPUs of the main thread before and after torch loads OpenMP."""
+    """Counts of CPUs the main thread may use before and after torch loads OpenMP."""
 
     variables: Tuple[str, ...] = ()
     """Environment variables that ask OpenMP to bind threads."""
@@ -87,7 +87,7 @@ class Cards:
     visible: Optional[str] = None
     """Value of ``CUDA_VISIBLE_DEVICES``; ``None`` if it is not set."""
     visible_count: Optional[int] = None
-    """Number of GPUs that a process may use by ``CUDA_VISIBLE_DEVICES``.
+    """Number of GPUs that ``CUDA_VISIBLE_DEVICES`` lets a process use.
 
     ``None`` where it is not set, or names slices, or it is unknown what it counts."""
     reason: Optional[Text] = None
@@ -99,7 +99,7 @@ class Bounds:
     """Range of versions of a package that MMDetection accepts."""
 
     package: str
-    """Name of the import package, such as ``mmcv``."""
+    """Import name of the package, such as ``mmcv``."""
     least: str
     below: str
 
@@ -143,7 +143,7 @@ class LoaderPlan:
 
 @dataclass(frozen=True)
 class LostHook:
-    """Hook of a base config that a child's list ``custom_hooks`` has dropped."""
+    """Hook of a base config that a child config's list ``custom_hooks`` dropped."""
 
     name: str
     base: str
@@ -198,7 +198,7 @@ class CacheUse:
     reason: Optional[Text] = None
     """Reason why the cache folder is not used; ``None`` if it can be used or made."""
     fault: Optional[CacheFault] = None
-    """Fault that makes the cache folder unusable, by name; ``None``: no such fault."""
+    """Name of the fault that makes the cache folder unusable; ``None`` without one."""
     target: Optional[str] = None
     """Path that the cache folder links to, if it is a link to a usable folder."""
 
@@ -221,7 +221,7 @@ class Machine:
     omp_num_threads: Optional[str] = None
     """Value of ``OMP_NUM_THREADS``; ``None`` if it is not set."""
     is_resume_allowed: bool = False
-    """True if ``TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD`` is set."""
+    """True if ``TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD`` lets torch load any checkpoint."""
     work_dir: Optional[Folder] = None
     annotations: CacheUse = CacheUse()
     config: Optional[ConfigCheck] = None

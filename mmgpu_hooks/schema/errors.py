@@ -1,4 +1,4 @@
-"""Errors for input that cannot be used, each one sentence for the user."""
+"""Errors for input that cannot be used, each with a one-sentence message."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def format_hours(hours: float) -> str:
 
 
 def format_long(seconds: float) -> str:
-    """Formats the seconds of a whole training: in hours from 1 h on, or in seconds."""
+    """Formats the seconds of a training: ``9.1 h``, ``12.4 min`` or ``40.0 s``."""
     hours = seconds / 3600
     return f'{hours:.1f} h' if hours >= 1 else format_sum(seconds)
 
@@ -68,7 +68,7 @@ def format_signed(seconds: float) -> str:
 
 
 def format_change(before_s: float, after_s: float) -> str:
-    """Formats two durations as a change: ``37.4 -> 10.2 ms``, a common unit once."""
+    """Formats a change of a duration: ``37.4 -> 10.2 ms``, a common unit only once."""
     before, after = format_seconds(before_s), format_seconds(after_s)
     number, _, unit = before.partition(' ')
     return f'{number if after.endswith(f" {unit}") else before} -> {after}'

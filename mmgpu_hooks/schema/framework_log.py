@@ -35,12 +35,12 @@ Elsewhere such a file holds the metrics of a test.
 """
 _MIB = 2**20
 _MOST_CONFIG_BYTES = 2 * 2**20
-"""Size in bytes of the largest file that is read as a config."""
+"""Largest size in bytes of a config file that is still read."""
 
 
 @dataclass(frozen=True)
 class LoggedLine:
-    """One train line of a framework's log: mean times over the last iterations."""
+    """Mean times and peak memory from a training line in MMEngine's or MMCV's log."""
 
     iteration: int
     """Number of the logged line's iteration, counted from 1.
@@ -166,7 +166,7 @@ def _decode(line: bytes) -> Optional[Dict[str, Any]]:
 
 
 def _parse_line(logged: Dict[str, Any]) -> Optional[LoggedLine]:
-    """Parses a log's train line; ``None`` for validation lines and untimed lines.
+    """Parses a log's train line; returns ``None`` for validation or untimed lines.
 
     Examples:
         >>> _parse_line({'mode': 'train', 'epoch': 1, 'iter': 50, 'time': 0.4})

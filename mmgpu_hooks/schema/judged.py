@@ -34,7 +34,7 @@ class SaveJudgement:
     gross_delay_s: Optional[float]
     """Seconds that the checkpoint save took beyond ``uncontended_s``."""
     net_delay_s: Optional[float]
-    """Seconds lost by the save: its delay minus data waits saved by loaded batches.
+    """Seconds lost to the save: its delay minus the data wait saved afterwards.
 
     The gross delay, less what the loader's workers won back by loading meanwhile;
     ``None`` while the iterations after it are unknown."""
@@ -89,7 +89,7 @@ class Verdict:
 
     @property
     def why(self) -> Text:
-        """Reason of the verdict, with its measured values: sentences."""
+        """Reason for the verdict: sentences with the measured values."""
         why: Text = self.sentence.facts['why']
         return why
 
@@ -168,7 +168,7 @@ class ValidationOutlook:
     """Seconds that a validation takes, and predicted saving by loader settings."""
 
     sentence: Text
-    """Sentence on how long validations take, and what is changed or why nothing is."""
+    """Sentence on how long validations take, and why settings change or do not."""
     validations: int
     """Number of validations recorded."""
     loop_s: Optional[float] = None
@@ -192,7 +192,7 @@ class HostSaving:
     name: str
     """Name of the optimisation, as given to GPUEfficiencyHook's ``optimize`` option."""
     found: Text
-    """Sentence on the host overhead that was counted, without its full stop."""
+    """Sentence, without its full stop, on the host overhead that was counted."""
     host_s: Optional[float] = None
     """Measured CPU seconds per iteration of work that the optimisation speeds up."""
     optimized_host_s: Optional[float] = None
@@ -227,7 +227,7 @@ class HostOverhead:
     predicted_gain_low_pct: Optional[float] = None
     predicted_gain_high_pct: Optional[float] = None
     predicted_gain_alone_pct: Optional[float] = None
-    """``predicted_gain_pct`` on a host without other programs, per cent of the time."""
+    """``predicted_gain_pct``, in per cent, if no other programs used the host."""
     key: Optional[str] = None
     """Dotted config key that switches the optimisations on.
 
@@ -252,13 +252,13 @@ class Recommendation:
     save_cures: Tuple[SaveCure, ...] = ()
     """Changes that shorten checkpoint saves, with their predicted effects."""
     advice: Tuple[Text, ...] = ()
-    """Sentences on other ways to speed up training, with evidence; never applied."""
+    """Sentences of advice on other ways to speed up training, applied by no command."""
     batch_size: Tuple[Text, ...] = ()
     """Sentences on the decision about the batch size.
 
     Empty unless a change of it was allowed."""
     validation: Optional[ValidationOutlook] = None
-    """Seconds of a validation, and gain by loader changes; ``None``: no validations."""
+    """Seconds of a validation and what loader changes save; ``None`` if none ran."""
     host_overhead: Optional[HostOverhead] = None
     """CPU time of the host that the hook's ``optimize`` option would save in the run.
 
@@ -274,16 +274,16 @@ class TrainingEnd:
     """Lower end of the 90 % interval of the hours from now to the training's end."""
     hours_left_high: float
     training_hours: float
-    """Hours until the training ends that iterations and epoch starts will take."""
+    """Hours that iterations and epoch starts will take until the training ends."""
     validation_hours: Optional[float]
-    """Hours until the training ends that validations will take; ``None``: unknown.
+    """Hours that validations will take until the training ends; ``None``: unknown.
 
     That is until one was seen, where some are planned, or the plan is unknown; so are
     ``metric_hours`` and ``save_hours``."""
     metric_hours: Optional[float]
     """Hours of ``validation_hours`` that metrics (``compute_metrics``) will take."""
     save_hours: Optional[float]
-    """Hours until the training ends that scheduled checkpoint saves will take.
+    """Hours that scheduled checkpoint saves will take until the training ends.
 
     Saves of the best checkpoint are in ``validation_hours``."""
     whole_hours: float
@@ -292,7 +292,7 @@ class TrainingEnd:
 
 @dataclass(frozen=True)
 class JobLimit:
-    """Number of epochs or iterations missing when SLURM's limit ends a training."""
+    """Number of epochs or iterations not trained when SLURM's time limit ends a job."""
 
     unit: str
     """Unit of the counted work: ``epoch`` or ``iteration``."""
@@ -308,7 +308,7 @@ class JobLimit:
 
 @dataclass(frozen=True)
 class JobEnd:
-    """Time at which SLURM ends a job before its training, and what is missing."""
+    """Time at which SLURM ends a job with unfinished training, and what is missing."""
 
     moment: datetime
     """Local time at which SLURM ends the job."""
@@ -374,7 +374,7 @@ class RunAdvice:
     """Verdict and recommended config, from the child process that judged a run."""
 
     recommendation: Recommendation = Recommendation()
-    """Recommendation for the run, changes that its config cannot take left out."""
+    """Recommendation for the run, without changes that its config cannot take."""
     config: Optional[str] = None
     """Absolute path of the recommended config; ``None`` when none was written."""
     reason: Optional[Text] = None
@@ -483,7 +483,7 @@ class Verification:
     ``None`` when none was seen."""
     after_start_s: Optional[float] = None
     iterations: int = 0
-    """Number of iterations timed with each of both settings, warm-up left out."""
+    """Number of iterations timed with each of the two settings, warm-up left out."""
     seconds: float = 0.0
     """Seconds from verification's start to its end, starts of trainings included."""
     ending: str = ''
@@ -586,7 +586,7 @@ class HostNow:
 
 @dataclass(frozen=True)
 class Proof:
-    """One line of a log or file that proves a cause."""
+    """One line of a log or file that proves why a run ended badly or stands still."""
 
     source: str
     """Source of the line: ``console``, ``log``, ``evidence``, ``kernel``, ``host``.
@@ -622,7 +622,7 @@ class Why:
     started: Optional[str] = None
     """Start time of the judged run, by its host's clock, as text."""
     notes: Tuple[Text, ...] = ()
-    """Sentences on other runs of the folder, and on evidence that was not read."""
+    """Sentences on the folder's other runs, and on evidence files that were skipped."""
 
 
 @dataclass(frozen=True)
@@ -643,13 +643,13 @@ class Prediction:
     images_per_s: Optional[float]
     """Predicted images per second; ``None`` when the batch size is unknown."""
     limit: str
-    """Bottleneck of an iteration (:data:`mmgpu_hooks.model.prediction.LIMITS`)."""
+    """Bottleneck of an iteration: ``step``, ``workers`` or ``cores``."""
     training_s: Optional[float] = None
     """Predicted seconds of the training as configured, first to last iteration.
 
     ``None`` where only an iteration was asked for."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Values of all settings that the prediction was asked for, by name."""
+    """Values of the settings that the prediction was asked to use, by name."""
 
 
 @dataclass(frozen=True)
@@ -659,7 +659,7 @@ class LogFigures:
     lines: int
     """Number of lines on training iterations in the log, the first line included."""
     iter_s: Optional[float]
-    """Mean logged ``time`` of an iteration, s; ``None`` if the log has too little."""
+    """Mean logged ``time`` in seconds; ``None`` if the log has too few iterations."""
     data_time_s: Optional[float]
     """Mean logged ``data_time``, in seconds: data wait, hooks, saves, worker starts."""
     data_time_share: Optional[float]

@@ -30,14 +30,14 @@ KINDS: dict[str, type[EvidenceLine]] = {
 """Record classes of the evidence file by the ``kind`` in their JSON lines."""
 
 MOST_LINE_BYTES = 2 * 2**20
-"""Size in bytes of the largest line of an evidence file that is read.
+"""Maximum number of bytes that are read from one line of an evidence file.
 
 An interval with 64 workers has some 20 KiB.
 """
 
 
 def _to_plain(value: Any) -> Any:
-    """Converts a NumPy scalar to the number of Python's own type; raises for others."""
+    """Converts a NumPy scalar to a plain Python value; raises an error for others."""
     if isinstance(value, (str, float)):
         return float(value) if isinstance(value, float) else str(value)
     if hasattr(value, 'item'):
@@ -189,7 +189,7 @@ def read_lines(path: Path) -> Iterator[NumberedLine]:
 
 
 def _each_line(file: IO[bytes]) -> Iterator[bytes]:
-    """Yields the lines of a file; longer ones are cut to `MOST_LINE_BYTES`."""
+    """Yields the lines of a file, each cut after `MOST_LINE_BYTES` bytes."""
     while line := file.readline(MOST_LINE_BYTES):
         part = line
         while part and not part.endswith(b'\n'):

@@ -25,7 +25,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     owner: str
     """User that owns the run's folder; the user id if the user has no name."""
     started_unix_s: Optional[float] = None
-    """Unix time of the training run's start; ``None`` if its evidence is unreadable.
+    """Unix time of the run's start; ``None`` if its evidence file is unreadable.
 
     The figures below are ``None`` then, too."""
     hostname: Optional[str] = None
@@ -79,7 +79,7 @@ class ManyRuns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unreadable: int
     """Number of folders and files that could not be read."""
     first_unreadable: Optional[str] = None
-    """Folder or file that could not be read, with the reason."""
+    """First folder or file that could not be read, with the reason."""
     totals: RunTotals
     """Sums of hours over the training runs that the filters leave."""
     rows: Tuple[RunRow, ...] = ()
@@ -89,7 +89,7 @@ class ManyRuns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def with_verdict(
     row: RunRow, verdict: VerdictRecord, *, is_judged_now: bool = False
 ) -> RunRow:
-    """Copies a run's row with verdict, hours and changes taken from a verdict."""
+    """Copies a run's row, with verdict, hours and changes from a verdict record."""
     saved_gpu_hours = None
     # the ranks, where each has a GPU
     if verdict.saved_hours is not None and verdict.gpu_hours is not None:

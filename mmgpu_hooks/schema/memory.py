@@ -130,6 +130,6 @@ class MemoryEstimate:
     """Largest batch sizes for a GPU; ``None`` when no GPU was asked for."""
 
     def total_bytes(self, batch_size: int) -> Optional[int]:
-        """Estimated bytes of training with a batch size; ``None`` if unknown."""
+        """Returns estimated bytes of training with a batch size; ``None``: unknown."""
         static, activations = self.static.total_bytes, self.activation_bytes[batch_size]
         return None if static is None or activations is None else static + activations

@@ -101,7 +101,7 @@ class TunedSettings(Recorded, frozen=True, kw_only=True):
 
     num_workers: Count
     prefetch_factor: Optional[Count] = None
-    """Number of batches in flight per worker; ``None``: PyTorch's default, or none."""
+    """Number of batches in flight per worker; ``None`` takes PyTorch's default."""
     persistent_workers: bool = False
     opencv_num_threads: Optional[Count] = None
     """Number of OpenCV threads per worker; ``None`` leaves the number as it is."""
@@ -116,7 +116,7 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
     affinity_cpus: Optional[Count] = None
     """Number of CPUs that the scheduler lets this process run on."""
     unbound_cpus: Optional[Count] = None
-    """Number of CPUs of this process before something bound it to ``affinity_cpus``.
+    """Number of CPUs this process could use before it was bound to ``affinity_cpus``.
 
     A library, or code of the training; ``None`` when nothing did."""
     bound_by: Optional[str] = None
@@ -124,7 +124,7 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
 
     ``None`` when it is unknown what did."""
     wider_thread_cpus: Optional[Count] = None
-    """Number of CPUs another thread may run on, if more than ``affinity_cpus``.
+    """Number of CPUs another thread of the process may use, if over ``affinity_cpus``.
 
     Where nothing shows that the main thread ever had as many."""
     manager: Optional[str] = None
@@ -181,7 +181,7 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
 
     @property
     def cores_had(self) -> Optional[float]:
-        """Number of usable cores the run had: at most the CPUs bound to it."""
+        """Number of usable cores the run had: at most the CPUs it was bound to."""
         usable, bound = self.usable_cores, self.affinity_cpus
         if usable is None or bound is None or self.unbound_cpus is None:
             return usable
@@ -345,7 +345,7 @@ class RunRecord(
     hostname: Optional[str] = None
     pid: Optional[Count] = None
     process_start: Optional[Count] = None
-    """Start of the process in clock ticks after boot, as process ids are reused."""
+    """Start of the process in clock ticks after boot; tells reused ids apart."""
     memory_cgroup: Optional[str] = None
     """Folder of the control group that limits the process's memory."""
     oom_kills: Optional[Count] = None
@@ -433,7 +433,7 @@ class StartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start'):
     """Seconds, by part, from the start of the process to the first iteration's end."""
 
     wall_s: Number
-    """Seconds from process start (else hook start) to the first iteration's end."""
+    """Seconds from process (if unknown, hook) start to the first iteration's end."""
     parts_s: Mapping[str, Number]
     """Seconds of each part of training's start, by a name of :data:`START_PARTS`.
 
@@ -583,7 +583,7 @@ PARTS = (
     'loop',
     'other',
 )
-"""Parts of the time ledger: every second of training is in exactly one of them."""
+"""Names of the parts of training time; each second of it is in exactly one part."""
 
 PART_NAMES = {
     'data_wait': phrase('data wait'),
@@ -597,7 +597,7 @@ PART_NAMES = {
     'loop': phrase('loop'),
     'other': phrase('other'),
 }
-"""User-visible names of the parts of the time ledger."""
+"""User-visible names of the parts of training time, by their name in `PARTS`."""
 
 UNATTRIBUTED = '(unattributed)'
 """Name under which hook time is recorded if it is not known for each hook."""
@@ -630,7 +630,7 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     """Number of the epoch in which the log interval ends, 1-based."""
     iterations: Count
     elapsed_s: Number
-    """Seconds from the train loop's start to the interval's end, monotonic."""
+    """Seconds, by a monotonic clock, from the train loop's start to interval's end."""
     duration_s: Number
     """Wall clock seconds from the log interval's start to its end."""
     data_wait: DurationStats
@@ -642,7 +642,7 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     ledger_s: Mapping[str, Number]
     """Seconds of the log interval by part, such as ``data_wait`` or ``step``."""
     hooks_s: Mapping[str, Number] = {}
-    """Seconds of the interval in hooks by class, without saves and validations.
+    """Seconds of hooks in the interval, by class, without saves and validations.
 
     The rest is MMEngine's own calling; ``(unattributed)`` stands for all hooks where a
     Runner calls them in a way of its own."""
@@ -709,7 +709,7 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
 
     Since it was read last: it and ``host`` every 5 seconds, more often at first."""
     largest_batch_pixels: Optional[Count] = None
-    """Images x padded height x padded width of the interval's largest batch.
+    """Pixels of the interval's largest batch: images x padded height x padded width.
 
     As the model was given it."""
     largest_batch_height: Optional[Count] = None
@@ -732,9 +732,9 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
 
     From the end of the hooks behind a step. Gaps inside a step are not seen."""
     gpu_idle_iterations: Count = 0
-    """Number of iterations behind ``gpu_idle_pct``; 0 leaves it unknown."""
+    """Number of iterations over which ``gpu_idle_pct`` was measured; 0 if none."""
     gpu_mem_peak_bytes: Optional[Count] = None
-    """Peak bytes handed out by the CUDA allocator since the last interval's end."""
+    """Peak bytes allocated by the CUDA allocator since the last interval's end."""
     gpu_mem_reserved_bytes: Optional[Count] = None
     """Peak bytes reserved by the CUDA allocator since the last interval's end."""
     cuda_memory: Optional[CudaMemoryWindow] = None
@@ -794,7 +794,7 @@ class SaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='save'):
     ``run_delay_s`` and ``blocked_s`` are of that thread, too."""
     run_delay_s: Optional[Number] = None
     blocked_s: Optional[Number] = None
-    """Seconds of the save that its thread was blocked: by storage, lock, other thread.
+    """Seconds that the saving thread was blocked by storage, a lock or another thread.
 
     ``None``, as ``run_delay_s``, where the kernel shows no schedstat."""
     bytes: Optional[Count] = None
@@ -981,7 +981,7 @@ class ValidationProgressRecord(
     part: str
     """Part of the validation that was running when the record was written."""
     metric: Optional[str] = None
-    """Name, by class, of the validation's running metric, if one was running."""
+    """Class name, numbered if shared, of the validation's running metric, if any."""
     call_s: Number
     """Seconds that the validation's current call, such as a metric, has been running.
 
@@ -989,9 +989,9 @@ class ValidationProgressRecord(
     parts_s: Mapping[str, Number]
     """Seconds by part from the validation's start to the writing of this record."""
     metrics_s: Optional[Mapping[str, Number]] = None
-    """Seconds of them in ``compute_metrics``, by class name of metric."""
+    """Seconds of the validation so far in ``compute_metrics``, by class of metric."""
     process_s: Optional[Mapping[str, Number]] = None
-    """Seconds of them in ``process`` of the metrics, by class of metric."""
+    """Seconds of the validation so far in metrics' ``process``, by class of metric."""
 
 
 MemoryPhase = Literal['start', 'train', 'validation']
@@ -1016,7 +1016,7 @@ class MemoryRecord(EvidenceLine, frozen=True, kw_only=True, tag='memory'):
 
     ``start`` is from the hook's construction until training begins."""
     elapsed_s: Number
-    """Seconds from the train loop's start to the reading of memory, monotonic.
+    """Seconds, by a monotonic clock, from the train loop's start to reading memory.
 
     In ``start`` since the hook was built."""
     iteration: Count = 0
@@ -1032,7 +1032,7 @@ class MemoryRecord(EvidenceLine, frozen=True, kw_only=True, tag='memory'):
 
     Page cache is free, since it can be given back."""
     shm_bytes: Optional[Count] = None
-    """Bytes of shared memory: of files in ``/dev/shm``, or of all in a control group.
+    """Bytes of shared memory: of files in ``/dev/shm``, or of a whole control group.
 
     The kernel counts there files in any tmpfs and memory that processes share."""
     process_bytes: Optional[Count] = None
@@ -1064,7 +1064,7 @@ class MemoryRecord(EvidenceLine, frozen=True, kw_only=True, tag='memory'):
     False where the kernel shows no PSS: pages that a forked worker shares with its
     parent count in each then."""
     is_low: bool = False
-    """True if host memory was nearly full, or soon would be by its growth."""
+    """True if host memory was nearly full, or soon would be at its rate of growth."""
 
 
 class UnknownRecord(EvidenceLine, frozen=True, kw_only=True, tag='unknown'):
@@ -1093,7 +1093,7 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
     iteration: Count
     """Number of iterations of the whole training done at the standstill."""
     part: str
-    """Part of the time ledger, or class of the hook, in which training stands still.
+    """Part of training, such as ``step``, or hook class where training stands still.
 
     ``start`` before the train loop."""
     validation_part: Optional[str] = None
@@ -1101,14 +1101,13 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
 
     As in ``parts_s`` of a validation."""
     metric: Optional[str] = None
-    """Name, by class, of the validation's running metric, if one was running."""
+    """Class name, numbered if shared, of the validation's running metric, if any."""
     waited_s: Number
     """Seconds from the training's last progress to the writing of this record."""
     idle_s: Optional[Number] = None
-    """Seconds before this record's writing in which nothing used a core.
+    """Seconds up to this record in which this process and its children used no core.
 
-    Neither the training process nor its children, in a part of a validation that
-    computes; ``None`` where one did."""
+    In a part of a validation that computes; ``None`` where one of them used one."""
     is_over: bool = False
     """True if the standstill is over: training continued by itself.
 
@@ -1208,7 +1207,7 @@ class EndRecord(EvidenceLine, frozen=True, kw_only=True, tag='end'):
 
     ``None`` when the ledger had been switched off."""
     ledger_s: Mapping[str, Number]
-    """Seconds of the whole run by part of the time ledger, such as ``data_wait``.
+    """Seconds of the whole run by part of its time, such as ``data_wait``.
 
     Empty when the ledger had been switched off."""
     hooks_s: Mapping[str, Number] = {}
@@ -1332,7 +1331,7 @@ class VerdictRecord(EvidenceLine, frozen=True, kw_only=True, tag='verdict'):
     is_final: bool = False
     """True for a verdict at the training's end, False for one during training."""
     written_unix_s: Optional[Number] = None
-    """Time of writing the verdict by the wall clock; not used for durations."""
+    """Unix time at which the verdict was written; not used for durations."""
     judged_rank: Count = 0
     """Rank whose measurements were judged: the rank that the others wait for."""
     iterations: Count
@@ -1342,7 +1341,7 @@ class VerdictRecord(EvidenceLine, frozen=True, kw_only=True, tag='verdict'):
     gpu_hours: Optional[Number] = None
     """GPU hours: ``training_hours`` times the number of ranks; 0 on the CPU."""
     ledger_pct: Mapping[str, Number] = {}
-    """Per cent of ``training_hours`` by part of the time ledger, such as ``data_wait``.
+    """Per cent of ``training_hours`` by part of the time, such as ``data_wait``.
 
     Empty when the ledger had been switched off."""
     changes: Tuple[RecommendedChange, ...] = ()

@@ -30,7 +30,7 @@ class NotRegularError(OSError):
 
 
 def open_descriptor(path: Path | str, *, or_pipe: bool = False) -> int:
-    """Opens a regular file for reading and returns its descriptor; refuses all else.
+    """Opens a regular file, or a pipe if asked, and returns its file descriptor.
 
     Args:
         path: The file, or a link to it.
@@ -60,7 +60,7 @@ def open_descriptor(path: Path | str, *, or_pipe: bool = False) -> int:
 
 
 def open_regular(path: Path | str, *, or_pipe: bool = False) -> BinaryIO:
-    """Opens a regular file for buffered reading; refuses anything else at once."""
+    """Opens a regular file, or a pipe if asked, for buffered reading."""
     return os.fdopen(open_descriptor(path, or_pipe=or_pipe), 'rb')
 
 

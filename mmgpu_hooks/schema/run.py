@@ -30,7 +30,7 @@ from mmgpu_hooks.schema.tried import Profile
 
 @dataclass(frozen=True)
 class RunEvidence:
-    """Evidence of one rank of a training run, as read from the rank's evidence file."""
+    """Records of one rank of a training run, as read from the rank's evidence file."""
 
     path: str
     run: recorded.RunRecord
@@ -81,7 +81,7 @@ class RunEvidence:
 
 @dataclass(frozen=True)
 class RankRow:
-    """Seconds per iteration of one rank, over the iterations that all ranks have."""
+    """Seconds per iteration of one rank, over iterations that all ranks recorded."""
 
     rank: int
     data_wait_s: float
@@ -112,7 +112,7 @@ class RanksSummary:
     slowest: Optional[int] = None
     """Slowest rank; ``None`` when ranks differ by less than noise, or it is unknown."""
     part: Optional[str] = None
-    """Part of the time ledger in which the slowest rank loses time.
+    """Part of training, such as ``data_wait``, in which the slowest rank loses time.
 
     ``data_wait``, ``startup``, ``hooks`` or ``checkpoint_save``."""
     lost_s: Optional[float] = None
@@ -120,7 +120,7 @@ class RanksSummary:
 
     Its own time beyond the median of the others'."""
     noise_s: Optional[float] = None
-    """Smallest difference of ranks that exceeds noise, in seconds per iteration."""
+    """Smallest difference between ranks, in seconds per iteration, beyond noise."""
     notes: Tuple[Text, ...] = ()
     """Sentences on evidence files left out or cut short, and on missing ranks."""
 
@@ -270,7 +270,7 @@ def _check_one_run(path: Path, starts: list[str], bad: list[Text]) -> None:
 
 
 class OtherRanks(NamedTuple):
-    """Evidence of the other ranks of a run, and notes on unreadable files."""
+    """Records of the other ranks of a run, and notes on unreadable evidence files."""
 
     ranks: List[RunEvidence]
     notes: List[Text]
@@ -278,7 +278,7 @@ class OtherRanks(NamedTuple):
 
 
 def read_other_ranks(paths: Sequence[Path]) -> OtherRanks:
-    """Reads the evidence of other ranks; ranks with unreadable files are left out."""
+    """Reads the evidence files of other ranks; notes and leaves out unreadable ones."""
     ranks, notes = [], []
     for path in paths:
         try:

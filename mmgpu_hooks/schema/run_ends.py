@@ -1,4 +1,4 @@
-"""Reads the first and the last records of a run's evidence, and nothing in between.
+"""Reads the first and last records of a run's evidence file, nothing in between.
 
 A verdict is a record, so ``mmgpu runs`` judges nothing: it reads the first line and the
 last 64 KiB of each run, more where an hour of intervals lies behind the newest verdict.
@@ -133,7 +133,7 @@ def _read_first(path: str, descriptor: int, whole: bytes) -> RunRecord:
 
 
 def _find_last(tail: bytes, kind: Type[RecordT]) -> Optional[RecordT]:
-    """Finds the last complete record of a kind in bytes of an evidence file's end."""
+    """Finds the last complete record of a kind in an evidence file's last bytes."""
     mark, found = _MARKS[kind], len(tail)
     while (found := tail.rfind(mark, 0, found)) >= 0:
         if found and tail[found - 1 : found] != b'\n':

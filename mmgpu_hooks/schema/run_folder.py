@@ -26,11 +26,11 @@ That of rank 0 where each rank has one.
 """
 _TRAINS, _EVALUATES = b'(train)', re.compile(rb'\b(?:Epoch|Iter)\((?:val|test)\)')
 _MOST_BYTES = 2**20
-"""Number of bytes read from a log's end to see if it is of a training."""
+"""Number of bytes read from a log's end to tell a training from an evaluation."""
 
 
 class EvidenceError(UserError):
-    """Error for a path that cannot be judged: one sentence for the user.
+    """Error for a path from which no training run can be read: a sentence to the user.
 
     Args:
         path: The path, which begins the message.
@@ -69,15 +69,15 @@ class RunFiles:
     config_copy: Path | None = None
     """Path of the flattened copy of the config that MMEngine left."""
     other_ranks: tuple[Path, ...] = ()
-    """Paths of the evidence files of the run's other ranks, by rank."""
+    """Paths of the evidence files of the run's other ranks, in rank order."""
     starting_ranks: tuple[Path, ...] = ()
     """Paths of evidence files of ranks that have not begun to train, in rank order."""
     older_runs: tuple[Path, ...] = ()
-    """Evidence paths of the folder's other runs, newest first.
+    """Paths of the evidence files of the folder's older runs, newest first.
 
     They may not exist."""
     newer_attempt: Attempt | None = None
-    """Newest training without evidence, if newer than this run.
+    """Newest training that left no evidence file, if newer than this run.
 
     It has ended before its first iteration, or is still starting."""
 
@@ -88,7 +88,7 @@ class RunFiles:
 
 
 START_NAME, OTHER_STARTS = 'before_training.jsonl', 'before_training_rank*.jsonl'
-"""File names of evidence from before the train loop: rank 0's, and other ranks'.
+"""Name of rank 0's evidence file from before training, and pattern of other ranks'.
 
 They say who holds memory, and where the ranks stand. The evidence of a training takes
 their place.
@@ -102,12 +102,12 @@ It lies beside the evidence.
 
 
 def evidence_name(rank: int) -> str:
-    """Returns the file name of one rank's evidence; rank 0 has the plain name."""
+    """Returns the name of one rank's evidence file; rank 0's has no number."""
     return EVIDENCE_NAME if rank == 0 else f'gpu_efficiency_rank{rank}.jsonl'
 
 
 def start_name(rank: int) -> str:
-    """Returns the file name of one rank's evidence from before its train loop.
+    """Returns the name of one rank's evidence file from before its train loop.
 
     Rank 0's is plain.
     """
@@ -265,7 +265,7 @@ def _is_evaluation(log: Path) -> bool:
 
 
 def find_other_ranks(evidence: Path) -> tuple[Path, ...]:
-    """Finds the evidence files of other ranks beside rank 0's, by rank.
+    """Finds other ranks' evidence files in the folder of rank 0's, in rank order.
 
     Args:
         evidence: Rank 0's; ``gpu_efficiency.2.jsonl``, of a second training with the
@@ -281,7 +281,7 @@ def find_other_ranks(evidence: Path) -> tuple[Path, ...]:
 
 
 def find_peers(evidence: Path) -> tuple[Path, ...]:
-    """Finds the evidence files of all other ranks of a run, by rank.
+    """Finds the evidence files of all other ranks of a run, in rank order.
 
     Args:
         evidence: Of any rank, or what it has of its start.

@@ -38,7 +38,7 @@ class Unreadable(NamedTuple):
 
 
 class RunTree:
-    """Walks folders and yields the evidence files of training runs.
+    """Iterable of the evidence files of all training runs below some folders.
 
     Links to folders are followed, and each folder is entered once, so that loops end. A
     link to a folder that holds one of the roots is passed over: it leads to all that
@@ -104,7 +104,7 @@ class RunTree:
     def _sort(
         self, entry: os.DirEntry[str], folders: list[str], links: list[str]
     ) -> None:
-        """Adds a directory entry to the list of folders or of links, if it is one."""
+        """Adds a folder to ``folders``, or a link to a folder to ``links``."""
         try:
             if entry.is_dir(follow_symlinks=False):
                 folders.append(entry.path)

@@ -114,7 +114,7 @@ _UNITS: dict[str, Callable[[Any], str]] = {
     'count': format_count,
     'numbers': format_numbers,
 }
-"""Formatters of a template's values, by the end of the value's name or format.
+"""Functions that format a value in a template, by its name's end or its format.
 
 ``sum`` is a sum of seconds over a run, ``long`` over a whole training, ``exact`` per
 cent as exact as a small share needs, ``count`` what may come in millions, ``numbers`` a
@@ -189,7 +189,7 @@ def phrase(template: str, /, *sources: object, **facts: Any) -> Text:
 
 
 def said_by(error: BaseException) -> Text:
-    """Returns an error's message as a `Text`; that of other programs is a quotation.
+    """Returns an error's message as a `Text`; a plain string stays untranslated.
 
     ``str(error)`` is the English sentence alone, which no language translates.
     """
@@ -226,7 +226,7 @@ def worded(words: str) -> Text:
 
 
 def encode_text(value: object) -> object:
-    """Encodes a text as plain records, for msgspec's ``enc_hook``.
+    """Encodes a text as a plain ``str`` or ``dict``, for msgspec's ``enc_hook``.
 
     Raises:
         NotImplementedError: Of any other type, as msgspec asks for.
@@ -298,7 +298,7 @@ def _parse(template: str) -> Tuple[Tuple[str, Optional[str], str], ...]:
 
 
 class Wording:
-    """Words each `Text` as sentences of one language."""
+    """Translator of each `Text` into sentences of one language."""
 
     def __init__(
         self,
@@ -388,7 +388,7 @@ class Wording:
         return separator.join(self._figure(value, '', '') for value in values)
 
     def _join(self, parts: Iterable[str]) -> str:
-        """Join sentences; one that ends as English does is followed by a space."""
+        """Joins sentences; puts a space after each that ends in an ASCII character."""
         space = self._catalog.pgettext(*SPACE).strip('|')
         joined = ''
         for part in parts:

@@ -169,7 +169,7 @@ class SweepRow:
     """GPU utilisation (per cent) by interval over the whole trial, warm-up included."""
     model_bytes: Optional[ModelBytes] = None
     memory_peak_bytes: Optional[int] = None
-    """Peak bytes of memory that CUDA's allocator handed out in the trial."""
+    """Peak bytes of GPU memory that CUDA's allocator allocated in the trial."""
     memory_reserved_bytes: Optional[int] = None
     """Peak bytes of GPU memory that CUDA's allocator reserved in the trial."""
     host_memory_bytes: Optional[int] = None
@@ -192,7 +192,7 @@ class SweepRow:
     """Largest number of workers that the host allows; ``None`` is unknown."""
     most_workers_reason: Optional[Text] = None
     folder: str = ''
-    """Path of the folder with the trial's log and evidence."""
+    """Path of the folder with the trial's log and evidence file."""
 
     @property
     def is_measured(self) -> bool:
@@ -279,7 +279,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class SaveBenchRow:
-    """Checkpoint save times of a trial with one number of workers; medians per save.
+    """Median seconds of a checkpoint save in a trial with a given number of workers.
 
     All medians are ``None`` where no save was measured.
     """
@@ -331,7 +331,7 @@ class SaveBench:
     """Benchmark result: effect of the number of workers on checkpoint save times."""
 
     rows: Tuple[SaveBenchRow, ...]
-    """Rows of the measured checkpoint saves, in order of the number of workers."""
+    """Results of the trials, one per number of workers, fewest workers first."""
     reference: Optional[int] = None
     """Number of workers of the reference trial: the fewest with measured saves."""
     harmful_workers: Optional[int] = None
@@ -427,7 +427,7 @@ SIDES = (FIRST, SECOND)
 
 @dataclass(frozen=True)
 class TrialRole:
-    """Role of a trial in a comparison: its side, and if it only warms up."""
+    """Role of a trial in a comparison: its side, and whether it only warms up."""
 
     side: str
     """Side of the comparison that the trial trained: ``first`` or ``second``."""
@@ -477,7 +477,7 @@ class Trial:
     iterations: int = 0
     """Number of iterations trained, whatever the status."""
     folder: str = ''
-    """Path of the folder with the trial's log and evidence."""
+    """Path of the folder with the trial's log and evidence file."""
     role: Optional[TrialRole] = None
     """Role of the trial in a comparison of two sides."""
     figures: Mapping[str, Any] = field(default_factory=dict)
@@ -510,7 +510,7 @@ class Profile:
     plain_step_s: float
     """Median seconds of a train step without the profiler, before it ran."""
     parts: Mapping[str, float]
-    """Seconds of a train step by kind of work; together they are the step.
+    """Seconds of a train step by kind of work; they add up to the whole step.
 
     Kernels of each, without CUDA operators of torch; ``idle`` is when none ran."""
     modules: Mapping[str, float]

@@ -12,7 +12,7 @@ from mmgpu_hooks.schema.text import phrase
 
 
 class EvidenceWriter:
-    """Appends records, as JSON lines, to one open evidence file.
+    """Writer that appends records, as JSON lines, to one open evidence file.
 
     Each record goes out in one unbuffered append, so a run that is killed leaves
     every earlier line whole. When a write fails half-way (a full disk), the half

@@ -111,7 +111,7 @@ _FONTS = {
 }
 """Font families with the letters of a language that matplotlib's own font lacks."""
 _POINTS = 400
-"""Maximum number of points of a line over time, as many as the page is wide."""
+"""Maximum number of points to draw of a line over time."""
 _CUT = 4.0
 """Multiple of the bars' 99th percentile above which bars are cut off."""
 
@@ -139,7 +139,7 @@ def can_draw() -> bool:
 
 
 def chart_ledger(run: Run) -> Chart | None:
-    """Bar chart of a training's seconds by part; ``None`` without recorded time."""
+    """Charts a training's seconds by part as a bar; ``None`` without recorded time."""
     ledger_s = defaultdict[str, float](float)
     for part in PARTS:
         if seconds := run.figures.ledger_s.get(part):
@@ -183,7 +183,7 @@ def _open_panels(figure: Any, titles: Sequence[Text], x_title: Text) -> list[Any
 
 
 def chart_growth(run: Run) -> Chart | None:
-    """Chart of growing host memory over iterations, up to full memory.
+    """Charts growing host memory over iterations, up to full memory.
 
     ``None`` without growth, or where the free memory is unknown.
     """
@@ -230,7 +230,7 @@ def chart_growth(run: Run) -> Chart | None:
 def chart_forecast(
     points: Sequence[Prediction], marks: Mapping[int, Text], measured_s: float | None
 ) -> Chart | None:
-    """Chart of predicted seconds per iteration by workers; ``None`` for one point.
+    """Charts predicted seconds per iteration by workers; ``None`` for one point.
 
     Args:
         points: By number of workers.
@@ -383,7 +383,7 @@ class _Event(NamedTuple):
 
 
 def chart_timeline(run: Run) -> Chart | None:
-    """Timeline of data wait, step and GPU, with saves and epochs marked.
+    """Charts data wait, step and GPU over time, with saves and epochs marked.
 
     Neighbouring intervals are merged where there are too many: the line is their
     mean, the band reaches from the smallest to the largest.

@@ -14,7 +14,7 @@ _UNSIGNED = {**SIGNS, 'ok': ' '}
 
 
 def describe_checkup(rows: Sequence[Checked]) -> list[Section]:
-    """Sections of ``mmgpu doctor``: the number of problems, and a line per check."""
+    """Makes sections of ``mmgpu doctor``: number of problems, and a line per check."""
     wrong = [row.name for row in rows if row.level == 'problem']
     unknown = [row.name for row in rows if row.level == 'unknown']
     title = phrase('Nothing is wrong')
@@ -37,7 +37,7 @@ def describe_checkup(rows: Sequence[Checked]) -> list[Section]:
 
 
 def render_checkup_json(machine: Machine, rows: Sequence[Checked]) -> str:
-    """JSON of ``mmgpu doctor``: its checks, and the facts about the machine.
+    """Renders ``mmgpu doctor`` as JSON: its checks, and the facts about the machine.
 
     Keys:
         problems (int): How many things are wrong.

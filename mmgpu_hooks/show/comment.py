@@ -20,7 +20,7 @@ _PART = {
 
 
 def phrase_comment(verdict: VerdictRecord) -> str | None:
-    """Text of a SLURM job comment: ``mmgpu: data-bound 54 %, num_workers 0 -> 8``.
+    """Phrases a SLURM job comment: ``mmgpu: data-bound 54 %, num_workers 0 -> 8``.
 
     Without ``|``, which separates the columns of ``sacct -P``.
 

@@ -71,7 +71,7 @@ _COLUMNS: Sequence[TableColumn] = (
 
 
 def describe_compare(comparison: RunComparison) -> list[Section]:
-    """Sections on two runs: the slower one, the slower parts, and what else differs."""
+    """Makes sections on two runs: the slower one, slower parts, differing settings."""
     figures = _Figures.of(comparison)
     least_s = _LEAST_SHARE * _largest(figures.iteration)
     notable = [part for part in figures.parts if _largest(part) > least_s]
@@ -90,7 +90,7 @@ def describe_compare(comparison: RunComparison) -> list[Section]:
 def describe_whole_training(
     comparison: RunComparison, before: float, after: float
 ) -> Text:
-    """Sentence on how much faster or slower the second of two complete trainings was.
+    """Phrases how much faster or slower the second of two complete trainings was.
 
     How many times as fast the second one was is said only where its iterations differ
     in the same direction beyond noise.

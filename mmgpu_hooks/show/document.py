@@ -115,7 +115,7 @@ def align(lines: Mapping[Text, str | None], width: int = 10) -> str:
 
 
 def listing(title: Text, sentences: Iterable[str], name: str = '') -> list[Section]:
-    """Section with a title and a list of sentences; none if the list is empty."""
+    """Makes a titled section of listed sentences, or no section without sentences."""
     items = tuple(map(Item, sentences))
     return [Section(title, name, items=items)] if items else []
 
@@ -126,7 +126,7 @@ def compose(
     basis: Sequence[str] = (),
     notes: Iterable[str] = (),
 ) -> list[Section]:
-    """Sections of an answer: title sentence, remarks, table with its source, notes."""
+    """Makes an answer's sections: title sentence, remarks, table with source, notes."""
     title, *more = sentences
     sections = [Section(title, sentences=more)]
     if table.rows:
@@ -152,7 +152,7 @@ def _cell(record: Any, column: TableColumn) -> str | None:
 
 
 def tabulate_setting(name: str, path: str) -> TableColumn:
-    """Table column with one setting's value in each row.
+    """Makes a table column with one setting's value in each row.
 
     Args:
         name: Of the setting; two words a line, so that a table fits.
@@ -181,7 +181,7 @@ def tabulate(
     texts: int = 0,
     strong: Sequence[int] = (),
 ) -> Table:
-    """Table with one row per record; a column unknown in all records is dropped."""
+    """Makes a table with one row per record; drops columns unknown in all records."""
     rows = [[_cell(record, column) for column in columns] for record in records]
     used = [place for place in range(len(columns)) if any(row[place] for row in rows)]
     head = [columns[place].label for place in used]
@@ -201,7 +201,7 @@ def to_json(**body: Any) -> str:
 
 
 def with_facts(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Copies a JSON object with ``facts``: the named values of each sentence in it.
+    """Copies a JSON object and adds ``facts``: the named values of each sentence in it.
 
     Args:
         body: What it holds by key; sentences stand in it, or in lists in it.
@@ -211,7 +211,7 @@ def with_facts(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _list_facts(value: Any) -> Any:
-    """Named values that a sentence was made of, or those of each sentence in a list."""
+    """Returns the named values of a sentence, or of each sentence in a list."""
     if isinstance(value, (list, tuple)):
         if not any(isinstance(said, Text) and said.facts for said in value):
             return None

@@ -23,7 +23,7 @@ def format_moment(moment: datetime, now: datetime) -> Text:
 
 
 def phrase_ending(ending: TrainingEnd, now: datetime) -> Text:
-    """Sentence on when a training is predicted to end, with the hours left by part.
+    """Phrases when a training is predicted to end, with the hours left by part.
 
     ``ends tomorrow 14:20 (13:40 to 15:10): training 9.1 h, validation 3.0 h (metric
     2.2 h), saves 12 min``.
@@ -64,7 +64,7 @@ def _list_parts(ending: TrainingEnd) -> Iterator[Text]:
 
 
 def phrase_limit(limit: JobLimit, end: datetime, now: datetime) -> Text:
-    """Sentence on when SLURM ends the job, and on the epochs that will be missing.
+    """Phrases when SLURM ends the job, and how many epochs will be missing.
 
     ``SLURM ends this job at 08:00: 3 of 12 epochs will be missing; epoch 9 is the
     last that is saved``.

@@ -39,7 +39,7 @@ _OTHERS_CORES = 0.25
 
 
 def _show_half_width(iter_s: Estimate) -> str:
-    """Half width of a mean iteration's confidence interval, in per cent of the mean."""
+    """Formats a mean iteration time's interval half width, in per cent of the mean."""
     return f'{100 * iter_s.half_width / iter_s.value:.1f}'
 
 
@@ -59,11 +59,11 @@ _SWEEP_FIGURES: Sequence[TableColumn] = (
 
 
 def describe_sweep(sweep: Sweep) -> list[Section]:
-    """Sections of a sweep: the fastest setting, and one row per trial."""
+    """Makes the sections of a sweep: the fastest setting, and one row per trial."""
     rows = sweep.rows
 
     def judge(row: SweepRow) -> Text:
-        """Mark of the best trial, or reason why a trial is excluded, for its row."""
+        """Marks the best trial, or says why a trial is excluded, for its table row."""
         if row.is_measured and row.exceeds_host:
             return phrase('beyond the host')
         if row.status != 'completed':
@@ -86,7 +86,7 @@ def describe_sweep(sweep: Sweep) -> list[Section]:
 
 
 def _list_varied(rows: Sequence[SweepRow]) -> list[str]:
-    """Names of settings that differ between a sweep's trials and have no column yet."""
+    """Lists settings that differ between a sweep's trials and have no column yet."""
     others = dict.fromkeys(name for row in rows for name in row.setting.others)
     return [
         name
@@ -111,7 +111,7 @@ def _phrase_stop(done: int, asked: int) -> Text:
 
 
 def _sweep_sentences(sweep: Sweep) -> Iterator[Text]:
-    """Sentences on a sweep: its best setting, then remarks."""
+    """Phrases the result of a sweep: its best setting, then remarks."""
     if sweep.is_interrupted:
         yield _phrase_stop(len(sweep.rows), sweep.asked)
     elif not sweep.best:
@@ -143,7 +143,7 @@ def _sweep_sentences(sweep: Sweep) -> Iterator[Text]:
 
 
 def _phrase_speed(row: SweepRow) -> Text:
-    """Text on a trial's speed: ``6.1 images/s, 0.412 s +- 3.1 ms per iteration``."""
+    """Phrases a trial's speed: ``6.1 images/s, 0.412 s +- 3.1 ms per iteration``."""
     iter_s = row.iter_s
     assert iter_s is not None  # only measured ones are best
     facts = {'iter_s': iter_s.value, 'half_width_s': iter_s.half_width}
@@ -198,7 +198,7 @@ _SAVE_COLUMNS: Sequence[TableColumn] = (
 
 
 def describe_save_bench(bench: SaveBench) -> list[Section]:
-    """Sections of a save benchmark: harmful worker counts, then a row per trial."""
+    """Makes sections of a save benchmark: harmful worker counts, a row per trial."""
     rows = bench.rows
 
     def judge(row: SaveBenchRow) -> Text:
@@ -222,7 +222,7 @@ def describe_save_bench(bench: SaveBench) -> list[Section]:
 
 
 def _save_sentences(bench: SaveBench) -> Iterator[Text]:
-    """Sentences on a save benchmark: its answer, then remarks."""
+    """Phrases a save benchmark's result: harmful worker counts, then remarks."""
     if bench.is_interrupted:
         yield _phrase_stop(len(bench.rows), bench.asked)
     found = {row.num_workers: row for row in bench.rows}
@@ -271,7 +271,7 @@ _OF_LOADER = 'train_dataloader.'
 
 
 def describe_metric_check(path: str, check: MetricCheck) -> Text:
-    """Sentence with the result of comparing FastCocoMetric with CocoMetric.
+    """Phrases the result of comparing FastCocoMetric with CocoMetric.
 
     Args:
         path: Of the results.
@@ -300,7 +300,7 @@ def describe_metric_check(path: str, check: MetricCheck) -> Text:
 
 
 def describe_verify(measured: Verification) -> list[Section]:
-    """Sections of a verification: measured gain, predicted gain, differing settings."""
+    """Makes sections of a verification: measured gain, predicted gain, settings."""
     keys = [*{**measured.before, **measured.after}]
     rows: list[Sequence[object]] = [
         (
@@ -352,7 +352,7 @@ def _cut_left(text: str, most: int) -> str:
 
 
 def _verify_sentences(measured: Verification) -> Iterator[Text]:
-    """Sentences on the measured and predicted speed-up, also over whole epochs."""
+    """Phrases the measured and predicted speed-up, also over whole epochs."""
     predicted, gain = measured.predicted_gain, measured.gain
     is_setting = measured.before_config == measured.after_config
     rates = (measured.before_images_per_s, measured.after_images_per_s)
@@ -396,7 +396,7 @@ def _verify_sentences(measured: Verification) -> Iterator[Text]:
 
 
 def _phrase_change(change: Estimate) -> Text:
-    """Text on a relative change and its interval: ``+20.0 % (+16.4 to +23.9 %)``."""
+    """Phrases a relative change and its interval: ``+20.0 % (+16.4 to +23.9 %)``."""
     return phrase(
         '{change_share:+.1%} ({low_pct:+.1f} to {high_share:+.1%})',
         change_share=change.value,
@@ -406,7 +406,7 @@ def _phrase_change(change: Estimate) -> Text:
 
 
 def _phrase_epochs(measured: Verification) -> Iterator[Text]:
-    """Sentence on the speed-up over whole epochs, if first iterations were measured."""
+    """Phrases the speed-up over whole epochs, if first iterations were measured."""
     before_s, after_s = measured.before_start_s, measured.after_start_s
     before = measured.batches_per_epoch
     after = measured.after_batches_per_epoch or before
@@ -522,7 +522,7 @@ _HOST_PARTS: dict[str, Text] = {
 
 
 def describe_profile(profile: Profile) -> list[Section]:
-    """Sections of a profile: its verdict, parts of the step, modules and flags."""
+    """Makes sections of a profile: its verdict, parts of the step, modules, flags."""
     whole_s = sum(profile.parts.values())
     title, more = _BOUNDS.get(profile.bound or '') or (
         phrase('Launch-bound or kernel-bound: unknown, as {bound_reason}.', profile),
@@ -589,7 +589,7 @@ def describe_profile(profile: Profile) -> list[Section]:
 
 
 def _tabulate_parts(profile: Profile) -> Iterator[Table]:
-    """Tables of a profiled train step: seconds by part, and seconds by module."""
+    """Tabulates a profiled train step: seconds by part, and seconds by module."""
     parts = {_STEP_PARTS.get(part, part): s for part, s in profile.parts.items()}
     modules = {
         name or phrase('(the model itself)'): s for name, s in profile.modules.items()
@@ -607,7 +607,7 @@ def _tabulate_parts(profile: Profile) -> Iterator[Table]:
 
 
 def _describe_host_parts(profile: Profile) -> list[Section]:
-    """Table of an iteration's host CPU seconds by part, without and with optimising."""
+    """Tabulates an iteration's host CPU seconds by part, plain and optimised."""
     parts = profile.host_parts
     if not parts:
         return []
@@ -632,7 +632,7 @@ def _computes_in_tf32(profile: Profile) -> bool:
 
 
 def _say_amp(profile: Profile) -> Text:
-    """Text on mixed precision (AMP): if it is on, and why it would gain little."""
+    """Phrases if mixed precision (AMP) is on, and why it would gain little."""
     products_pct, why, share = profile.products_pct, None, None
     if products_pct is not None:
         share = phrase(

@@ -42,7 +42,7 @@ _MEMORY_PARTS: dict[str, Text] = {
 
 
 def phrase_limit(limit: str) -> Text:
-    """Name of the resource that limits an iteration's speed."""
+    """Names the resource that limits an iteration's speed."""
     return _LIMIT_NAMES.get(limit) or quoted(limit)
 
 
@@ -52,7 +52,7 @@ def tabulate_predictions(
     marks: Mapping[int, Text],
     own: Mapping[str, Any] | None = None,
 ) -> Table:
-    """Table of predictions, one row per setting.
+    """Tabulates predictions, one row per setting.
 
     Args:
         predictions: In the order of the rows.
@@ -99,7 +99,7 @@ def tabulate_predictions(
 
 
 def describe_forecast(forecast: Forecast) -> list[Section]:
-    """Sections of ``mmgpu predict``: the measured run, a row per predicted setting."""
+    """Makes sections of ``mmgpu predict``: the measured run, a row per prediction."""
     workload = forecast.workload
     marks = {workload.num_workers: quoted('*')}
     table = tabulate_predictions(
@@ -130,7 +130,7 @@ def describe_forecast(forecast: Forecast) -> list[Section]:
 
 
 def render_forecast_json(forecast: Forecast) -> str:
-    """JSON of ``mmgpu predict``'s answer.
+    """Renders ``mmgpu predict``'s answer as JSON.
 
     Keys:
         run (str): The evidence file.
@@ -157,7 +157,7 @@ def render_forecast_json(forecast: Forecast) -> str:
 
 
 def _describe_memory(memory: MemoryForecast | None) -> Iterator[Fact]:
-    """Facts on memory by batch size: fitted line, requested peaks, largest batch."""
+    """Yields facts on memory by batch size: fitted line, peaks, largest batch."""
     if memory is None:
         return
     sizes = phrase('{fixed_bytes} and {image_bytes} per image', memory)
@@ -179,7 +179,7 @@ def _describe_memory(memory: MemoryForecast | None) -> Iterator[Fact]:
 
 
 def describe_estimate(estimate: MemoryEstimate) -> list[Section]:
-    """Sections of a memory estimate: bytes by use, and totals by batch size."""
+    """Makes sections of a memory estimate: bytes by use, and totals by batch size."""
     static, size, image = estimate.static, estimate.image_size, None
     if size is not None:
         image = phrase(
@@ -240,7 +240,7 @@ def describe_estimate(estimate: MemoryEstimate) -> list[Section]:
 
 
 def _describe_card(card: CardFit | None) -> list[Fact]:
-    """Fact on a GPU's largest batch sizes: by estimate, and with a safety margin."""
+    """Phrases a GPU's largest batch sizes: by estimate, and with a safety margin."""
     if card is None:
         return []
     text = phrase('unknown, see below')
@@ -256,7 +256,7 @@ def _describe_card(card: CardFit | None) -> list[Fact]:
 
 
 def render_estimate_json(estimate: MemoryEstimate) -> str:
-    """JSON of a memory estimate; unknown values are ``null``.
+    """Renders a memory estimate as JSON; unknown values are ``null``.
 
     Keys:
         total_bytes (Mapping[str, int | None]): Everything together, by batch size.

@@ -24,7 +24,7 @@ from mmgpu_hooks.show.text import short_path
 
 
 def describe_first_answer(answer: FirstAnswer) -> list[Section]:
-    """Sections on a training without GPUEfficiencyHook: verdict, facts, next step."""
+    """Describes a training without GPUEfficiencyHook: verdict, facts, next step."""
     figures, peak, loader = answer.figures, None, None
     if figures.peak_memory_bytes is not None:
         peak = phrase("{peak_memory_bytes}: torch's peak on one card", figures)
@@ -53,7 +53,7 @@ def describe_first_answer(answer: FirstAnswer) -> list[Section]:
 
 
 def render_first_answer(answer: FirstAnswer) -> str:
-    """JSON of the diagnosis of a training that ran without GPUEfficiencyHook."""
+    """Renders as JSON the diagnosis of a training without GPUEfficiencyHook."""
     return to_json(
         run=answer.log,
         source=answer.source,

@@ -24,7 +24,7 @@ _PIECE = 500
 
 
 def describe_runs(answer: ManyRuns, shown: Sequence[RunRow]) -> list[Section]:
-    """Sections of ``mmgpu runs`` for a terminal.
+    """Makes the sections of ``mmgpu runs`` for a terminal.
 
     Args:
         answer: All of them.
@@ -35,7 +35,7 @@ def describe_runs(answer: ManyRuns, shown: Sequence[RunRow]) -> list[Section]:
 
 
 def title_runs(totals: RunTotals) -> Text:
-    """Sentence of totals: ``214 runs, 3,120 GPU hours, 611 of them lost (20 %)``."""
+    """Phrases run totals: ``214 runs, 3,120 GPU hours, 611 of them lost (20 %)``."""
     spent, lost = totals.gpu_hours, totals.saved_gpu_hours
     if not spent:
         spent, lost = totals.training_hours, totals.saved_hours
@@ -57,7 +57,7 @@ def title_runs(totals: RunTotals) -> Text:
 
 
 def tabulate_runs(totals: RunTotals, rows: Sequence[RunRow]) -> Table:
-    """Table with one row per run; in GPU hours if any run had a GPU, else in hours."""
+    """Tabulates runs, a row each; in GPU hours if any run had a GPU, else in hours."""
     is_gpu = totals.gpu_hours > 0
     head = [
         phrase('run'),
@@ -85,7 +85,7 @@ def tabulate_runs(totals: RunTotals, rows: Sequence[RunRow]) -> Table:
 
 
 def round_hours(hours: float) -> str:
-    """Text of a number of hours: whole from 10 on, two digits below."""
+    """Formats a number of hours: whole from 10 on, two digits below."""
     return f'{hours:,.0f}' if abs(hours) >= 10 else f'{hours:.2g}'
 
 
@@ -100,14 +100,14 @@ def _share(share_pct: float | None) -> str:
 
 
 def name_verdict(verdict: str | None) -> Text:
-    """Title of a verdict; the bare name of a verdict that only newer versions know."""
+    """Returns a verdict's title, or its bare name if only newer versions know it."""
     if verdict is None:
         return _UNKNOWN
     return VERDICTS.get(verdict) or quoted(verdict)
 
 
 def phrase_changes(changes: Sequence[RecommendedChange]) -> Text:
-    """Short text on a run's first recommended changes: ``num_workers 0 -> 8``."""
+    """Phrases a run's first recommended changes: ``num_workers 0 -> 8``."""
     words: list[str] = [
         f'{change.key.rpartition(".")[2]} {change.old} -> {change.new}'
         for change in changes[:_MOST_CHANGES]
@@ -119,7 +119,7 @@ def phrase_changes(changes: Sequence[RecommendedChange]) -> Text:
 
 
 def list_notes(answer: ManyRuns) -> Iterator[Text]:
-    """Sentences on runs missing in the answer of ``mmgpu runs``, with reasons."""
+    """Phrases which runs are missing in the answer of ``mmgpu runs``, and why."""
     if answer.totals.runs < answer.found:
         left_out = answer.found - answer.totals.runs
         yield phrase('The filters leave out {left_out} more.', left_out=left_out)

@@ -42,7 +42,7 @@ _TEXTS = {
     'ok': phrase('ok'),
     'unknown': phrase('unknown'),
 }
-"""Texts of the page's own frame, and of the levels of its items, by name."""
+"""Texts of the page's own frame, and names of its items' severities, by key."""
 
 _MARK = b'name="generator" content="mmgpu_hooks '
 
@@ -57,17 +57,17 @@ def is_page(beginning: bytes) -> bool:
 
 
 def render_page(answer: Answer, label: str) -> str:
-    """HTML page of a run, with its label as title."""
+    """Renders the HTML page of a run, with its label as title."""
     return _render(describe_page(answer), label, 'report')
 
 
 def render_sweep_page(sweep: Sweep, label: str) -> str:
-    """HTML page of a sweep, with its label as title."""
+    """Renders the HTML page of a sweep, with its label as title."""
     return _render(describe_sweep_page(sweep), label, 'sweep')
 
 
 def render_runs_page(answer: ManyRuns, label: str) -> str:
-    """HTML page of many runs, with their label as title."""
+    """Renders the HTML page of many runs, with their label as title."""
     return _render(describe_runs_page(answer), label, 'runs')
 
 

@@ -124,7 +124,7 @@ def render_json(answer: Answer) -> str:
 
 
 def describe_answer(answer: Answer) -> list[Section]:
-    """Sections for a terminal: verdict, old and new settings, diff, next commands.
+    """Makes sections for a terminal: verdict, settings, diff, next commands.
 
     It has :data:`MOST_LINES` at most, as far as the changes themselves allow it; for
     more see :func:`mmgpu_hooks.show.run_sections.describe_details`.
@@ -169,13 +169,13 @@ def describe_answer(answer: Answer) -> list[Section]:
 
 
 def describe_verdict(answer: Answer) -> Section:
-    """Section with the verdict, its confidence and its reason."""
+    """Makes the section with the verdict, its confidence and its reason."""
     verdict = answer.diagnosis.verdict
     return Section(title_verdict(verdict), 'verdict', [verdict.why])
 
 
 def title_verdict(verdict: Verdict) -> Text:
-    """Title of a verdict and its confidence: ``Data-bound (high confidence)``."""
+    """Phrases a verdict and its confidence: ``Data-bound (high confidence)``."""
     if verdict.confidence == 'high':
         return phrase('{title} (high confidence)', verdict)
     if verdict.confidence == 'medium':
@@ -186,7 +186,7 @@ def title_verdict(verdict: Verdict) -> Text:
 def describe_changes(
     answer: Answer, title: Text = BLANK, *, every: bool = False
 ) -> Section:
-    """Section with old and new settings, their predicted gain, and the diff.
+    """Makes the section of old and new settings, their predicted gain, and the diff.
 
     Args:
         answer: What to say.
@@ -223,7 +223,7 @@ def describe_changes(
 
 
 def describe_mended(answer: Answer) -> list[Section]:
-    """Section on the gain if ``srun`` gave a task all its CPUs; empty if it did."""
+    """Describes the gain if ``srun`` gave a task all its CPUs; empty if it did."""
     found, run = answer.mended, answer.summary
     if found is None:
         return []
@@ -263,7 +263,7 @@ def _phrase_alone(gain_pct: float) -> Text:
 
 
 def describe_host_overhead(answer: Answer, *, every: bool = False) -> list[Section]:
-    """Section on host time that ``optimize`` saves; empty if that is too little.
+    """Describes the host time that the hook's ``optimize`` saves; empty if too little.
 
     Args:
         answer: What to say.
@@ -323,7 +323,7 @@ def describe_host_overhead(answer: Answer, *, every: bool = False) -> list[Secti
 
 
 def _phrase_iteration(found: HostSaving | HostOverhead) -> tuple[str, str]:
-    """Text on predicted seconds per iteration, and per cent saved with interval."""
+    """Phrases predicted seconds per iteration, and per cent saved with interval."""
     gain = found.predicted_gain_pct
     low, high = found.predicted_gain_low_pct, found.predicted_gain_high_pct
     if gain is None or low is None or high is None:
@@ -338,7 +338,7 @@ def _phrase_iteration(found: HostSaving | HostOverhead) -> tuple[str, str]:
 
 
 def describe_hours(answer: Answer) -> list[Section]:
-    """Section on when a running training ends, and the hours that changes save."""
+    """Describes when a running training ends, and the hours that changes save."""
     facts = [Fact(phrase('End     '), _phrase_end(answer))]
     for saved in answer.saved_hours:
         if max(saved.whole, saved.rest or 0.0) >= _LEAST_HOURS:
@@ -348,7 +348,7 @@ def describe_hours(answer: Answer) -> list[Section]:
 
 
 def _phrase_saved(saved: SavedHours) -> Text:
-    """Text on hours that changes save: of a complete run, and from now to its end."""
+    """Phrases hours that changes save: of a complete run, and from now to its end."""
     names = listed(map(_name_key, saved.keys))
     if saved.keys == (FAST_METRIC_KEY,):
         names = quoted('FastCocoMetric (MG501)')
@@ -367,7 +367,7 @@ def _phrase_saved(saved: SavedHours) -> Text:
 
 
 def _phrase_end(answer: Answer) -> Text | None:
-    """Text on when a running training ends, or the hours that a stopped one lacked."""
+    """Phrases when a running training ends, or the hours that a stopped one lacked."""
     ending = answer.ending
     if ending is None:
         return None
@@ -387,7 +387,7 @@ def _phrase_end(answer: Answer) -> Text | None:
 
 
 def describe_next_job(answer: Answer) -> list[Section]:
-    """Section on the CPUs to ask SLURM for in the next job; empty without SLURM."""
+    """Describes the CPUs to ask SLURM for in the next job; empty without SLURM."""
     found = answer.next_job
     if found is None:
         return []
@@ -423,7 +423,7 @@ def _name(change: Change) -> Text:
 
 
 def _name_key(key: str) -> Text:
-    """Last part of a config key, marked if it belongs to ``val_dataloader``."""
+    """Returns the last part of a config key, marked if of ``val_dataloader``."""
     short = key.rpartition('.')[2]
     if key.startswith(VALIDATION_KEY):
         return phrase('val {setting}', setting=short)
@@ -431,12 +431,12 @@ def _name_key(key: str) -> Text:
 
 
 def _value_of(value: object) -> Text:
-    """Value of a setting as text; ``None`` becomes ``not set``."""
+    """Formats a setting's value as text; ``None`` becomes ``not set``."""
     return phrase('not set') if value is None else quoted(str(value))
 
 
 def _gains(answer: Answer, run: Run) -> Iterator[tuple[str, str, str, str]]:
-    """Table rows on the predicted saving by all changes together.
+    """Yields table rows on the predicted saving by all changes together.
 
     Those of validation's loader have a row of their own.
     """
@@ -484,7 +484,7 @@ def _train_command(answer: Answer) -> str | None:
 
 
 def list_commands(answer: Answer, *, details: bool = False, more: Text = BLANK) -> str:
-    """Lines that name the written config and the commands to run next.
+    """Returns lines that name the written config and the commands to run next.
 
     Args:
         answer: What is said.
@@ -508,7 +508,7 @@ def list_commands(answer: Answer, *, details: bool = False, more: Text = BLANK) 
 
 
 def describe_settings(run: Run) -> Text:
-    """Text on the train loader's settings: ``batch_size=4, num_workers=2, ...``."""
+    """Phrases the train loader's settings: ``batch_size=4, num_workers=2, ...``."""
     loader = run.meta.loader
     if loader.num_workers is None:
         why = run.figures.unknown.get('loader inside')

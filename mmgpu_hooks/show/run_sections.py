@@ -97,7 +97,7 @@ _HOST: Sequence[TableColumn] = (
 
 
 def _phrase_start(parts_s: Mapping[str, float]) -> Text:
-    """Text on a start's seconds by part: ``13.4 s: imports 6.1 s, model 6.4 s``."""
+    """Phrases a start's seconds by part: ``13.4 s: imports 6.1 s, model 6.4 s``."""
     return phrase(
         '{whole_s}: {parts}',
         whole_s=sum(parts_s.values()),
@@ -119,7 +119,7 @@ _SETTINGS: Sequence[TableColumn] = (
 
 
 def describe_page(answer: Answer) -> list[Section]:
-    """Sections of a run's page, beginning with the verdict and its key figures."""
+    """Makes the sections of a run's page, beginning with verdict and key figures."""
     figures = list(_list_figures(answer.summary))
     verdict = replace(describe_verdict(answer), figures=figures)
     hours = describe_hours(answer)
@@ -127,7 +127,7 @@ def describe_page(answer: Answer) -> list[Section]:
 
 
 def describe_details(answer: Answer) -> list[Section]:
-    """Sections for a terminal with every measurement and judgement of the run.
+    """Makes terminal sections with every measurement and judgement of the run.
 
     Beside verdict and changes these are the time ledger, the loader, memory, saves,
     ranks, the host, every finding and all advice.
@@ -151,7 +151,7 @@ def _has_words(section: Section) -> bool:
 
 
 def describe_run(answer: Answer) -> list[Section]:
-    """Sections of a run except for the verdict."""
+    """Makes all sections of a run except for the verdict."""
     run, found = answer.summary, answer.recommendation
     cures = [cure.sentence for cure in found.save_cures]
     advice = list(found.advice)
@@ -201,7 +201,7 @@ def describe_run(answer: Answer) -> list[Section]:
 
 
 def _list_figures(run: Run) -> Iterator[KeyFigure]:
-    """Key figures of a run's page in large print; unknown ones are shown as unknown."""
+    """Yields key figures of a run's page; unknown ones are shown as unknown."""
     figures, parts = run.figures, run.figures.per_iteration
     steady = phrase('mean of {steady_iterations}', figures)
     yield KeyFigure(phrase('Iteration'), format_seconds(figures.iter_s), steady)
@@ -230,7 +230,7 @@ def _list_figures(run: Run) -> Iterator[KeyFigure]:
 
 
 def _time_section(run: Run) -> Section:
-    """Section with the time ledger: the run's seconds by part."""
+    """Makes the section with the time ledger: the run's seconds by part."""
     # without an interval both are 0
     figures = run.figures
     whole_s, count = figures.duration_s, figures.iterations
@@ -266,7 +266,7 @@ def _time_section(run: Run) -> Section:
 
 
 def _what_if_section(answer: Answer, run: Run) -> Section:
-    """Section with the predicted iteration time for other numbers of workers."""
+    """Makes the section of predicted iteration times for other numbers of workers."""
     workload, workers = run.workload, BY_NAME['num_workers']
     title = phrase('Other numbers of workers')
     if workload is None:
@@ -284,7 +284,7 @@ def _what_if_section(answer: Answer, run: Run) -> Section:
 
 
 def _loader_section(run: Run) -> Section:
-    """Section with the seconds of loading a batch, and of each transform."""
+    """Makes the section with the seconds of loading a batch, and of each transform."""
     costs = run.transforms[:_SHOWN]
     rows = [(cost.name, format_seconds(cost.image_s)) for cost in costs]
     head = [phrase('transform'), phrase('per image')]
@@ -294,7 +294,7 @@ def _loader_section(run: Run) -> Section:
 
 
 def _saves_section(run: Run) -> Section:
-    """Section with the checkpoint saves and their waits, longest save first."""
+    """Makes the section of checkpoint saves and their waits, longest save first."""
     figures = run.figures
     if not figures.saves and not run.save_records:
         nothing = phrase('No checkpoint was saved.')
@@ -333,7 +333,7 @@ def _name_save(save: SaveRecord) -> Text:
 
 
 def _ranks_section(answer: Answer) -> list[Section]:
-    """Section with an iteration's seconds by part and rank, and the slowest rank."""
+    """Makes the section of iteration seconds by part and rank, and the slowest rank."""
     ranks = answer.ranks
     if ranks is None:
         return []
@@ -359,7 +359,7 @@ def _ranks_section(answer: Answer) -> list[Section]:
 
 
 def _findings_section(answer: Answer) -> Section:
-    """Section with the findings: share of the time, rule code and sentence."""
+    """Makes the section of findings: share of the time, rule code and sentence."""
     items = []
     for finding in answer.diagnosis.findings:
         basis = quoted(finding.code)

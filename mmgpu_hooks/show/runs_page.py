@@ -94,7 +94,7 @@ _PERIODS = (
 
 
 def describe_runs_page(answer: ManyRuns) -> list[Section]:
-    """Sections of the page of many runs, beginning with totals in large print."""
+    """Makes the sections of many runs' page, beginning with totals in large print."""
     totals = answer.totals
     verdict = Section(title_runs(totals), 'verdict', figures=list(_figures(answer)))
     table = replace(tabulate_runs(totals, answer.rows), is_sortable=True)
@@ -133,7 +133,7 @@ def _figures(answer: ManyRuns) -> Iterator[KeyFigure]:
 
 
 def chart_verdicts(rows: Sequence[RunRow], *, is_gpu: bool) -> Chart | None:
-    """Stacked bar chart of hours by verdict and start; ``None`` without hours.
+    """Charts hours by verdict and start date as stacked bars; ``None`` without hours.
 
     Args:
         rows: The runs.

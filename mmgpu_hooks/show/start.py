@@ -40,7 +40,7 @@ _DATA_SETS: Sequence[TableColumn] = (
 
 
 def describe_data_set(start: DatasetStart) -> Text:
-    """Sentence for the log on the seconds that one data set took to be initialised."""
+    """Phrases for the log the seconds that one data set took to be initialised."""
     took: Text = phrase('{wall_s:sum}', start)
     if start.samples is not None:
         took = phrase('{wall_s:sum}, {samples}', start)
@@ -51,13 +51,13 @@ def describe_data_set(start: DatasetStart) -> Text:
 
 
 def describe_start(record: StartRecord) -> Text:
-    """Sentence for the log on the seconds of a training's start, by part."""
+    """Phrases for the log the seconds of a training's start, by part."""
     parts = list_parts(record)
     return phrase('the start took {wall_s:sum}: {parts}.', record, parts=parts)
 
 
 def list_parts(record: StartRecord, most: int | None = None) -> tuple[Text, ...]:
-    """Texts on the longest parts of a training's start: ``imports 6.1 s``.
+    """Phrases the longest parts of a training's start: ``imports 6.1 s``.
 
     Args:
         record: Of the start.
@@ -71,7 +71,7 @@ def list_parts(record: StartRecord, most: int | None = None) -> tuple[Text, ...]
 
 
 def phrase_start(run: Run) -> Text:
-    """Text of the summary's row on a training's start; empty if it was short."""
+    """Phrases the summary's row on a training's start; empty if it was short."""
     record = run.evidence.start
     if record is None or not run.is_start_long:
         return Text('')
@@ -83,7 +83,7 @@ def phrase_start(run: Run) -> Text:
 
 
 def list_start(run: Run) -> Iterator[Section]:
-    """Section on a run's start, if its evidence has a record of it."""
+    """Yields sections on a run's start, if its evidence file has a record of it."""
     record = run.evidence.start
     if record is None:
         return

@@ -36,7 +36,7 @@ from mmgpu_hooks.show.words import is_english, phrase_status, say
 
 _WIDTH, _LABEL, _MOST_LINES = 80, 13, 10
 _WORTH_PCT = 1.0
-"""Smallest share of a run's time, in per cent, of a part that gets a summary row."""
+"""Smallest share of a run's time, in per cent, at which a part gets a summary row."""
 _SPARED = ('why', 'rest', 'loader', 'validation', 'machine', 'start')
 """Names of summary rows, in the order in which a too long summary drops them."""
 
@@ -149,7 +149,7 @@ def _next(
     program: Sequence[str],
     arguments: Mapping[str, Any] | None,
 ) -> Iterator[str]:
-    """Rows with the command to run next, and its predicted gain."""
+    """Yields rows with the command to run next, and its predicted gain."""
     label, indent = _label(phrase('next')), ' ' * _LABEL
     if advice is not None and (advice.config or advice.worker_nice):
         if advice.worker_nice is not None:
@@ -166,7 +166,7 @@ def _next(
 
 
 def _describe_advice(advice: RunAdvice) -> Iterator[Text]:
-    """Texts on the recommended config: predicted gain, and changes left out of it."""
+    """Phrases the recommended config's predicted gain, and changes left out of it."""
     gain = _phrase_gain(advice.recommendation)
     if advice.config and gain:
         yield phrase('predicted: {gain}', gain=gain)
@@ -186,7 +186,7 @@ def _train_command(
     program: Sequence[str],
     arguments: Mapping[str, Any] | None,
 ) -> str:
-    """Command that repeats this training with another config.
+    """Returns the command that repeats this training with another config.
 
     Args:
         run: Of the training.
@@ -213,7 +213,7 @@ def _train_command(
 
 
 def _phrase_gain(found: Recommendation) -> Text | None:
-    """Text on per cent of time saved by changes to training, or else to validation."""
+    """Phrases per cent of time saved by changes to training, or else to validation."""
     for change in found.changes:
         gain = change.predicted_gain_pct
         low, high = change.predicted_gain_low_pct, change.predicted_gain_high_pct
@@ -248,7 +248,7 @@ def _shorten(text: str) -> str:
 
 
 def _label(label: Text) -> str:
-    """Label of a summary row, padded to a common width in terminal cells."""
+    """Formats a summary row's label, padded to a common width in terminal cells."""
     said = say(label)
     return f'  {said}{" " * (_LABEL - 2 - len(widen(said)))}'
 
@@ -379,7 +379,7 @@ def _gpu(run: Run) -> Iterator[Text]:
 
 
 def _optimized(run: Run) -> Iterator[str]:
-    """Texts on active optimisations with CPU per call: ``ema 1.2 -> 0.3 ms``."""
+    """Phrases active optimisations with CPU time per call: ``ema 1.2 -> 0.3 ms``."""
     spared = {} if run.end is None else run.end.spared
     for name in run.meta.optimized:
         found = spared.get(name)
@@ -388,7 +388,7 @@ def _optimized(run: Run) -> Iterator[str]:
 
 
 def _memory(diagnosis: Diagnosis) -> Text:
-    """Text of the summary's row on the most severe memory finding; may be empty."""
+    """Phrases the summary's row on the most severe memory finding; may be empty."""
     for finding in diagnosis.findings:
         is_found = finding.severity in ('problem', 'notice')
         if finding.code.startswith('MG4') and is_found:
@@ -397,7 +397,7 @@ def _memory(diagnosis: Diagnosis) -> Text:
 
 
 def _validations(run: Run) -> Text:
-    """Text of the summary's row on validations; empty if they took little time."""
+    """Phrases the summary's row on validations; empty if they took little time."""
     costs = find_costs(run)
     if costs is None or 100 * run.figures.part_share('validation') < _WORTH_PCT:
         return Text('')
@@ -405,7 +405,7 @@ def _validations(run: Run) -> Text:
 
 
 def _outside(run: Run) -> Iterator[Text]:
-    """Texts on time spent outside of iterations, by part, with its share of the run."""
+    """Phrases time spent outside of iterations, by part, with its share of the run."""
     figures = run.figures
     for part, seconds in figures.ledger_s.items():
         share = 100 * seconds / figures.duration_s if figures.duration_s > 0 else 0.0

@@ -9,7 +9,7 @@ _NO_CHANGE = 'no change'
 
 
 def list_summary_fields(verdict: VerdictRecord) -> dict[str, str | float]:
-    """Fields that an experiment tracker shows for a run: values by name.
+    """Lists fields that an experiment tracker shows for a run: values by name.
 
     As everything that other programs read they are English in every language. What is
     unknown is left out.

@@ -57,7 +57,7 @@ def _label_x(axes: Any, words: Text) -> None:
 
 
 def title_memory(line: MemoryLine) -> Text:
-    """Title of the memory chart: ``Batch 8 takes 1.5 times what batch 1 takes``."""
+    """Phrases the memory chart's title: ``Batch 8 takes 1.5 times what ...``."""
     first, last = line.points[0], line.points[-1]
     times = last.batch_size / first.batch_size
     grown = last.total_bytes / first.total_bytes
@@ -97,7 +97,7 @@ class _MemoryPart(NamedTuple):
 
 
 def _memory_parts(line: MemoryLine) -> list[_MemoryPart]:
-    """Parts of the memory bars, in order from the bottom."""
+    """Lists the parts of the memory bars, in order from the bottom."""
     factor = _scale_memory(line).factor
     rest = phrase('activations and temporaries')
     if line.source == 'host':
@@ -126,7 +126,7 @@ def _memory_parts(line: MemoryLine) -> list[_MemoryPart]:
 
 
 def chart_memory(line: MemoryLine, failed: Sequence[int]) -> Chart:
-    """Stacked bar chart of memory by batch size, with a fitted line and intercept.
+    """Charts memory by batch size in stacked bars, with a fitted line and intercept.
 
     Args:
         line: Fitted to at least two batch sizes.
@@ -191,7 +191,7 @@ class _TimelineTitle(NamedTuple):
 
 
 def title_timeline(row: SweepRow, *, is_best: bool) -> _TimelineTitle:
-    """Title lines of a trial's panel: ``2 workers, batch 8``, ``43 %, ...``."""
+    """Phrases both title lines of a trial's panel: ``2 workers``, ``43 %, ...``."""
     name = row.setting.name
     if is_best:
         name = phrase('★ {setting}', setting=name)
@@ -206,7 +206,7 @@ def title_timeline(row: SweepRow, *, is_best: bool) -> _TimelineTitle:
 
 
 def chart_timelines(sweep: Sweep) -> Chart | None:
-    """Chart of GPU utilisation and share at 0 % over time, one panel per setting.
+    """Charts GPU utilisation and share of time at 0 % over time, one panel per trial.
 
     Returns:
         ``None`` where no trial has a sample.
@@ -284,7 +284,7 @@ def _wrap(group: Text) -> str:
 
 
 def _ordinals(groups: Mapping[Text, Sequence[SweepRow]]) -> dict[int, int]:
-    """Equally spaced positions on a chart's x axis, by number of workers.
+    """Returns equally spaced positions on a chart's x axis, by number of workers.
 
     So 0, 1 and 2 stay legible beside 32.
     """
@@ -293,7 +293,7 @@ def _ordinals(groups: Mapping[Text, Sequence[SweepRow]]) -> dict[int, int]:
 
 
 def title_speed(sweep: Sweep) -> Text:
-    """Title of the speed chart: ``Fastest: 2 workers, batch 8, with 6.1 images/s``."""
+    """Phrases the speed chart's title: ``Fastest: 2 workers, with 6.1 images/s``."""
     rows = {row.setting: row for row in sweep.rows}
     if not sweep.best:
         return phrase('No setting can be recommended')
@@ -311,7 +311,7 @@ def title_speed(sweep: Sweep) -> Text:
 
 
 def _phrase_intervals(estimates: Sequence[Estimate]) -> Text:
-    """Caption of the chart of speed: the number of log intervals behind its means."""
+    """Phrases the speed chart's caption: number of log intervals behind its means."""
     counts = [estimate.count for estimate in estimates]
     least, most = min(counts), max(counts)
     basis = phrase(
@@ -329,7 +329,7 @@ def _phrase_intervals(estimates: Sequence[Estimate]) -> Text:
 
 
 def chart_speed(sweep: Sweep) -> Chart | None:
-    """Chart of iteration time and images/s by workers, with 95 % intervals."""
+    """Charts iteration time and images/s by workers, with 95 % intervals."""
     groups = group_rows(sweep.rows, lambda row: row.is_measured)
     if not groups:
         return None
@@ -444,7 +444,7 @@ class _SaveGrowth(NamedTuple):
 
 
 def title_saves(groups: Mapping[Text, Sequence[SweepRow]]) -> Text:
-    """Title of the chart of saves: ``A save takes 0.31 s beside 2 workers, ...``."""
+    """Phrases a saves chart's title: ``A save takes 0.31 s beside 2 workers, ...``."""
     found = []
     for group, rows in groups.items():
         fewest, most = rows[0], rows[-1]
@@ -470,7 +470,7 @@ def title_saves(groups: Mapping[Text, Sequence[SweepRow]]) -> Text:
 
 
 def chart_saves(sweep: Sweep) -> Chart | None:
-    """Chart of save times by workers: each save, and the median of each setting."""
+    """Charts save times by workers: each save, and the median of each setting."""
     groups = group_rows(sweep.rows, lambda row: row.save_s is not None)
     if not groups:
         return None

@@ -122,7 +122,7 @@ def _item(item: Item) -> tuple[Text, Text]:
 
 
 def _pairs(rows: Sequence[tuple[Text, Text]]) -> RenderableType:
-    """Two-column grid of labels and texts; the texts wrap."""
+    """Makes a two-column grid of labels and texts; the texts wrap."""
     from rich.table import Table as Grid
 
     grid = Grid.grid(padding=(0, 2, 0, 0), pad_edge=False)

@@ -29,7 +29,7 @@ To compile it takes 15 ms, which most commands do without.
 
 
 def visible(text: object) -> str:
-    r"""Text with control and bidi characters replaced by escapes, like ``\x1b``.
+    r"""Replaces control and bidi characters in a text by escapes, like ``\x1b``.
 
     A name from a file, a config or a driver may hold any of them: ``\x1b]0;`` sets
     a terminal's title, U+202E reverses what follows. All that is shown passes here:
@@ -118,7 +118,7 @@ _UNIT = re.compile(r'(\d) (%|s|us|ms|min|KiB|MiB|GiB|MHz|W|C)(?![A-Za-z])')
 
 
 def bind_units(text: str, space: str = BOUND) -> str:
-    """Text with unbreakable spaces between numbers and their units."""
+    """Puts unbreakable spaces between numbers and their units."""
     return _UNIT.sub(rf'\1{space}\2', text)
 
 
@@ -140,7 +140,7 @@ _FILLED = re.compile(f'({_WIDE})[ {_JOINED}]')
 
 
 def break_wide(text: str) -> str:
-    """Text with a possible line break between any two double-width characters.
+    """Adds a possible line break between any two double-width characters.
 
     rich breaks at white space alone; :data:`BREAK` is to be taken out of what it wrote.
     """
@@ -148,7 +148,7 @@ def break_wide(text: str) -> str:
 
 
 def widen(text: str) -> str:
-    """Text with a filler after double-width characters, so that length equals width.
+    """Adds a filler after double-width characters, so that length equals width.
 
     Behind each double-width character is a filler: a space where a line may break, else
     a word joiner. :func:`narrow` takes them out of the lines.
@@ -157,7 +157,7 @@ def widen(text: str) -> str:
 
 
 def _fill(text: str, breaking: str, joined: str) -> str:
-    """Text with a filler after each double-width character, breakable or not."""
+    """Adds a filler after each double-width character, breakable or not."""
     return _BEFORE_BREAK.sub(
         lambda found: found[1] + breaking if found[1] else found[2] + joined, text
     )
@@ -169,7 +169,7 @@ def narrow(lines: str) -> str:
 
 
 def short_path(path: Path | str | None) -> str | None:
-    """Path relative to the working directory, if it lies below that directory."""
+    """Makes paths below the working directory relative to it; keeps other paths."""
     if path is None:
         return None
     relative = os.path.relpath(path)
@@ -177,6 +177,6 @@ def short_path(path: Path | str | None) -> str | None:
 
 
 def shell_path(path: str | None) -> str | None:
-    """Path as :func:`short_path` gives it, quoted for a shell."""
+    """Shortens a path as :func:`short_path` does, and quotes it for a shell."""
     short = short_path(path)
     return None if short is None else shlex.quote(short)

@@ -18,7 +18,7 @@ _SHORT = {
 
 
 def phrase_tuned(record: TunedRecord) -> Text:
-    """Clause for the log on one loader change by ``tune=True``, or on its judgement."""
+    """Phrases one loader change by ``tune=True``, or its judgement, for the log."""
     what = phrase_settings(record.old, record.new)
     if record.action == 'change':
         return _phrase_change(record, what)
@@ -84,7 +84,7 @@ def _phrase_taken_back(record: TunedRecord, what: Text) -> Text:
 
 
 def phrase_settings(old: TunedSettings, new: TunedSettings) -> Text:
-    """Text on the settings that a change alters: ``num_workers 2 -> 5, ...``."""
+    """Phrases the settings that a change alters: ``num_workers 2 -> 5, ...``."""
     changed = [
         phrase(
             '{name} {old} -> {new}',
@@ -103,7 +103,7 @@ def _spell(value: object) -> Text:
 
 
 def _phrase_gain(record: TunedRecord) -> Text:
-    """Text on the measured gain per iteration: ``63 % less time, 41 to 80 %``."""
+    """Phrases the measured gain per iteration: ``63 % less time, 41 to 80 %``."""
     gain_pct = record.gain_pct
     low_pct, high_pct = record.gain_low_pct, record.gain_high_pct
     if gain_pct is None:
@@ -128,7 +128,7 @@ def _phrase_gain(record: TunedRecord) -> Text:
 
 
 def list_tuned(evidence: RunEvidence) -> Iterator[Text]:
-    """Sentences on each change by ``tune=True``: its predicted and measured gain."""
+    """Phrases each change by ``tune=True``: its predicted and measured gain."""
     tuned = evidence.tuned
     for record, after in zip(tuned, [*tuned[1:], None]):
         if record.action != 'change':
@@ -146,7 +146,7 @@ def list_tuned(evidence: RunEvidence) -> Iterator[Text]:
 
 
 def _phrase_place(record: TunedRecord) -> Text:
-    """Text on a change by ``tune=True``: settings, iteration, seconds of switching."""
+    """Phrases a change by ``tune=True``: settings, iteration, seconds of switching."""
     what = phrase_settings(record.old, record.new)
     if record.is_within and record.switch_s is None:
         return phrase('{what} at iteration {iteration}', record, what=what)
@@ -166,7 +166,7 @@ def _phrase_place(record: TunedRecord) -> Text:
 
 
 def _list_results(after: TunedRecord) -> Iterator[Text]:
-    """Texts on a loader change's measured gain, and if it was kept or undone."""
+    """Phrases a loader change's measured gain, and if it was kept or undone."""
     if after.gain_pct is not None:
         yield phrase('measured {gain_pct}', after)
     kept, why = phrase('kept'), _SHORT[after.reason]

@@ -20,7 +20,7 @@ _VALIDATION = phrase('validation')
 def phrase_validation(
     record: ValidationRecord, loop: Text = _VALIDATION
 ) -> Text | None:
-    """Clause for the log: ``validation took 40.8 s: data wait 30.6 s, ...``.
+    """Phrases a validation for the log: ``validation took 40.8 s: data wait ...``.
 
     Args:
         record: What it took.
@@ -41,7 +41,7 @@ def phrase_validation(
 
 
 def summarize_validations(costs: ValidationCosts) -> Text:
-    """Text on all validations: ``2 took 40.8 s each: data wait 75 %, metric 1 %``."""
+    """Phrases all validations: ``2 took 40.8 s each: data wait 75 %, metric 1 %``."""
     each_s, shares = costs.wall_s / costs.count, tuple(list_shares(costs))
     if costs.count == 1:
         return phrase('1 took {each_s:sum}: {shares}', each_s=each_s, shares=shares)
@@ -54,7 +54,7 @@ def summarize_validations(costs: ValidationCosts) -> Text:
 
 
 def describe_validations(costs: ValidationCosts | None) -> list[Section]:
-    """Section with a table of validation's parts; none if the parts are unknown."""
+    """Makes a section tabulating validation's parts; none if the parts are unknown."""
     if costs is None:
         return []
     count, rows = costs.count, list[tuple[str, ...]]()

@@ -54,12 +54,12 @@ def list_languages(
 
 
 def find_folder() -> Path:
-    """Path of the folder that holds the translation catalogs."""
+    """Returns the path of the folder that holds the translation catalogs."""
     return Path(__file__).parents[1] / 'locale'
 
 
 def make_wording(languages: list[str]) -> Wording:
-    """Wording of the first requested language with a catalog, or English.
+    """Returns the `Wording` of the first requested language with a catalog, or English.
 
     Args:
         languages: As :func:`list_languages` returns them.

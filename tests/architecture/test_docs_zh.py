@@ -1,5 +1,4 @@
-"""Tests that each Chinese page has the headings, commands, code, figures and
-links of its English original.
+"""Tests that Chinese pages have the headings, code and links of the English ones.
 
 Links and anchors of all pages are tried in ``test_docs.py``. What needs a reader, the
 words, no test can hold.

@@ -1,4 +1,4 @@
-"""Tests that the first line of a docstring does not read like an answer.
+"""Tests that few docstrings begin with words such as "What", "Of" or "Whether".
 
 A first line that begins like an answer ("What ...", "Of ...", "Whether ...") leans on a
 question that its reader has not asked. The words below are the sign of that and not the

@@ -1,5 +1,6 @@
-"""Tests that the FAQ names the causes that ``mmgpu why`` finds, and commands that
-exist, and that the Chinese FAQ has the same messages, causes and commands.
+"""Tests that the FAQ names existing causes and commands, in English and Chinese.
+
+The Chinese FAQ has the same messages, causes and commands.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ UNANSWERED = 'No command answers this yet'
 CHINESE_UNANSWERED = '目前还没有命令能'
 CERTAINTIES = {'确定': 'sure', '很可能': 'likely'}
 CORRECTIONS = '欢迎提 issue 指正'
-"""Text of a Chinese page's last line, which belongs to no entry."""
+"""Text in the last line of the Chinese FAQ, which asks readers for corrections."""
 
 WITHOUT_COMMAND = (
     'Files are expensive',

@@ -57,7 +57,7 @@ def find_twins(cases: Collection[str]) -> list[str]:
 
 
 def test_cases_have_ids_that_read(collected):
-    """Tests the ids of all collected cases; faults ask for ``ids`` or named values."""
+    """Tests that the ids of all collected test cases are readable."""
     tests = defaultdict(list)
     faults = {}
     for item in collected:

@@ -1,4 +1,4 @@
-"""Tests that some code reads each field that is recorded or answered.
+"""Tests that each field of evidence files and JSON answers is read by some code.
 
 A rule, the model, the summary, a chart or a scalar reads it: an attribute, or a
 column's name in quotes. What measures and records does not count, but for what reads

@@ -46,7 +46,7 @@ _QUOTED = (
     'show/comment.py',
 )
 _FAILS = ('fail', 'UsageError', 'BadParameter')
-"""Calls that say an error without `raise`, such as click's."""
+"""Names of functions that report an error without ``raise``, such as click's."""
 
 # Errors of any class whose message is a string still, and how many by file: no user
 # meets them but as words of a bug. A number may only fall.
@@ -123,11 +123,11 @@ def test_the_law_passes(line):
 
 
 _NUMERIC = re.compile(r'[+]?(?:\.\d+)?[dgfe%]|exact|sum|long|signed')
-"""Formats that a number alone can have."""
+"""Regular expression of the template formats that only numbers can have."""
 
 
 def _find_unclear(tree: ast.AST) -> Iterator[str]:
-    """Fields of templates that are numbers, by their format, and name no unit."""
+    """Yields numeric fields of ``phrase`` templates whose names tell no unit."""
     for call in _calls(tree):
         template = call.args[0]
         is_format = len(call.args) > 1 or call.keywords
@@ -185,7 +185,7 @@ class _Strings(ast.NodeVisitor):
 
 
 def _is_message(said: ast.expr) -> bool:
-    """True for a string of two words, an f-string, and what makes a string of an error.
+    """True if an argument is a message as a plain string, not as a ``phrase`` template.
 
     ``str(error)`` has lost the template of what it says.
     """

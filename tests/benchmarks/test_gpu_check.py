@@ -42,7 +42,7 @@ def test_without_cuda_it_says_so_in_a_sentence():
 
 @pytest.fixture
 def gpu_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The ``gpu_check`` command with fake checks, whose rows ``found`` holds."""
+    """The ``gpu_check`` command with fake checks that return the rows in ``found``."""
     before = SimpleNamespace(driver='550', util_pct=None)
     driver = SimpleNamespace(describe_gpu=lambda: before)
     monkeypatch.setitem(sys.modules, 'benchmarks.gpu_check.nvml', driver)

@@ -113,8 +113,9 @@ def test_what_is_named_is_there():
 
 
 def read_rows(page: Path) -> list[list[str]]:
-    """Returns the rows of a page's first table, without the first two columns and
-    the last one."""
+    """Returns the rows of a page's first table without its outer columns.
+
+    Without the first two and the last one."""
     table = re.search(r'(?:^\|.*\n)+', page.read_text(), re.MULTILINE)
     assert table is not None
     _, _, *lines = table[0].splitlines()

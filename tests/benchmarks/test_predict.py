@@ -1,4 +1,4 @@
-"""Tests the pipelines by others: each trains, and is judged by repeated trainings."""
+"""Tests that pipelines designed by others train, and are judged by repeated runs."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def read_rows(code: int, out: str) -> Rows:
 
 
 def check_in_process(*before: str, **environ: str) -> Rows:
-    """Runs ``mmgpu doctor`` as a process, as below ``taskset``; returns its rows."""
+    """Runs ``mmgpu doctor`` as a process, e.g. under ``taskset``; returns its rows."""
     command = [*before, sys.executable, '-m', 'mmgpu_hooks', 'doctor', '--format=json']
     done = subprocess.run(
         command,

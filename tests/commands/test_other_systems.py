@@ -30,7 +30,7 @@ class Used(NamedTuple):
 
     @property
     def evidence(self) -> RunEvidence:
-        """Evidence that the hook recorded in the process's training."""
+        """Contents of the evidence file that the process's training recorded."""
         return evidence_of(self.folder / 'hooked')
 
 

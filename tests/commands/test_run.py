@@ -97,7 +97,7 @@ def test_a_training_has_the_hook_and_no_file_is_touched(tmp_path, capsys):
 
 @pytest.fixture(scope='module')
 def spellings(tmp_path_factory):
-    """Hooks found in differently written scripts that ran below ``mmgpu run``."""
+    """Hooks found in differently written scripts that ran under ``mmgpu run``."""
     done = start(
         '--stuck-after',
         '7',

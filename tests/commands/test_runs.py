@@ -53,7 +53,7 @@ def make_verdict(saved_hours: float | None = 1.0, **fields: Any) -> VerdictRecor
 
 
 def lay(folder: Path, *more: VerdictRecord | bytes, **fields: Any) -> Path:
-    """Writes a run's evidence with MMEngine's folder names; returns its path."""
+    """Writes a run's evidence file with MMEngine's folder names; returns the path."""
     data = folder / 'vis_data'
     data.mkdir(parents=True)
     content = render_evidence(make_evidence(2, run=make_run(**fields))).encode()

@@ -51,8 +51,9 @@ DRIFTING_AFTER_S = (
     0.379,
     0.443,
 )
-"""Iteration times in seconds of two trainings that drift apart like the demo's
-on a busy machine: lag-1 autocorrelations of 0.68 and 0.54."""
+"""Iteration seconds of the second of two drifting trainings, like the demo's.
+
+Lag-1 autocorrelations of 0.68 before and 0.54 after, as on a busy machine."""
 
 
 def make_noisy_run(

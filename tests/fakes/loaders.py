@@ -1,4 +1,4 @@
-"""Data sets with known costs, and a loop that only loads, with a loader probe."""
+"""Data sets with known loading times, and a loop that only loads, with a probe."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Loop(LoopListener):
 
 @contextmanager
 def open_loops() -> Iterator[Callable[..., Loop]]:
-    """Function that makes loading loops; closes their loaders after the test."""
+    """Context with a function that makes loading loops, which are closed at the end."""
     loops: list[Loop] = []
 
     def build(dataset: Any, **options: Any) -> Loop:

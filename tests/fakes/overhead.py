@@ -1,4 +1,4 @@
-"""Synthetic host-bound runs and profiles with known host costs."""
+"""Synthetic host-bound runs and profiles with known host CPU times."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def make_host_bound(
 def make_short_of_cores(
     data_wait_s: float, batch_time_s: float, **fields: Any
 ) -> RunEvidence:
-    """120 ms an iteration, most of which the thread waits for one of two cores.
+    """Returns a run of 120 ms per iteration, most of which it waits for a CPU core.
 
     One worker, which sleeps while it loads: it waits for storage.
     """

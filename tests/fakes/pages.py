@@ -6,7 +6,7 @@ import re
 
 
 def read_shown(page: str) -> str:
-    """Returns a page's text, labels for screen readers too; bars end elements."""
+    """Returns a page's text and screen-reader labels, with bars between elements."""
     body = page.partition('<body')[2].partition('<script')[0]
     heard = re.findall('(?:aria-label|title)="([^"]*)"', body)
     shown = re.sub('<style.*?</style>', ' ', body, flags=re.DOTALL)

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 
 class Pair(NamedTuple):
-    """A sample of a user's."""
+    """Named tuple that a user's data set puts into a sample."""
 
     tensor: torch.Tensor
     array: np.ndarray[Any, Any]
@@ -22,7 +22,7 @@ class Pair(NamedTuple):
 
 @dataclasses.dataclass
 class Box:
-    """Another one."""
+    """Dataclass that a user's data set puts into a sample."""
 
     tensor: torch.Tensor
     array: np.ndarray[Any, Any]
@@ -100,7 +100,7 @@ def make_kinds(index: int) -> dict[str, Any]:
 
 
 def _make_odd_strides(index: int) -> dict[str, Any]:
-    """Arrays that NumPy calls contiguous, and whose strides PyTorch refuses."""
+    """Returns arrays that NumPy calls contiguous but whose strides PyTorch refuses."""
     gray = np.full((300, 300 + index, 1), index, np.uint8)
     row = np.arange(70_000, dtype=np.float32)
     record = np.zeros(1, dtype=[('flag', 'u1'), ('values', 'f4', (70_000,))])
@@ -124,7 +124,7 @@ def collate(samples: list[Any]) -> list[Any]:
 
 
 def seed_worker(worker_id: int) -> None:
-    """A user's own ``worker_init_fn``, which seeds torch."""
+    """Seeds torch, as a user's own ``worker_init_fn`` may do."""
     torch.manual_seed(100 + worker_id)
 
 

@@ -1,4 +1,4 @@
-"""Names of facts: the unit of a figure is the end of its name."""
+"""Checks that names of numbers in JSON answers end with a unit or a counted noun."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COUNTS = {
     *('boxes', 'faults', 'fills', 'kernels', 'parameters', 'parts', 'pixels', 'values'),
     *('calls', 'count', 'names', 'size'),
 }
-"""Last words of facts that are a number of what they name."""
+"""Last words of names of numbers that count things, such as ``calls``."""
 PLACES = {
     # which one it is, not how much
     *('rank', 'iteration', 'epoch', 'line', 'pid', 'uid', 'gpu', 'number', 'index'),
@@ -30,13 +30,13 @@ PLACES = {
 
 
 def has_unit(name: str) -> bool:
-    """True if a fact's name says of what it is a figure."""
+    """True if the name of a number tells its unit, or what it counts or identifies."""
     last = name.rpartition('_')[2]
     return last in UNITS or last in NOUNS or last in COUNTS or last in PLACES
 
 
 def list_figures(facts: Any, name: str = '') -> Iterator[str]:
-    """Names of all numbers in the ``facts`` of an answer."""
+    """Yields the names of all numbers in the ``facts`` of a JSON answer."""
     if isinstance(facts, dict):
         for key, value in facts.items():
             yield from list_figures(value, key)
@@ -48,7 +48,7 @@ def list_figures(facts: Any, name: str = '') -> Iterator[str]:
 
 
 def list_facts(answer: Any) -> Iterator[Any]:
-    """All ``facts`` in a JSON answer."""
+    """Yields the value of each ``facts`` key in a JSON answer."""
     if isinstance(answer, dict):
         for key, value in answer.items():
             if key == 'facts':

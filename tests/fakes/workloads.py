@@ -1,4 +1,4 @@
-"""Synthetic workloads with costs set by the test."""
+"""Synthetic workloads with loading and step times set by the test."""
 
 from __future__ import annotations
 

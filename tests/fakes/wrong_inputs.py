@@ -87,7 +87,7 @@ WRONG = tuple(
     demo x y
     """.strip().splitlines()
 )
-"""Command lines, in which RUN, CONFIG and FOLDER stand for paths."""
+"""Command lines with wrong input; RUN, CONFIG and FOLDER stand for paths."""
 
 
 def lay_out_wrong(folder: Path) -> None:
@@ -109,7 +109,7 @@ def lay_out_wrong(folder: Path) -> None:
 
 
 def split_words(line: str, folder: Path) -> list[str]:
-    """The words of one of :data:`WRONG`, with paths below ``folder``."""
+    """Returns the words of a line of :data:`WRONG`, with paths below ``folder``."""
     places = {'RUN': folder / 'run', 'CONFIG': folder / 'config.py', 'FOLDER': folder}
     words = []
     for word in line.split():

@@ -27,7 +27,7 @@ SHARED_CONFIG = CASES / 'shared_config.py'
 """Config for the recorded runs that have none of their own."""
 
 TOLERANCES = {'measured': (1e-6, 0.0), 'predicted': (0.02, 2.0)}
-"""Allowed relative error of values, and error in points of percentages, by kind."""
+"""Allowed relative error, and error of percentages in percentage points, by kind."""
 
 Json = dict[str, Any]
 Ask = Callable[[list[str]], tuple[int, str]]

@@ -88,7 +88,7 @@ def collect(name: str, work_dir: Path, folder: Path) -> None:
 
 
 def record_answer(case: Path) -> list[str]:
-    """Writes the present answers to a golden run; returns a line per changed fact."""
+    """Rewrites a golden run's expected answers; returns a line per changed fact."""
     path = case / EXPECTED
     old = json.loads(path.read_text()) if path.exists() else {}
     flags = old.get('flags', [])
@@ -121,7 +121,7 @@ def _flatten(facts: Json) -> Json:
 
 
 def main(names: list[str]) -> None:
-    """Records the evidence of the named cases anew, and the answers to it."""
+    """Records evidence files of the named cases anew, and the answers about them."""
     known = {path.parent.name for path in CASES.glob('*/run*')}.union(*GROUPS.values())
     named = {case for name in names for case in GROUPS.get(name, [name])}
     if named - known:

@@ -1,4 +1,4 @@
-"""Tests the answers to golden runs: verdicts, codes, changes, values, rewrites.
+"""Tests ``mmgpu``'s answers on recorded runs: verdicts, codes, changes, rewrites.
 
 ``record.py`` records the cases and what is expected of them.
 """

@@ -17,7 +17,7 @@ from mmgpu_hooks.measure.loop_listener import LoopListener
 
 
 class Sleeper(Hook):
-    """Hook that sleeps at each hook point and records how long."""
+    """Hook that sleeps after each train iteration and records for how long."""
 
     def __init__(self, seconds: float = 0.004) -> None:
         self.seconds = seconds
@@ -196,7 +196,7 @@ def test_an_iteration_within_a_hook_leaves_what_runs_around_it(kind, depth):
 )
 def test_a_hook_that_raises_ends_as_without_us(kind, has_cause):
     def take_nothing() -> None:
-        """Hook method that accepts no arguments, so that calling it fails."""
+        """Accepts no arguments, so that calling it as a hook method fails."""
 
     action: Callable[..., None] = take_nothing
     runner = bare(kind, Acting(action))

@@ -1,4 +1,4 @@
-"""Tests the guard against failing sources without a training."""
+"""Tests the guard against failing measurement sources, without a training."""
 
 from __future__ import annotations
 

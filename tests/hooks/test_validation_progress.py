@@ -9,7 +9,7 @@ from mmgpu_hooks.measure.validation_parts import FORWARD, ValidationState
 
 
 def note(call_s: float, whole_s: float) -> list[float]:
-    """Returns the seconds at which progress is written, if each call takes as long."""
+    """Returns when progress is recorded (in seconds) if calls take ``call_s`` each."""
     pace, noted, now_s = ProgressPace(), [], 0.0
     while now_s < whole_s:
         now_s += 1.0

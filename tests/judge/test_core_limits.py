@@ -1,4 +1,4 @@
-"""Tests that a limit on cores is named as by the program that sets it."""
+"""Tests that a limit on CPU cores is named with the option that sets it."""
 
 from __future__ import annotations
 

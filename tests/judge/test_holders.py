@@ -1,4 +1,4 @@
-"""Tests which processes hold host memory, how many workers fit, and kills."""
+"""Tests sentences on who holds host memory, how many workers fit, and memory kills."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_what_workers_share_with_the_training_process_goes_with_none_of_them():
 
 
 def with_process(evidence: Any, sizes: list[float]) -> Any:
-    """The same run with a training process of these GiB, an interval each."""
+    """Returns a run whose training process has the given GiB, by log interval."""
     intervals = tuple(
         replace(interval, process_own_bytes=int(size * GIB))
         for interval, size in zip(evidence.intervals, sizes)

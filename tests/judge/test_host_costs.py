@@ -62,7 +62,7 @@ def test_without_a_profile_the_most_is_said():
 
 
 def test_the_most_is_no_more_than_what_was_measured_of_the_run():
-    """Upper bounds of a slow host are more than the whole step of a fast one."""
+    """Tests that upper bounds of host time stay within a run's own measured parts."""
     spans: dict[str, Any] = dict(data_wait_s=0.001, step_s=0.016, hooks_s=0.003)
     found = find(make_host_bound(**spans, process_cpu_s=0.4))
     assert 'up to 16.0 ms of host CPU an iteration (80 % of' in found['MG601'].detail

@@ -1,4 +1,4 @@
-"""Tests that a synthetic run yields its workload, and an absurd one a reason."""
+"""Tests the workloads read from synthetic runs, and the reasons if there is none."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ NO_SETTINGS = {'run': make_run(loader=LoaderSettings())}
 MANY_WORKERS = {'run': make_run(loader=make_loader(10**9))}
 ONE_OF_FOUR = HostLimits(logical_cpus=2, usable_cores=0.5, ranks_on_host=4)
 UNEVEN = {'run': make_run(host=ONE_OF_FOUR, world_size=4)}
-"""Fields of a run in which one rank uses all CPU of two shared cores."""
+"""Fields of a run of four ranks that share two cores, half a core for each."""
 MUCH_AHEAD = {'run': make_run(loader=make_loader(prefetch_factor=10**9))}
 
 

@@ -497,7 +497,7 @@ def test_deleting_is_safe_at_any_time(folder, source):
 
 
 def read_sum(array: Any, answers: Any) -> None:
-    """Runs in another process: sends an array's type, sum, and if it is mapped."""
+    """Sends an array's type, its sum, and if it is mapped, from another process."""
     answers.put((type(array).__name__, int(np.sum(array)), array.base is not None))
 
 

@@ -51,7 +51,7 @@ def burning_child() -> Iterator[Callable[[], None]]:
 
 
 def follow(work: Callable[[], None]) -> list[float]:
-    """Reads a meter of this thread from another one, while this one works."""
+    """Returns the idle seconds that another thread reads of this one while it works."""
     meter, ended, read = WorkMeter(), threading.Event(), list[float]()
 
     def look() -> None:

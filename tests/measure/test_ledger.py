@@ -30,7 +30,7 @@ class LossHook:
 
 
 class Driver:
-    """Drives a time ledger by a fake clock; ``spend(part, s)`` ends a part."""
+    """Driver of a time ledger by a fake clock; ``spend(part, s)`` ends a part."""
 
     def __init__(self, **arguments: object) -> None:
         self.clock = HandClock()

@@ -46,8 +46,9 @@ SOURCE = 'MMGPU_MOCK_CARD'
 """Environment variable with the folder of ``driver/`` and ``fakegpu_src/``."""
 
 CARDS = Path('driver/cards.yaml')
-"""Path of the mock driver's configuration below a training's folder: the driver takes
-its path from the environment at start, which all forked trainings share."""
+"""Path of the mock driver's configuration, relative to a training's folder.
+
+The driver takes it from the environment at start, which all forked trainings share."""
 
 
 def merge(base: dict[str, Any], more: Mapping[str, Any]) -> None:
@@ -116,7 +117,7 @@ class Training:
 
 @dataclass(frozen=True)
 class MockCards:
-    """Trains configs on the mock driver's GPUs (eight of a kind, four T4s).
+    """Trainer of configs on the mock driver's GPUs (eight of a kind, four T4s).
 
     Args:
         source: The folder with ``driver/``.
@@ -251,7 +252,7 @@ class SquareWave(threading.Thread):
         self.join()
 
     def planted(self, begin_s: float, end_s: float) -> tuple[float, float]:
-        """Returns mean and share of time at 0 of the set utilisation, in per cent."""
+        """Returns the set utilisation's mean and its time at 0, both in per cent."""
         total = zero_s = 0.0
         ends = [when for when, _ in self._changes[1:]] + [end_s]
         for (when, pct), until in zip(self._changes, ends, strict=True):

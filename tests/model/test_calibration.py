@@ -1,4 +1,4 @@
-"""Tests that measurements of a simulated run yield the simulated costs again."""
+"""Tests that measurements of a simulated run yield the simulated times again."""
 
 from __future__ import annotations
 

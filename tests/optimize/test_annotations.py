@@ -721,7 +721,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(data, folder, monkeypatch):
 
 
 def parse_in_child(data: Path, folder: Path, answers: Any) -> None:
-    """Runs in one of several simultaneous starts: builds a data set, sends a sample."""
+    """Builds a data set in one of several simultaneous starts, and sends a sample."""
     with Start(folder) as start:
         dataset = build_coco(data)
     sample = dataset.get_data_info(3)
@@ -747,7 +747,7 @@ def test_starts_at_the_same_time_wait_for_nobody(data, folder):
 
 
 def read_samples(dataset: Any, answers: Any) -> None:
-    """Runs in a worker process: reads all samples of a data set."""
+    """Reads all samples of a data set, in a worker process."""
     samples = [dataset.get_data_info(index) for index in range(len(dataset))]
     kind = type(dataset.data_bytes).__name__
     answers.put((pickle.dumps(samples), kind, 'full_init' in vars(dataset)))

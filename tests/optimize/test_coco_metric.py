@@ -325,7 +325,7 @@ OF_ANNOTATIONS: dict[str, dict[str, Any]] = {
 
 
 def find_outcome(kind: Any, path: Path, metric: str, samples: Any) -> Any:
-    """Figures, or what was raised."""
+    """Returns the metric values, or the type and text of the exception raised."""
     try:
         return evaluate(kind(str(path), metric), samples)
     except Exception as error:  # noqa: BLE001 - as MMDetection has it

@@ -204,7 +204,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize('named', CHANGES)
 def test_what_changes_in_training_takes_it_back(named):
-    """A tensor as momentum ended the training, and the others were not seen."""
+    """Tests that a setting changed during training switches multi-tensor EMA off."""
     torch.manual_seed(1)
     model = nn.Linear(3, 3).bfloat16()
     failures: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""Tests that histories that grow by doubling equal MMEngine's histories."""
+"""Tests that scalar histories that grow by doubling equal MMEngine's."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ def test_closures_of_a_step_see_the_unmerged_groups(wrapper, seen):
 
 
 def register(name: str, optimizer: Any, hook: Any) -> Any:
-    """A hook of one optimizer or of all, before a step or after it."""
+    """Registers a hook before or after the step of one optimizer or of all."""
     if name.startswith('register_optimizer'):
         return getattr(torch_optimizer, name)(hook)
     return getattr(optimizer, name)(hook)
@@ -249,7 +249,7 @@ def register(name: str, optimizer: Any, hook: Any) -> Any:
     ],
 )
 def test_hooks_of_a_step_refuse_it_and_take_it_back(name, seen):
-    """They may read the groups: no step is merged then, and none is said to be."""
+    """Tests that hooks of an optimizer's step keep parameter groups from merging."""
     lengths, failures = list[int](), list[BaseException]()
     wrapper = build(dict(type='AdamW'))
     runner = SimpleNamespace(cfg={}, optim_wrapper=wrapper)
@@ -280,7 +280,10 @@ def test_hooks_of_a_step_refuse_it_and_take_it_back(name, seen):
 
 @pytest.mark.parametrize('name', param_groups.MERGEABLE)
 def test_a_half_precision_parameter_is_no_reason_to_refuse(name):
-    """In float16 an epsilon of 1e-8 is 0, and 0 / 0 is NaN in both ways."""
+    """Tests that float16 parameters are merged, though epsilon is 0 in float16.
+
+    Both ways give NaN for 0 / 0.
+    """
     params = [nn.Parameter(torch.ones(3, dtype=torch.half)) for _ in range(2)]
     optimizer = getattr(torch.optim, name)([dict(params=[each]) for each in params])
     runner = SimpleNamespace(cfg={}, optim_wrapper=OptimWrapper(optimizer))

@@ -226,7 +226,7 @@ def test_only_large_plain_arrays_go_as_files(monkeypatch):
     ids=lambda place: place[1],
 )
 def test_what_cannot_be_sent_so_goes_as_ever(monkeypatch, place):
-    """An exception in a worker would lose the batch, and the training would hang."""
+    """Tests that data that cannot be sent by value are sent as PyTorch sends them."""
 
     def raise_error(*_: Any) -> None:
         raise ValueError('strides')

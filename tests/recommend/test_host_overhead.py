@@ -84,7 +84,7 @@ def test_what_was_not_measured_is_listed_without_a_prediction():
 
 
 def test_nothing_is_listed_where_the_loop_waits_for_data():
-    """Whatever is spared elsewhere is waited for, however much the model is off."""
+    """Tests that no gain is predicted for host work if the loop waits for data."""
     evidence = make_short_of_cores(0.043, 0.08)
     assert Run(evidence).is_data_bound
     assert predict(evidence, recommend_settings(Run(evidence))) is None

@@ -232,7 +232,7 @@ SPREAD = {
     'step_s': 0.2,
     **BUSY,
 }
-"""Interval fields whose loading time has a spread of twice the mean."""
+"""Interval fields in which the loading time's standard deviation is twice its mean."""
 
 
 def test_more_batches_ahead_where_they_carry_the_loop_over_late_ones():

@@ -1,4 +1,4 @@
-"""Tests the search on random runs: its choices, and rules that all choices obey."""
+"""Tests the search for settings on random runs: choices, and rules that they obey."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts of JSON answers: each figure's name says of what it is, and in which unit."""
+"""Tests that each number's name in JSON answers tells its unit or what it counts."""
 
 from __future__ import annotations
 

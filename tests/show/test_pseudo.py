@@ -49,7 +49,7 @@ NAMES = {
     # a reason in the evidence
     *('training', 'runs', 'on', 'the'),
 }
-"""Single words that stand outside of brackets in what a golden run is answered."""
+"""Single English words that answers on golden runs may show outside of brackets."""
 
 QUOTED = re.compile(
     # click's own words, in its own catalog
@@ -84,7 +84,7 @@ def find_escapes(out: str) -> Iterator[str]:
 
 
 def find_labels(out: str) -> Iterator[str]:
-    """Single English words, such as the head of a column, outside of brackets."""
+    """Yields single English words outside of brackets, such as column headings."""
     for found in _WORD.findall(strip_marked(out)):
         if found not in NAMES:
             yield found

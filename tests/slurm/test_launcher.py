@@ -115,7 +115,7 @@ def follow(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Follower]
 
 
 def kill_command(folder: Path, limit_s: float = 30) -> None:
-    """Kill the command in the job, which trains in this folder."""
+    """Kills the command that trains in a folder as a SLURM job."""
     until_s = time.monotonic() + limit_s
     while not (trials := processes_of(folder)):
         assert time.monotonic() < until_s
@@ -269,7 +269,7 @@ def test_runs_checks_its_places_before_a_job_waits(cluster, follow, line, said):
 
 @pytest.fixture
 def submit(cluster, tmp_path, monkeypatch, capsys) -> Callable[[str], str]:
-    """Types a command that SLURM does not take; the sentence that it prints."""
+    """Function that types a command refused for its ``--slurm``; returns the error."""
     write_config(tmp_path)
     monkeypatch.chdir(tmp_path)
     for name in ('PATH', 'SLURM_CONF'):
@@ -330,7 +330,7 @@ def test_a_job_that_slurm_does_not_cancel_is_named(cluster, follow, tmp_path):
 
 
 def wrap_sbatch(folder: Path, after: str) -> dict[str, str]:
-    """Puts an sbatch of a site's own first on ``PATH``, which tells no job's number."""
+    """Writes an ``sbatch`` that hides job numbers; returns a ``PATH`` that finds it."""
     real = shutil.which('sbatch', path=PATH)
     wrapper = folder / 'bin' / 'sbatch'
     wrapper.parent.mkdir()

@@ -1,5 +1,7 @@
-"""Module for ``custom_imports`` that starts a gloo process group for ranks without
-GPUs, as MMEngine's own start needs one."""
+"""Module for ``custom_imports`` that starts a gloo process group, as no GPU is used.
+
+MMEngine's own start of a group needs a GPU.
+"""
 
 from __future__ import annotations
 

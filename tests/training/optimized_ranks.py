@@ -1,4 +1,4 @@
-"""Two ranks for ``torchrun``: trained plain, and with all of ``optimize``."""
+"""Program for torchrun: two ranks train without and with all of ``optimize``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from training.test_training_optimized import ADAMW, EMA, SCHEDULERS, DeepModel
 
 
 def main(folder: Path) -> None:
-    """Train both, in folders of these names."""
+    """Trains without and with ``optimize``, in folders ``plain`` and ``all``."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group('gloo')
     training.toy.ToyModel = DeepModel  # type: ignore[misc]

@@ -58,8 +58,7 @@ randomness = dict(seed=3)
 """
 LAST_ITERATION = 35
 NOT_ALLOWED, SCRIPT_CODE = 77, 5
-"""Exit codes of a training that could not mount a file system, and of one that its
-script ends."""
+"""Exit codes of a training: a file system cannot be mounted; the script ended it."""
 IN_FOLDER = 'in the folder: '
 
 

@@ -11,11 +11,11 @@ from training.toy import ToyDataset, ToyMetric, build_runner, validation
 
 BATCHES, SHORT_S = 20, 0.1
 MARKER = 'stands'
-"""File in the run's folder that says that the call to be killed in has begun."""
+"""Name of the file that marks the begin of the metric call that will be killed."""
 
 
 class StandsFor(ToyMetric):
-    """Metric that takes its time for each batch, and hangs in one of its methods.
+    """Metric that is slow for each batch, and hangs in one of its methods.
 
     Args:
         folder: Of the run.

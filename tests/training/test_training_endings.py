@@ -1,4 +1,4 @@
-"""Tests that the evidence tells how a training ended, which stays unchanged."""
+"""Tests that evidence files tell how trainings ended, without changing their end."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def list_own_threads() -> list[str]:
 
 
 class Unfreezing(Hook):
-    """Has the model train more, after it was wrapped and before our hook sees it."""
+    """Hook that adds a parameter to the wrapped model before our hook sees it."""
 
     priority = 'VERY_HIGH'
 

@@ -123,7 +123,7 @@ FIGURES_OF: dict[str, set[str]] = {
     'loader workers': {'workers', 'largest_batch_pixels'},
     'batch contents': CONTENTS,
 }
-"""Names of guarded sources, with the values that each alone provides."""
+"""Names of measurement sources, with the values that each alone provides."""
 
 OTHERS = (
     'host limits',
@@ -150,7 +150,7 @@ RECORDING = (
     'evidence',
     'last interval',
 )
-"""Names of the sources without which no evidence can be written."""
+"""Names of the sources without which no evidence file can be written."""
 
 
 @pytest.mark.parametrize('good_calls', [0, 2])

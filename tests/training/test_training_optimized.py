@@ -379,7 +379,7 @@ def test_what_was_spared_is_said_when_training_ends(tmp_path, monkeypatch):
 
 
 def test_what_gave_nothing_is_said_to_have(tmp_path, monkeypatch):
-    """SGD over single tensors, as a CPU has it, is no slower group by group."""
+    """Tests that the log says so if an optimisation gave no gain."""
     slower = SparedTime(plain_s=160e-6, ours_s=196e-6, calls=8)
     monkeypatch.setattr(Turns, 'spared', slower)
     runner = run(tmp_path, 'param_groups', monkeypatch)
@@ -393,7 +393,7 @@ def test_hooks_of_the_optimizer_end_merging_with_a_sentence(
     tmp_path, monkeypatch, plain
 ):
     class Registers(Hook):
-        """One that a user's hook registers in mid-training."""
+        """Hook that registers an optimizer hook in the middle of training."""
 
         def before_train_epoch(self, runner: Any) -> None:
             if runner.epoch == 1:
@@ -422,7 +422,7 @@ def find_run(folder: Path) -> str:
 
 @pytest.fixture(scope='module')
 def detectors(images, tmp_path_factory):
-    """Trainings of RTMDet: plain, with ``optimize``, and below ``mmgpu run``."""
+    """Trainings of RTMDet: plain, with ``optimize``, and under ``mmgpu run``."""
     pytest.importorskip('mmdet', exc_type=ImportError)
     folder = tmp_path_factory.mktemp('detectors')
     dotted = "gpu_efficiency=dict(type='mmgpu_hooks.GPUEfficiencyHook')"

@@ -295,7 +295,7 @@ def test_a_first_batch_that_took_as_long_before_raises_no_alarm(tmp_path, monkey
 
 
 class Upload(Hook):
-    """Works between epochs for longer than a standstill may last."""
+    """Hook that works between epochs for longer than a standstill may last."""
 
     def after_train_epoch(self, runner: Any) -> None:
         time.sleep(3 * AFTER_S)

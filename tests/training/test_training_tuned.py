@@ -167,7 +167,7 @@ def test_training_goes_on_without_the_child(tmp_path, script, monkeypatch, answe
 
 
 class Refusing:
-    """Lets a number of workers start, and then makes further starts fail."""
+    """Patch that lets a number of workers start, and then makes one start fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
         self.left = count

@@ -139,7 +139,7 @@ class SavesBest(Hook):
 
 
 def expect_untouched(runner: Any, loop: Any) -> None:
-    """Expect that no method is replaced any more: nothing of ours is left."""
+    """Asserts that no method of model, metrics, Runner or loops is still replaced."""
     timed = {'val_step', 'test_step', 'process', 'evaluate', 'compute_metrics'}
     evaluator = loop.evaluator
     for owner in (runner.model, evaluator, *evaluator.metrics):
@@ -180,7 +180,7 @@ def test_a_validation_is_taken_apart(tmp_path, monkeypatch):
 
 
 def build_lone(work_dir: Path, loop: str, metric: type[ToyMetric]) -> Any:
-    """Build a Runner with a test or val loop of four batches."""
+    """Builds a Runner with a test or val loop of four batches."""
     more: dict[str, Any] = {
         f'{loop}_dataloader': {
             'dataset': ToyDataset(4, 0.01),
@@ -237,7 +237,7 @@ STUCK_AFTER_S = 1.5
 
 
 def stand(work_dir: Path, method: str, seconds: float, *, computes: bool) -> list[Any]:
-    """Stand still in a metric's first call; the standstills that were recorded."""
+    """Trains with a metric that hangs in its first call; returns the standstills."""
     StandsAt.method, StandsAt.seconds, StandsAt.computes = method, seconds, computes
     hook = {**HOOK, 'stuck_after_s': STUCK_AFTER_S, 'summary': False}
     metric = {'type': StandsAt}
@@ -340,7 +340,7 @@ def test_an_error_of_the_users_passes_through(tmp_path):
 
 
 class Sees(Hook):
-    """Keeps the Runner of a training that fails."""
+    """Hook that keeps the Runner of a training that fails."""
 
     def __init__(self, built: list[Any]) -> None:
         self.built = built

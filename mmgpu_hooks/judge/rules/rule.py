@@ -86,6 +86,6 @@ def cannot_tell(missing: str) -> Finding:
 
 
 def cannot_tell_as(sentence: Text) -> Finding:
-    """Makes a finding that nothing can be judged, for a reason that is a sentence."""
+    """Makes a finding that the rule cannot judge, with a sentence as the reason."""
     said = phrase('Cannot tell: {reason}', reason=sentence)
     return _make_finding('unknown', said)

@@ -53,7 +53,7 @@ class IntervalContents(NamedTuple):
     boxes: int | None = None
     """Largest number of boxes in a batch of the log interval."""
     new_sizes: int | None = None
-    """Number of batch sizes in pixels that occurred for the first time.
+    """Number of distinct batch sizes (total pixels) that occurred for the first time.
 
     A landscape batch and a portrait one of as many pixels have one size."""
 
@@ -89,7 +89,7 @@ class BatchWatch:
         self._divisor = max(1, pad_size_divisor)
 
     def examine(self, batch: Any) -> Contents:
-        """Counts a batch's images, pixels and boxes, if in MMEngine's format, in 5 us.
+        """Counts images, pixels and boxes of a batch in MMEngine's format; takes 5 us.
 
         Args:
             batch: What the loader returned: usually ``dict(inputs=...,
@@ -178,7 +178,7 @@ def _find_images(batch: Any) -> Any:
 
 
 def find_stored_ratio(batch: Any) -> float | None:
-    """Ratio of the pixels of images as stored on disk to the pixels used in training.
+    """Returns the ratio of image pixels as stored on disk to those used in training.
 
     MMDetection's data samples hold both: ``ori_shape`` and ``img_shape``.
     """
@@ -192,7 +192,7 @@ def find_stored_ratio(batch: Any) -> float | None:
 
 
 def _count_image_pixels(shape: Any) -> Any:
-    """Number of pixels of an image, by a shape that begins with height and width."""
+    """Counts an image's pixels, given a shape that begins with height and width."""
     return shape[0] * shape[1]
 
 

@@ -69,7 +69,7 @@ Rows = NDArray[np.void]
 
 @dataclass(frozen=True)
 class WorkerNotes:
-    """Notes of a worker to training: transform seconds, OpenCV threads, failure."""
+    """Message of a worker to training: transform seconds, OpenCV threads, failure."""
 
     transforms_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds inside transforms by class name, summed over the timed samples."""
@@ -157,7 +157,7 @@ class Counters:
         return np.compress(rows['number'] == numbers, rows)
 
     def write_notes(self, worker: int, notes: WorkerNotes) -> None:
-        """Writes a worker's notes to shared memory, or nothing if they do not fit."""
+        """Writes a worker's `WorkerNotes` to shared memory, unless it is too long."""
         text = json.dumps(vars(notes)).encode()
         if len(text) <= _NOTES_BYTES:
             # odd while it is being written
@@ -166,7 +166,7 @@ class Counters:
             self._sequences[worker] += 1
 
     def read_notes(self) -> dict[int, WorkerNotes]:
-        """Reads messages that loader workers wrote since the last call, by id."""
+        """Reads loader workers' messages written since the last call, by worker id."""
         found = {}
         for worker in np.flatnonzero(self._sequences != self._seen).tolist():
             sequence = self._sequences[worker]
@@ -182,5 +182,5 @@ class Counters:
         self._files[worker] = name.encode('utf-8', 'replace')[-_FILE_BYTES:]
 
     def read_file(self, worker: int) -> str | None:
-        """Name of the image file that a worker loads now; ``None`` if unknown."""
+        """Returns the image file name that a worker loads now; ``None`` if unknown."""
         return bytes(self._files[worker]).decode('utf-8', 'replace') or None

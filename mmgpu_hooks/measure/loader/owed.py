@@ -220,7 +220,7 @@ def _parse_call(text: str) -> _SystemCall:
 
 
 def find_mount(path: str) -> str | None:
-    """Type of the file system that holds an absolute path."""
+    """Returns the type of the file system that holds an absolute path."""
     holders = [
         mount
         for mount in psutil.disk_partitions(all=True)

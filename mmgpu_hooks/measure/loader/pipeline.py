@@ -28,11 +28,11 @@ _MOST_OBJECTS = 512
 _MOST_ENTRIES = 64
 
 Costs = dict[str, float]
-"""Type: seconds by transform class, without those of nested transforms."""
+"""Type of a dict of seconds by transform class, without those of nested transforms."""
 
 
 def find_transforms(dataset: Any) -> list[Any]:
-    """Lists the transforms that a dataset's pipeline applies, with wrapped datasets'.
+    """Lists the transforms in the pipelines of a dataset and of the datasets it wraps.
 
     It goes through wrapped and concatenated datasets, and through transforms that
     hold others. Only instance attributes of known names are read, so no property
@@ -104,7 +104,7 @@ class PipelineTimer:
         self._thread = 0
 
     def start(self, dataset: Any) -> None:
-        """Begins to time a dataset's transforms; 30 us for eight, `stop` included.
+        """Begins to time a dataset's transforms (30 us for eight, `stop` included).
 
         Args:
             dataset: Its transforms are searched anew: hooks may have changed them.

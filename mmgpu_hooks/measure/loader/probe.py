@@ -203,7 +203,7 @@ class LoaderProbe:
         self._tally = _Tally()
         self._contents: Rows = np.empty(0, BATCH)
         self._sizes: set[float] = set()
-        """Distinct (height, width) of padded batches so far, in pixels."""
+        """Distinct sizes of the padded batches so far, each as its number of pixels."""
         self._memory_due_s = clock()
         self._pss_bytes: int | None = None
         self._patches = Patches()

@@ -37,7 +37,7 @@ class WorkerTimes(NamedTuple):
 
 
 WorkersMark = Mapping[int, WorkerTimes]
-"""Type: CPU and waiting seconds of each live worker so far, by process id."""
+"""Type of a reading of each live worker's CPU and waiting seconds, by process id."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class WorkersUse:
 
 
 class WorkersMemory(NamedTuple):
-    """Bytes of memory of the workers, and if reading it was costly."""
+    """Bytes of memory of the workers, and if reading them took too long."""
 
     pss_bytes: int | None
     """Bytes of memory (PSS) of all workers together; ``None`` if unreadable."""
@@ -200,7 +200,7 @@ class WorkerProcesses:
         )
 
     def read_pss_bytes(self, clock: Clock = monotonic_s) -> WorkersMemory:
-        """Estimates the memory bytes of all workers from at most 4; 1 ms for each.
+        """Estimates the memory bytes of all workers by reading up to 4, 1 ms each.
 
         It may be called on any thread.
 

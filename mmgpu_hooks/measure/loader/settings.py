@@ -51,7 +51,7 @@ def _read(owner: Any, name: str, kind: type[_T]) -> _T | None:
 
 
 def read_length(sized: Any) -> int | None:
-    """Number of batches of a loader, or samples of a dataset; ``None`` if unknown."""
+    """Counts a loader's batches, or a dataset's samples; ``None`` if unknown."""
     try:
         return len(sized)
     except (TypeError, NotImplementedError):

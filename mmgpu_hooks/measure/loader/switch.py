@@ -281,7 +281,7 @@ class LoaderSwitch:
     def _try_heir(
         self, make: Callable[[], Any], on_failure: Callable[[Exception], None]
     ) -> Any:
-        """Makes a DataLoader iterator with new worker settings, else with old ones."""
+        """Makes a DataLoader iterator by new settings, or by the old if that fails."""
         old = self.settings
         try:
             return make()

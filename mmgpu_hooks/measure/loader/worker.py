@@ -182,7 +182,7 @@ class FetchProbe:
         self._batch_begun[self._worker] = 0
 
     def _read_sending_s(self) -> float | None:
-        """CPU seconds so far of the threads that send this worker's batches."""
+        """Reads the CPU seconds so far of threads that send this worker's batches."""
         if not self._is_worker:
             return 0.0
         senders = self._queue, getattr(resource_sharer, '_resource_sharer', None)
@@ -280,7 +280,7 @@ class FetchProbe:
 
 
 def _count_opencv_threads() -> int | None:
-    """Number of threads that OpenCV uses in this worker, as OpenCV reports it."""
+    """Asks OpenCV how many threads it uses in this worker; ``None`` if not loaded."""
     count = getattr(sys.modules.get('cv2'), 'getNumThreads', None)
     return None if count is None else max(int(count()), 0)
 
@@ -297,7 +297,7 @@ class WorkerInit:
     counters: Counters
     """Shared memory into which the workers write their batch times."""
     pad_size_divisor: int
-    """Divisor in pixels of the padded image sides that the model makes."""
+    """Number of pixels of which the model's padded image sides are multiples."""
     patches: Patches = field(default_factory=Patches)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -20,7 +20,7 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 from mmgpu_hooks.schema.values import Whole
 
 KNEE_SHARE = 0.03
-"""Relative difference from the most images/s up to which batch sizes are equal.
+"""Relative difference to the most images/s up to which batch sizes count as equal.
 
 Less memory, and a smaller change of the learning rate.
 """
@@ -43,7 +43,7 @@ class _BatchLimit(NamedTuple):
 
 
 class BatchSize(Setting):
-    """Chooses the smallest batch size nearly as fast as any that fits safely."""
+    """Chooses the smallest batch size nearly as fast as any that fits GPU memory."""
 
     name = 'batch_size'
     noun = phrase('Images per batch')
@@ -79,7 +79,7 @@ class BatchSize(Setting):
     def apply(
         self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
     ) -> Prospect:
-        """Returns the predicted training with another batch size and length.
+        """Predicts training time (a `Prospect`) with another batch size.
 
         Raises:
             NoPredictionError: If no run shows the step against batch size.
@@ -126,7 +126,7 @@ class BatchSize(Setting):
         )
 
     def why_not(self, decision: Decision) -> Text:
-        """Phrases the limit, doubt or lack of evidence that keeps the batch size."""
+        """Phrases why the batch size stays: a limit, doubt or missing measurements."""
         job, old = decision.job, decision.old[self.name]
         try:
             limit = _find_limit(job)

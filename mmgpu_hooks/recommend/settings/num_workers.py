@@ -51,7 +51,7 @@ class NumWorkers(Setting):
         return sorted({*_list_counts(most), *([own] if own <= most else [])})
 
     def apply(self, job: Job, then: Prospect, new: int, slip: float = 0.0) -> Prospect:
-        """Returns the predicted training with another number of workers."""
+        """Predicts training time (a `Prospect`) with another number of workers."""
         return replace(then, loader=replace(then.loader, num_workers=new))
 
     def handicap(self, job: Job, new: int) -> float:

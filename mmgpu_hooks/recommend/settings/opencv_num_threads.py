@@ -46,7 +46,7 @@ class OpencvNumThreads(Setting):
     def apply(
         self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
     ) -> Prospect:
-        """Returns the predicted training without the CPU time of surplus threads.
+        """Predicts training time (a `Prospect`) without surplus threads' CPU time.
 
         Each doubling of threads over the cores burns some.
         """
@@ -62,7 +62,7 @@ class OpencvNumThreads(Setting):
         return replace(then, workload=workload)
 
     def why_unknown(self, job: Job, new: int | None) -> Text | None:
-        """Says that only a change to one OpenCV thread has a measured effect."""
+        """Says why the effect of a thread count is unknown; ``None`` if it is known."""
         if new == job.old[self.name]:
             return None
         if _find_thrash(job.run) is None:
@@ -92,7 +92,7 @@ class OpencvNumThreads(Setting):
 
 
 def _find_thrash(run: Run) -> WorkerThreads | None:
-    """Returns the `WorkerThreads` if those of OpenCV compete for cores, or ``None``."""
+    """Returns `WorkerThreads` if OpenCV's threads compete for cores, or ``None``."""
     found = run.threads
     is_thrash = found is not None and found.is_thrash and (found.opencv or 0) >= 2
     return found if is_thrash else None

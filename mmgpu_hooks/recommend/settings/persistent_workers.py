@@ -22,7 +22,7 @@ from mmgpu_hooks.schema.values import Flag
 
 
 class PersistentWorkers(Setting):
-    """Decides on persistent workers by the cost of starting workers each epoch."""
+    """Decides on persistent workers by the time that worker starts take each epoch."""
 
     name = 'persistent_workers'
     noun = phrase('Workers that live through all epochs')
@@ -48,7 +48,7 @@ class PersistentWorkers(Setting):
         return count_starts(job.run) >= 2 if is_new else starts_cost(job.run)
 
     def apply(self, job: Job, then: Prospect, new: bool, slip: float = 0.0) -> Prospect:
-        """Returns the predicted training with or without persistent workers."""
+        """Predicts training time (a `Prospect`) with or without persistent workers."""
         return replace(then, loader=replace(then.loader, persistent_workers=bool(new)))
 
     def judge_unpredicted(self, run: Run) -> Unpredicted | None:

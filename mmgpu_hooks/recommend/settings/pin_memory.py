@@ -20,7 +20,7 @@ class PinMemory(Setting):
         return run.meta.loader.pin_memory
 
     def why_unknown(self, job: Job, new: bool | None) -> Text | None:
-        """Says that copies to the GPU were not measured, as a sweep would do."""
+        """Says that the run did not time copies to the GPU, as a sweep would."""
         # nothing is copied where no GPU trains
         is_alike = bool(new) == bool(job.old[self.name])
         if is_alike or job.run.meta.device != 'cuda':

@@ -58,7 +58,7 @@ class PrefetchFactor(Setting):
     def apply(
         self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
     ) -> Prospect:
-        """Returns the predicted training with another prefetch factor."""
+        """Predicts training time (a `Prospect`) with another prefetch factor."""
         depth = new or DEFAULT_PREFETCH
         return replace(then, loader=replace(then.loader, prefetch_factor=depth))
 

@@ -35,7 +35,7 @@ class WorkerNice(Setting):
     def apply(
         self, job: Job, then: Prospect, new: int | None, slip: float = 0.0
     ) -> Prospect:
-        """Returns the predicted training without save delays that ``new`` avoids."""
+        """Predicts training time (a `Prospect`) if niced workers delay saves less."""
         run, saves_s = job.run, job.run.figures.ledger_s.get('checkpoint_save', 0.0)
         if (new or 0) < NICE or job.old[self.name] or not saves_s:
             return then
@@ -49,7 +49,7 @@ class WorkerNice(Setting):
         return replace(then, plan=plan)
 
     def why_unknown(self, job: Job, new: int | None) -> Text | None:
-        """Says that only the nice value 10 has a known effect."""
+        """Says why the effect of a nice value is unknown; ``None`` if it is known."""
         old = job.old[self.name] or 0
         if (new or 0) == old or (not old and (new or 0) >= NICE):
             return None

@@ -13,7 +13,7 @@ class Gpu:
     def __init__(self) -> None:
         self.host = HandClock(0.0)
         self.done = {'main': 0.0}
-        """When each stream will be through with all that it was given."""
+        """Time in seconds at which each stream will have finished its queued work."""
         self.stream = 'main'
         self.events = 0
         self.capturing = False

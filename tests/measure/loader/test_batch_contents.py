@@ -117,7 +117,7 @@ def test_a_batch_that_contains_itself_is_an_error():
 
 
 class Boxes:
-    """Fake of MMDetection's boxes, which hold a tensor but are none."""
+    """Fake of MMDetection's boxes, which hold a tensor but are not tensors."""
 
     def __init__(self, tensor: Any) -> None:
         self.tensor = tensor

@@ -330,7 +330,7 @@ def test_copies_and_pickles_of_a_watched_loader_hold_nothing_of_ours(open_loop):
 
 
 class Late(LoopListener):
-    """Loop listener that records the iterators it is told of."""
+    """Loop listener that records when iterators begin, end or fail."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []

@@ -344,7 +344,7 @@ def test_random_numbers_of_the_training_process_stay_the_same():
 
 
 class Refusing(DataLoader):
-    """DataLoader of a user's own subclass."""
+    """User's own subclass of DataLoader."""
 
 
 class Streamed(IterableDataset):
@@ -425,7 +425,7 @@ def test_a_stopped_worker_stops_the_switch():
 
 @pytest.fixture
 def no_fork(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Function that lets a number of further workers start, and then no more."""
+    """Function that makes a worker fail to start after a number of good starts."""
     kind: Any = multiprocessing.popen_fork.Popen
     launch = kind._launch
 

@@ -12,7 +12,7 @@ WAIT_S = 0.01
 
 
 class Batches:
-    """Fake batch iterator whose waits use CPU in turns, as with two workers."""
+    """Fake batch iterator whose waits use much and little CPU in turns."""
 
     def __init__(self, threads: int) -> None:
         self.now_s = self.cpu_s = 0.0
