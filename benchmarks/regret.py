@@ -382,7 +382,7 @@ def judge_jobs(trials: list[JobTraining], count: int) -> JudgedJobs:
 
 
 def judge_lost(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
-    """Returns figures on the time lost against the best setting of the grid."""
+    """Returns the time that recommended settings lose against the best, as figures."""
     parts = {
         'all': outcomes,
         'seen': [outcome for outcome in outcomes if outcome.job in SEEN],

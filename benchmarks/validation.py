@@ -174,7 +174,7 @@ def play(name: str, folder: Path) -> Iterator[Figure]:
 
 
 def play_demo(folder: Path, root: Path) -> Iterator[Figure]:
-    """Validates RTMDet on the demo's images; returns a figure on the parts' sum."""
+    """Validates RTMDet; returns by how much the parts' seconds miss the whole."""
     say('RTMDet on the demo')
     write_demo_dataset(root)
     train('demo', folder, 1, str(root.resolve()))
@@ -250,7 +250,7 @@ def _cut(evidence: RunEvidence, iterations: float) -> IntervalRecord:
 
 
 def judge_forecasts(forecasts: Sequence[Forecast]) -> Iterator[Figure]:
-    """Returns figures on the predicted ends of all trainings."""
+    """Returns the errors of all trainings' predicted ends, as rows of the result."""
     ours = [abs(each.off_pct(each.said_s)) for each in forecasts]
     theirs = [abs(each.off_pct(each.eta_s)) for each in forecasts]
     count = f'{len(forecasts)} trainings'

@@ -304,7 +304,7 @@ def validate(
 
 @dataclass(frozen=True)
 class Length:
-    """Length, step seconds and validation seconds of a training whose end is predicted.
+    """Iterations, step and validation seconds of a training whose end is predicted.
 
     Attributes:
         loop: Of ``train_cfg``.

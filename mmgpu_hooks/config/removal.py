@@ -37,7 +37,7 @@ class _Spelled:
     index: int = 0
 
     def remove(self, module: Module) -> Replacement | None:
-        """Makes the edit that removes the hook; ``None`` if it cannot be made."""
+        """Makes the edit that deletes the hook from a config; ``None``: impossible."""
         if self.display is None:
             return _remove_statement(module, self.statement)
         if len(parse_entries(self.display)) == 1:

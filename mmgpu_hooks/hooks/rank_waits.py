@@ -24,7 +24,7 @@ from mmgpu_hooks.schema.run_folder import EvidenceError, find_peers
 
 _PERIOD_S = 1.0
 _ANSWER_S = 10.0
-"""Longest wait in seconds for a first answer from other ranks' evidence files."""
+"""Longest wait in seconds until other ranks' evidence files have been read once."""
 
 
 class RankWaits:

@@ -372,7 +372,7 @@ def _seconds(intervals: Intervals, part: str) -> Column:
 
 
 def _noise_s(shared: Mapping[int, Intervals], slowest: int) -> float:
-    """Computes the noise, in seconds per iteration, that a slowest rank must exceed.
+    """Computes the seconds per iteration by which ranks may differ by chance.
 
     Three standard errors of its mean lead in waits and hooks over the common intervals,
     and at least a hundredth of an iteration. Saves and starts are few and large: they

@@ -90,7 +90,7 @@ class ValidationLoops(Run):
 
 
 def _describe_loops(training: Run, newest: ValidationRecord) -> RunRecord:
-    """Makes a `RunRecord` of the validation loops: their loader, one epoch each."""
+    """Makes a `RunRecord` of all validations, in which each is an epoch."""
     return structs.replace(
         training.meta,
         loader=newest.loader,

@@ -184,7 +184,7 @@ That is `Workload.turns_s`: the number of operations is not known.
 """
 
 _POWER = 0.5
-"""Relative error assumed for the part above 1 of the step's slow-down exponent.
+"""Relative error assumed for ``step_power - 1``, the step's slow-down exponent.
 
 That is `Workload.step_power`, where no run showed it.
 """

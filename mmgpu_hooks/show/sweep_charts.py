@@ -434,7 +434,7 @@ def _mark_best(axes: Any, points: Sequence[tuple[float, float]]) -> None:
 
 
 class _SaveGrowth(NamedTuple):
-    """Save times with the fewest and the most workers, other settings being equal."""
+    """Checkpoint save times with the fewest and most workers, all else being equal."""
 
     group: Text
     fewest: SweepRow

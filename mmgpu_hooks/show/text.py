@@ -95,7 +95,7 @@ class _Guarded:
 
 @contextlib.contextmanager
 def guarded_output() -> Iterator[None]:
-    """Context in which all output of the process passes through :func:`visible`."""
+    """Context in which all output shows control characters as visible escapes."""
     before = sys.stdout, sys.stderr
     for stream in before:
         if isinstance(stream, io.TextIOWrapper):

@@ -24,7 +24,7 @@ def make_row(
     status: str = 'completed',
     error: str | None = None,
 ) -> SaveBenchRow:
-    """Returns an unjudged row of a save benchmark; no saves if ``save_s`` is None."""
+    """Returns a result row of ``mmgpu save-bench`` without its verdict."""
     walls = [] if save_s is None else [save_s * factor for factor in noise]
     saves = tuple(
         make_save(24 * number, cpu_s=0.4, run_delay_s=wall_s - 0.4)

@@ -1,4 +1,4 @@
-"""Runs trainings of config files in processes, which end in various ways.
+"""Runs trainings of config files in processes that end well, fail or are killed.
 
 Also run as ``python -m training.recommended CONFIG FOLDER``; by torchrun, as a rank.
 """

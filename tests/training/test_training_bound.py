@@ -42,7 +42,7 @@ CASES: dict[str, tuple[list[str], dict[str, str]]] = {
 
 @pytest.fixture(scope='module')
 def runs(tmp_path_factory):
-    """Folder of each training, with its output in ``log.txt``."""
+    """Runs all trainings once; gives each one's folder, with output in ``log.txt``."""
     folder = tmp_path_factory.mktemp('bound')
 
     def train(name: str) -> Path:
