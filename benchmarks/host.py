@@ -28,7 +28,13 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import (
+    ExitStack,
+    closing,
+    contextmanager,
+    redirect_stderr,
+    redirect_stdout,
+)
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -552,28 +558,40 @@ class LoaderArm:
         self.worker_s.append(cpu_s / batches)
         return spent / batches
 
+    def close(self) -> None:
+        """Ends the worker and closes the files of its batches."""
+        end_workers(self.iterator)
+        del self.iterator
+        gc.collect()
+
 
 def judge_batches(is_quick: bool, has_masks: bool) -> Iterator[Figure]:
     """Returns figures on the CPU time of receiving a batch from a worker process."""
     batch = 'batch of 4 with masks' if has_masks else 'batch of 8'
     say(batch)
     rounds, batches = (4, 20) if is_quick else (20, 50)
-    seconds, arms = [], []
+    files = []
     for is_small in (False, True):
         # one after the other: open files are the process's
-        arm = LoaderArm(has_masks, is_small)
-        arm.take(10)
-        seconds.append([arm.take(batches) for _ in range(rounds)])
-        arms.append(arm)
-        end_workers(arm.iterator)
-        del arm.iterator
-        gc.collect()
+        with closing(LoaderArm(has_masks, is_small)) as arm:
+            arm.take(batches)
+            files.append(arm.most_files)
+    with ExitStack() as opened:
+        arms = [
+            opened.enter_context(closing(LoaderArm(has_masks, is_small)))
+            for is_small in (False, True)
+        ]
+        seconds: list[list[float]] = [[], []]
+        for turn in range(rounds + 1):
+            for number in (turn % 2, 1 - turn % 2):
+                seconds[number].append(arms[number].take(batches))
+    seconds = [times[1:] for times in seconds]
     timed = describe(seconds)
     shown = f'{batch} in the training process, ratio'
     yield at_most(shown, timed.ratio, HALF, note=timed.note)
     timed = describe([arm.worker_s[1:] for arm in arms])
     yield Figure(f'{batch} in the worker, ratio', timed.ratio, note=timed.note)
-    plain, ours = (arm.most_files for arm in arms)
+    plain, ours = files
     shown, note = (
         f'{batch}: open files of the training process spared',
         f'{plain} to {ours}',

@@ -158,6 +158,8 @@ def rebuild(
     data: bytes, dtype: Any, shape: tuple[int, ...], stride: tuple[int, ...]
 ) -> torch.Tensor:
     """Rebuilds a tensor from the bytes in a message, in memory of its own."""
+    if not data:
+        return torch.empty_strided(shape, stride, dtype=dtype)
     flat = torch.frombuffer(bytearray(data), dtype=dtype)
     # not of the buffer: PyTorch's memory is aligned, as that of a file is
     return flat.as_strided(shape, stride).clone()
@@ -169,7 +171,7 @@ def _may_go_by_value(tensor: torch.Tensor) -> bool:
     if tensor.is_nested or tensor.layout is not torch.strided:
         return False
     is_plain = tensor.dtype in _KINDS and tensor.is_cpu and not tensor.requires_grad
-    if not is_plain or not 0 < tensor.nbytes <= MOST_BYTES:
+    if not is_plain or tensor.nbytes > MOST_BYTES:
         return False
     if not tensor.is_contiguous() or tensor.is_neg() or tensor.is_shared():
         return False
