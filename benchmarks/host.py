@@ -450,7 +450,7 @@ def time_averages(models: Sequence[Any], rounds: int) -> TimedRatio:
 
 def judge_times(is_quick: bool) -> Iterator[Figure]:
     """Returns figures on the CPU time of optimizer steps and EMA updates, by model."""
-    rounds = 5 if is_quick else 21
+    rounds = 5 if is_quick else 61
     for name in QUICK if is_quick else TIMED:
         say(f'times of {name}')
         models = build_models(name, is_cut=True)
