@@ -137,6 +137,11 @@ class _Followed:
         iterator = self.iterator()
         return None if getattr(iterator, '_shutdown', False) else iterator
 
+    def close(self) -> None:
+        """Stops measuring batches that this process loads."""
+        if self.local is not None:
+            self.local.close()
+
     def collect(self, tally: _Tally) -> str | None:
         """Adds new batch and worker times to a tally; returns a worker's failure."""
         if self.processes is not None and self.living() is not None:
@@ -268,6 +273,9 @@ class LoaderProbe:
     def _follow(self, iterator: Any, counters: Counters | None) -> None:
         self._collect()
         alive = [known for known in self._followed if known.living() is not None]
+        for known in self._followed:
+            if known not in alive:
+                known.close()
         may_probe = self.inside_failure is None
         newest = _Followed(iterator, counters, self._divisor, may_probe)
         self._followed = [*alive, newest]
@@ -385,8 +393,7 @@ class LoaderProbe:
         self._is_open = False
         self._patches.close()
         for followed in self._followed:
-            if followed.local is not None:
-                followed.local.close()
+            followed.close()
         self._followed = []
 
 
