@@ -24,6 +24,7 @@ from mmgpu_hooks.measure.loader.counters import (
 )
 from mmgpu_hooks.measure.loader.owed import OwedBatch, find_owed
 from mmgpu_hooks.measure.loader.processes import WorkerProcesses, WorkersUse
+from mmgpu_hooks.measure.loader.switch import owes_first
 from mmgpu_hooks.measure.loader.worker import FetchProbe, enter_workers
 from mmgpu_hooks.measure.loop_listener import NO_LISTENER, LoopListener
 from mmgpu_hooks.measure.patches import Patches
@@ -367,7 +368,10 @@ class LoaderProbe:
         newest = self._newest()
         if newest is None:
             return OwedBatch()
-        return find_owed(newest.living(), newest.counters, self._clock)
+        owing = next(
+            (known for known in self._followed if owes_first(known.living())), newest
+        )
+        return find_owed(owing.living(), owing.counters, self._clock)
 
     @property
     def is_memory_due(self) -> bool:

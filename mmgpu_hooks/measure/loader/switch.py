@@ -343,6 +343,12 @@ class LoaderSwitch:
         self.settings, self._init = self._old, self._old_init
 
 
+def owes_first(iterator: Any) -> bool:
+    """True if an old iterator still owes batches, which come before a new one's."""
+    relay = getattr(iterator, '__dict__', {}).get('_next_data')
+    return isinstance(relay, _Relay) and not relay.is_over
+
+
 class _Rest:
     """Stand-in for a sampler: gives the indices that remain when workers switch.
 

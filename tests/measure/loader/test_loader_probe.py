@@ -248,6 +248,20 @@ def test_a_method_of_the_data_set_is_replaced_once_in_all_passes(
     assert BaseDataset.get_data_info is own
 
 
+def test_while_workers_take_over_the_old_ones_owe_the_next_batch(open_loop):
+    loop = open_loop(planted.Costly(40), batch_size=2, num_workers=2)
+    loop.iterator = iter(loop.loader)
+    loop.take(1)
+    old = {worker.pid for worker in loop.iterator._workers}
+    switch = LoaderSwitch(loop.loader)
+    switch.switch_within(loop.iterator, TunedSettings(num_workers=3), 1)
+    assert loop.probe.find_owed().pid in old
+    # what two workers had in hand, and one more
+    loop.take(5)
+    assert loop.probe.find_owed().pid in set(loop.probe.processes.pids) - old
+    loop.take(14)
+
+
 def _no_memory(*_: Any) -> None:
     raise OSError('no memory to share')
 
