@@ -428,7 +428,7 @@ class Tuner:
         last, self._open = self._open, None
         if last is not None:
             back = structs.replace(last, action='roll_back', reason='failed')
-            self._note(structs.replace(back, old=last.new, new=last.old))
+            self._note(structs.replace(back, old=last.new, new=self._switch.settings))
         self._end(
             phrase(
                 'no other workers could be started ({kind})', kind=type(error).__name__

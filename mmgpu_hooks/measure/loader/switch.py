@@ -259,7 +259,8 @@ class LoaderSwitch:
             is_drained_first: The new workers start once the old ones have ended, for
                 memory's sake; by default both live for some batches.
             on_failure: Called where the new workers then could not be started, and the
-                old setting goes on.
+                old setting goes on, or no workers where those cannot either;
+                :attr:`settings` says which.
 
         Raises:
             Exception: If the new workers cannot be started; all is as it was then.
@@ -282,13 +283,26 @@ class LoaderSwitch:
         self, make: Callable[[], Any], on_failure: Callable[[Exception], None]
     ) -> Any:
         """Makes a DataLoader iterator with new worker settings, else with old ones."""
-        old = self.settings
+        old, (rest, _, _) = self.settings, make.args  # type: ignore[attr-defined]
         try:
             return make()
         except Exception as error:  # noqa: BLE001, training must not see it
-            on_failure(error)
-        rest, _, _ = make.args  # type: ignore[attr-defined]
-        return self._make_heir(_Rest(rest.whole), old, self.take_salt(0))
+            heir = self._make_old_heir(_Rest(rest.whole), old)
+            with contextlib.suppress(Exception):
+                # its traceback would keep the iterator alive
+                on_failure(error.with_traceback(None))
+            return heir
+
+    def _make_old_heir(self, rest: _Rest, old: TunedSettings) -> Any:
+        """Makes a DataLoader iterator with old settings, else without workers."""
+        try:
+            return self._make_heir(rest, old, self.take_salt(0))
+        except Exception:
+            none = TunedSettings(num_workers=0)
+            if not old.num_workers or self.find_obstacle_to(none):
+                raise
+            # what the workers did, this process can do without another one
+            return self._make_heir(_Rest(rest.whole), none, self.take_salt(0))
 
     def _make_heir(self, rest: _Rest, new: TunedSettings, salt: int) -> Any:
         """Makes a DataLoader iterator for the indices not yet given to workers."""

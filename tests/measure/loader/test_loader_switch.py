@@ -424,17 +424,17 @@ def test_a_stopped_worker_stops_the_switch():
 
 
 @pytest.fixture
-def no_fork(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Function that lets a number of further workers start, and then no more."""
+def no_fork(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Function that lets a number of workers start, and then makes starts fail."""
     kind: Any = multiprocessing.popen_fork.Popen
     launch = kind._launch
 
-    def refuse_after(count: int) -> None:
+    def refuse_after(count: int, failures: int = 1) -> None:
         left = [count]
 
         def limited(popen: Any, process: Any) -> Any:
             left[0] -= 1
-            if left[0] == -1:
+            if -failures <= left[0] < 0:
                 popen.pid, popen.returncode = None, 1
                 raise BlockingIOError(11, 'Resource temporarily unavailable')
             return launch(popen, process)
@@ -469,6 +469,27 @@ def test_old_workers_go_on_where_new_ones_cannot_start(
     assert [type(failure) for failure in failures] == [BlockingIOError]
     assert kept.loader.num_workers == kept.switch.settings.num_workers == before
     end(kept)
+
+
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
+@PERSISTENT
+def test_a_pass_goes_on_without_workers_where_no_process_can_be_started(
+    no_fork, persistent
+):
+    kept = Kept(2, persistent=persistent)
+
+    def fail(error: Exception) -> None:
+        raise ValueError('a bug of ours')
+
+    def switch(number: int, live: Any) -> None:
+        if number == 6:
+            no_fork(0, failures=2)
+            kept.within(live, 3, is_drained_first=True, on_failure=fail)
+
+    for epoch in range(2):
+        taken = take_epoch(kept, epoch, switch if epoch == 0 else lambda *_: None)
+        assert [*map(indices, taken)] == untouched(epoch)
+    assert kept.loader.num_workers == kept.switch.settings.num_workers == 0
 
 
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
