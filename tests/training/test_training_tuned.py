@@ -21,6 +21,7 @@ from fakes.tuning import NoAdviser, Script, ScriptedAdviser, judge, propose, set
 from mmgpu_hooks.hooks import tuner
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.measure.absent import SourceError
+from mmgpu_hooks.measure.host import FileSystem
 from mmgpu_hooks.schema.run_folder import evidence_name
 from mmgpu_hooks.schema.tuning import TuneAnswer
 from training.detection import environ
@@ -107,6 +108,29 @@ def test_a_change_that_does_not_pay_within_an_epoch_waits_for_its_end(tmp_path, 
     assert (change.iteration, change.is_within) == (40, False)
     counts = workers_by_interval(tmp_path / 'tuned')
     assert set(counts[-8:]) == {2}
+
+
+@pytest.mark.parametrize(
+    ('short', 'most'), [('nothing', 5), ('memory', 3), ('/dev/shm', 3)]
+)
+def test_both_pools_of_workers_live_only_where_memory_holds_them(
+    tmp_path, script, monkeypatch, short, most
+):
+    script(propose(TWO, THREE), judge(THREE, THREE, 'gain'))
+    free = {name: 0 if name == short else 2**40 for name in ('memory', '/dev/shm')}
+    monkeypatch.setattr(tuner, 'read_free_bytes', lambda: free['memory'])
+    monkeypatch.setattr(
+        tuner, 'read_file_system', lambda path: FileSystem(2**40, free[str(path)])
+    )
+    alive: list[int] = []
+    count = AfterIteration(
+        lambda runner: alive.append(len(multiprocessing.active_children())), 'LOWEST'
+    )
+    tuned = train_taped(tmp_path / 'tuned', num_workers=2, hooks=[count])
+    plain = train_taped(tmp_path / 'plain', None, num_workers=2)
+    assert losses_of(tuned) == losses_of(plain)
+    assert tuned.train_dataloader.num_workers == 3
+    assert max(alive) == most
 
 
 def test_a_loss_is_taken_back_and_ends_tuning(tmp_path, script):
