@@ -39,7 +39,9 @@ OPENMMLAB = ('mmengine', 'mmdet', 'mmpretrain', 'mmcv', 'mmseg', 'mmyolo')
 """Names of OpenMMLab's packages, whose samplers use a random seed of their own."""
 
 _KNOWN_SAMPLERS = ('torch', *OPENMMLAB)
-"""Names of packages whose samplers do not depend on training's random state."""
+"""Names of packages whose samplers may be asked further ahead within a pass.
+
+Some of them draw a pass's order from training's random numbers as it begins."""
 
 _NEEDED = ('_get_iterator', '_index_sampler', '_auto_collation')
 _NEEDED_OF_ITERATOR = ('_sampler_iter', '_next_data', '_index_sampler')

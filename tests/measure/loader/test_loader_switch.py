@@ -19,7 +19,13 @@ import pytest
 import torch
 from mmengine.dataset.utils import worker_init_fn
 from mmengine.runner import Runner, loops
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Sampler,
+    SubsetRandomSampler,
+)
 
 from mmgpu_hooks.measure.loader.owed import read_state
 from mmgpu_hooks.measure.loader.switch import LoaderSwitch
@@ -311,6 +317,44 @@ def test_order_is_kept_with_samplers_of_mmdetection(name: str):
         return taken
 
     assert take(is_switched=True) == take(is_switched=False)
+
+
+def read_passes(
+    before: int, after: int, sampler: dict[str, Any], *, is_persistent: bool = False
+) -> list[list[list[int]]]:
+    """Returns the batches of two passes, with other workers in the first one."""
+    torch.manual_seed(1)
+    loader = DataLoader(
+        Numbers(), SIZE, num_workers=before, collate_fn=list, **sampler
+    )
+    switch, passes = LoaderSwitch(loader), []
+    new = TunedSettings(num_workers=after, persistent_workers=is_persistent)
+    for number in range(2):
+        live, taken = iter(loader), []
+        for batch in live:
+            taken.append(indices(batch))
+            if len(taken) == 7 and number == 0 and after != before:
+                assert switch.find_obstacle_within(live, new) is None
+                switch.switch_within(live, new, switch.take_salt(7))
+        passes.append(taken)
+    if loader._iterator is not None:
+        loader._iterator._shutdown_workers()
+    return passes
+
+
+@pytest.mark.parametrize(
+    'sampler',
+    [{'shuffle': True}, {'sampler': SubsetRandomSampler(range(BATCHES * SIZE - 1))}],
+    ids=['random', 'subset'],
+)
+@PERSISTENT
+def test_a_pass_whose_order_pytorch_has_drawn_keeps_it(sampler, persistent):
+    plain, _ = read_passes(2, 2, sampler)
+    first, second = read_passes(2, 3, sampler, is_persistent=persistent)
+    assert first == plain
+    # the next order may be another one; each sample comes once
+    samples = sorted(index for batch in second for index in batch)
+    assert samples == [*range(BATCHES * SIZE - 1)]
 
 
 def test_seeds_are_others_than_all_before_and_than_other_ranks():
