@@ -301,7 +301,7 @@ class Tuner:
             self._ranks.offer(self._offered)
             self._ranks.answer(can_change=self._can_change(record))
             return
-        obstacle = self._switch.find_obstacle_to(record.new)
+        obstacle = self._find_obstacle_to(record.new)
         live = self._find_live()
         within = self._switch.find_obstacle_within(live, record.new)
         is_now = within is None and obstacle is None
@@ -321,10 +321,17 @@ class Tuner:
                 )
             )
 
+    def _find_obstacle_to(self, new: TunedSettings) -> Text | None:
+        """Returns why the loader cannot take given settings; ``None`` if it can."""
+        switch = self._switch
+        return switch.find_obstacle_to(new) or switch.find_first_obstacle(
+            new, self._probe.last_index
+        )
+
     def _can_change(self, record: TunedRecord) -> bool:
         """True if this rank could change its loader's settings in this iteration."""
         new = record.new
-        obstacle = self._switch.find_obstacle_to(new)
+        obstacle = self._find_obstacle_to(new)
         return not (
             obstacle or self._switch.find_obstacle_within(self._find_live(), new)
         )

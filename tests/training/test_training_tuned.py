@@ -214,7 +214,8 @@ def test_training_goes_on_where_no_workers_can_be_started(
     tmp_path, script, monkeypatch, cost_s
 ):
     script(propose(NONE, THREE, cost_s=cost_s))
-    Refusing(monkeypatch, 1)
+    # the first one loads for trial
+    Refusing(monkeypatch, 2)
     tuned = train_taped(tmp_path / 'tuned')
     monkeypatch.undo()
     plain = train_taped(tmp_path / 'plain', None)
@@ -251,7 +252,36 @@ def test_a_data_set_that_cannot_be_pickled_costs_no_training(
         multiprocessing.set_start_method(method, force=True)
     assert tuned.iter == 120
     assert tuned.train_dataloader.num_workers == 0
-    assert 'no other workers could be started' in log_of(tuned)
+    assert 'is not done: a worker could not load a batch' in log_of(tuned)
+
+
+class AtHome(ToyDataset):
+    """Data set that loads in the training process alone."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if torch.utils.data.get_worker_info() is not None:
+            raise RuntimeError('not in a worker')
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize('loop', ['epoch', 'iter'])
+@pytest.mark.parametrize('cost_s', [0.0, 1000.0], ids=['within', 'between'])
+def test_a_data_set_that_no_worker_can_load_stays_without_workers(
+    tmp_path, script, loop, cost_s
+):
+    adviser = script(propose(NONE, TWO, cost_s=cost_s))
+    options = {'loop': loop, 'dataset': AtHome(80)}
+    tuned = train_taped(tmp_path / 'tuned', **options)
+    plain = train_taped(tmp_path / 'plain', None, **options)
+    assert losses_of(tuned) == losses_of(plain)
+    assert evidence_of(tmp_path / 'tuned').tuned == ()
+    assert tuned.train_dataloader.num_workers == 0
+    assert adviser.is_ended
+    said = (
+        'num_workers 0 -> 2 would be next and is not done: a worker could not load a '
+        'batch (RuntimeError: not in a worker).'
+    )
+    assert log_of(tuned).count(said) == 1
 
 
 class Switching(ToyDataset):

@@ -350,6 +350,13 @@ class LoaderProbe:
         return newest.processes if newest else None
 
     @property
+    def last_index(self) -> Any:
+        """Index, or indices, of a batch that this process loaded; ``None`` if none."""
+        local = [known.local for known in self._followed if known.local is not None]
+        known = [probe.index for probe in local if probe.index is not None]
+        return known[-1] if known else None
+
+    @property
     def is_watching(self) -> bool:
         """True if new iterators of the DataLoader are reported to the probe."""
         return self._is_open and 'loader workers' not in self.unsupported

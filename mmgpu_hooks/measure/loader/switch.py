@@ -28,6 +28,7 @@ from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, Callable
 
 from mmgpu_hooks.measure.loader.owed import read_state
+from mmgpu_hooks.measure.loader.rehearsal import rehearse
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema.recorded import TunedSettings
 from mmgpu_hooks.schema.text import Text, phrase
@@ -65,7 +66,8 @@ class LoaderSwitch:
     Args:
         loader: The loader.
         ranks: Of the training: their workers have seeds of their own.
-        book_teardown: Books the time in which old workers end.
+        book_teardown: Books the time in which old workers end, or one loads a batch
+            for trial.
     """
 
     def __init__(
@@ -91,6 +93,8 @@ class LoaderSwitch:
             persistent_workers=bool(getattr(loader, 'persistent_workers', None)),
         )
         """Present worker settings of the DataLoader."""
+        self._has_rehearsed = False
+        """True once a worker has loaded a batch for trial."""
         self._old = self.settings
 
     def find_obstacle(self) -> Text | None:
@@ -123,6 +127,28 @@ class LoaderSwitch:
         if not new.num_workers and timeout_s:
             return phrase('its timeout needs workers')
         return None
+
+    def find_first_obstacle(self, new: TunedSettings, index: Any) -> Text | None:
+        """Returns why a DataLoader that has no workers cannot get its first ones.
+
+        One of them loads a batch for trial, once.
+
+        Args:
+            new: The settings to switch to.
+            index: What the sampler gave for a batch that was loaded; ``None`` if no
+                batch is known.
+
+        Returns:
+            ``None`` if it can, or has workers, or gets none.
+        """
+        if self._has_rehearsed or self.settings.num_workers or not new.num_workers:
+            return None
+        if index is None:
+            return phrase('no batch is known that a worker could load for trial')
+        with self._book_teardown():
+            obstacle = rehearse(self._loader, index)
+        self._has_rehearsed = obstacle is None
+        return obstacle
 
     def find_obstacle_within(self, live: Any, new: TunedSettings) -> Text | None:
         """Returns why workers cannot be switched in mid-epoch; ``None`` if they can.

@@ -159,6 +159,8 @@ class FetchProbe:
         self._is_busy = False
         self._fetcher: Callable[[], Any] = lambda: None
         self._fetch = Patches()
+        self.index: Any = None
+        """What the sampler gave for the batch fetched last; ``None`` before it."""
         self.is_off = False
         """True if the probe measures no more: it failed or was closed."""
 
@@ -260,6 +262,7 @@ class FetchProbe:
             )
         if self._is_timing:
             self._write_notes(len(index) if fetcher.auto_collation else 1)
+        self.index = index
         self._made[self._worker] += 1
 
     def _leave(self) -> None:
