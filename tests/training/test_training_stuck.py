@@ -277,7 +277,8 @@ def test_what_has_not_ended_once_is_given_more_time(run, monkeypatch):
 
 
 def test_a_first_batch_that_took_as_long_before_raises_no_alarm(tmp_path, monkeypatch):
-    load, calls, slow_s = ToyDataset.__getitem__, [], 1.5
+    load, slow_s = ToyDataset.__getitem__, 1.5
+    calls: list[int] = []
 
     def load_slowly_first(dataset: ToyDataset, index: int) -> Any:
         time.sleep(0.0 if len(calls) % 40 else slow_s)
