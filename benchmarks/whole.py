@@ -166,7 +166,7 @@ class Outcome:
 
     @property
     def gain_share_pct(self) -> float | None:
-        """Speed-up by the advice, in per cent of the best; ``None``: nothing to gain."""
+        """Speed-up by the advice, in per cent of the best; ``None`` without one."""
         before_s, best_s = fastest(self.before), fastest(self.best)
         if not self.case.best or best_s >= before_s:
             return None

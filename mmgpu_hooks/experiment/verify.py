@@ -224,7 +224,7 @@ class _MeasuredTrial(NamedTuple):
 
 
 def _is_short_of_memory(trial: Trial) -> bool:
-    """True if a trial failed as memory cannot hold the two compared trainings at once."""
+    """True if a trial failed as memory cannot hold both compared trainings."""
     is_held = trial.role is not None and trial.role.is_held
     return is_held and trial.status == 'out_of_memory'
 

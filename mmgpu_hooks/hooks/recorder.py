@@ -316,7 +316,7 @@ class Recorder(LoopListener):
             self._publisher.note('hours_left', self._ending.hours_left)
 
     def begin_epoch(self) -> None:
-        """Begins an epoch: reads its length, and applies a pending DataLoader change."""
+        """Begins an epoch: reads its length, and applies an open DataLoader change."""
         self._due_at = 0
         self._recording.begin_epoch()
         self._schedule.begin_epoch()
