@@ -15,6 +15,7 @@ import contextlib
 import math
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from msgspec import structs
@@ -95,8 +96,8 @@ class Tuner:
         self._open: TunedRecord | None = None
         """Newest change of loader settings, until its gain is judged."""
         self._changes = 0
-        self._has_switched = False
-        """True once loader settings were changed between two epochs."""
+        self._unproven: TunedRecord | None = None
+        """Change made between epochs whose workers have yet to start; else ``None``."""
         self._since = self._ask_at = recording.recorded
         """Iteration at which loader settings were changed last, or tuning began."""
         self._is_over = False
@@ -144,6 +145,7 @@ class Tuner:
             old=found,
             new=self._switch.settings,
         )
+        self._unproven = record
         self._write(record)
         self._say(phrase_tuned(record))
 
@@ -198,9 +200,11 @@ class Tuner:
         Raises:
             SourceError: If the child gives no more answers.
         """
+        # its workers have delivered: a start that fails later is not its failure
+        self._switch.confirm()
+        self._unproven = None
         if self._is_over:
             return
-        self._switch.confirm()
         done = self._recording.recorded
         length = _choose_length(iter_s, done - self._since)
         self._length = length or self._length
@@ -372,6 +376,7 @@ class Tuner:
         return living[0] if len(living) == 1 else None
 
     def _switch_now(self, record: TunedRecord, live: Any, salt: int) -> None:
+        record = structs.replace(record, is_within=True)
         began_s = self._clock()
         try:
             self._switch.switch_within(
@@ -380,13 +385,13 @@ class Tuner:
                 salt,
                 holder=getattr(self._loop, 'dataloader_iterator', None),
                 is_drained_first=not self._has_room(record.new),
-                on_failure=self._note_failure,
+                on_failure=partial(self._note_failure, record),
             )
         except Exception as error:  # noqa: BLE001, training goes on as it was
             self._refuse(record, error)
             return
         took_s = self._clock() - began_s
-        self._begin_stage(structs.replace(record, switch_s=took_s, is_within=True))
+        self._begin_stage(structs.replace(record, switch_s=took_s))
 
     def _has_room(self, new: TunedSettings) -> bool:
         """True if free memory is enough for new loader workers next to the old ones."""
@@ -423,12 +428,18 @@ class Tuner:
             )
         )
 
-    def _note_failure(self, error: Exception) -> None:
-        """Records that new workers could not start and the old settings stay."""
-        last, self._open = self._open, None
-        if last is not None:
-            back = structs.replace(last, action='roll_back', reason='failed')
-            self._note(structs.replace(back, old=last.new, new=last.old))
+    def _note_failure(self, record: TunedRecord, error: Exception) -> None:
+        """Records that new workers could not start and the old settings stay.
+
+        Args:
+            record: The change or roll-back, noted as made, that they were for.
+            error: What starting them raised.
+        """
+        self._open = None
+        self._note(_undo(record))
+        if record.reason == 'found_before':
+            # the training goes on as its config has it, and may be tuned
+            return
         self._end(
             phrase(
                 'no other workers could be started ({kind})', kind=type(error).__name__
@@ -450,7 +461,7 @@ class Tuner:
         except Exception as error:  # noqa: BLE001, training goes on as it was
             self._refuse(record, error)
             return
-        self._has_switched = True
+        self._unproven = record
         took_s = self._clock() - began_s
         self._begin_stage(structs.replace(record, switch_s=took_s))
 
@@ -465,11 +476,10 @@ class Tuner:
         """
         if not self._switch.take_back(error):
             return False
-        if not self._has_switched:
-            # what a run before had found; the config's settings go on
-            return True
-        with contextlib.suppress(Exception):  # the loader is as it was: that counts
-            self._note_failure(error)
+        record, self._unproven = self._unproven, None
+        if record is not None:
+            with contextlib.suppress(Exception):  # the loader is as it was: that counts
+                self._note_failure(record, error)
         return True
 
     def close(self) -> None:
@@ -477,6 +487,18 @@ class Tuner:
         adviser, self._adviser = self._adviser, None
         if adviser is not None:
             adviser.end()
+
+
+def _undo(record: TunedRecord) -> TunedRecord:
+    """Returns the record that undoes a change whose workers could not start."""
+    return TunedRecord(
+        iteration=0,
+        action='roll_back',
+        reason='failed',
+        old=record.new,
+        new=record.old,
+        is_within=record.is_within,
+    )
 
 
 def _choose_length(iter_s: float, watched: int) -> int | None:
