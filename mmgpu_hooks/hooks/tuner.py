@@ -105,8 +105,12 @@ class Tuner:
         """Agreement with other ranks on loader changes; ``None`` with only one rank."""
         self._offered: TuneOffer | None = None
         """Offered change on which ranks still have to agree; ``None`` without one."""
+        self._offered_at = 0
+        """Iteration at which that change was offered first, or was read."""
         self._due_at: int | None = None
         """Iteration of the change that ranks agreed on; ``None`` until agreed."""
+        self._missed: TunedRecord | None = None
+        """Change that ranks agreed on and this one could not make; else ``None``."""
         self._length = SHORT_ITERATIONS
 
     def begin(self, found: TunedSettings | None = None) -> None:
@@ -122,12 +126,13 @@ class Tuner:
         if found is not None:
             self._note_found(found)
         obstacle = self._find_obstacle()
+        world, rank = self._runner.world_size, self._runner.rank
+        if count_ranks_on_host(world, os.environ) == world > 1:
+            # where this rank alone has an obstacle, its answers are no
+            self._ranks = RankAgreement(rank, world, find_store())
         if obstacle is not None:
             self._end(phrase('nothing is tuned: {obstacle}', obstacle=obstacle))
             return
-        world, rank = self._runner.world_size, self._runner.rank
-        if world > 1:
-            self._ranks = RankAgreement(rank, world, find_store())
         writer = self._recording.writer
         assert writer is not None
         if rank == 0:
@@ -203,12 +208,13 @@ class Tuner:
         # its workers have delivered: a start that fails later is not its failure
         self._switch.confirm()
         self._unproven = None
-        if self._is_over:
+        if self._is_over and self._ranks is None:
             return
         done = self._recording.recorded
-        length = _choose_length(iter_s, done - self._since)
-        self._length = length or self._length
-        self._shorten(length)
+        self._length = _choose_length(iter_s)
+        is_early = not self._is_over and done - self._since <= 10 * SHORT_ITERATIONS
+        is_short = is_early or self._offered is not None
+        self._shorten(self._length if is_short else None)
         if self._ranks is not None:
             self._follow_ranks(self._ranks, done)
         adviser = self._adviser
@@ -279,11 +285,7 @@ class Tuner:
                 infinite where it has to be now.
         """
         if self._ranks is not None:
-            # for an iteration that none has reached
-            salt = self._switch.take_salt(self._recording.recorded)
-            self._offered = TuneOffer(record=record, salt=salt)
-            self._ranks.offer(self._offered)
-            self._ranks.answer(can_change=self._can_change(record))
+            self._offer(self._ranks, record, self._recording.recorded)
             return
         obstacle = self._switch.find_obstacle_to(record.new)
         live = self._find_live()
@@ -297,63 +299,121 @@ class Tuner:
         elif obstacle is None and self._is_by_epoch and not self._is_last_epoch:
             self._pending = record
         else:
-            self._end(
-                phrase(
-                    '{what} would be next and is not done: {obstacle}',
-                    what=phrase_settings(record.old, record.new),
-                    obstacle=obstacle or within,
-                )
-            )
+            self._end(_phrase_left(record, obstacle or within))
 
-    def _can_change(self, record: TunedRecord) -> bool:
-        """True if this rank could change its loader's settings in this iteration."""
+    def _find_obstacle_now(self, record: TunedRecord) -> Text | None:
+        """Returns why this rank cannot make a change now; ``None`` if it can."""
+        if self._is_as_before(record):
+            return None
         new = record.new
         obstacle = self._switch.find_obstacle_to(new)
-        return not (
-            obstacle or self._switch.find_obstacle_within(self._find_live(), new)
-        )
+        return obstacle or self._switch.find_obstacle_within(self._find_live(), new)
+
+    def _is_as_before(self, record: TunedRecord) -> bool:
+        """True if a record takes back a change that this rank has not made."""
+        missed = self._missed
+        is_back = record.action == 'roll_back'
+        return is_back and missed is not None and record.old == missed.new
+
+    def _is_given_up(self, done: int) -> bool:
+        """True if the offered change was not made for as long as is tried."""
+        return done - self._offered_at > MOST_WATCHED
+
+    def _offer(self, ranks: RankAgreement, record: TunedRecord, since: int) -> None:
+        """Offers the other ranks, as rank 0, a loader change, and answers for itself.
+
+        Args:
+            ranks: The agreement.
+            record: The change, or the roll-back of one.
+            since: Iteration at which it was offered first.
+        """
+        # for an iteration that none has reached
+        salt = self._switch.take_salt(self._recording.recorded)
+        self._offered = TuneOffer(record=record, salt=salt)
+        self._offered_at = since
+        ranks.offer(self._offered)
+        ranks.answer(can_change=self._find_obstacle_now(record) is None)
+        self._shorten(self._length)
 
     def _follow_ranks(self, ranks: RankAgreement, done: int) -> None:
-        """Reads and answers rank 0's offer; makes the change if all ranks agreed."""
-        if self._offered is None:
+        """Reads and answers rank 0's offer; makes the change if all ranks agreed.
+
+        Also where tuning is over on this rank: a roll-back needs all answers.
+        """
+        offer = self._offered
+        if offer is None:
             if ranks.rank:
-                self._take_offer(ranks)
+                self._take_offer(ranks, done)
             return
-        if self._due_at is None and not ranks.rank:
-            self._decide(ranks, self._offered, done)
-        elif self._due_at is None:
-            self._due_at = ranks.read_decision()
+        if self._due_at is None:
+            self._due_at = (
+                ranks.read_decision()
+                if ranks.rank
+                else self._decide(ranks, offer, done)
+            )
+        if self._due_at is None:
+            return
         if self._due_at == NEVER:
             self._offered = self._due_at = None
-            self._end(phrase('a rank cannot make the change, so none does'))
-        elif self._due_at is not None and done < self._due_at:
+            self._leave_offer(ranks, offer, done)
+        elif done < self._due_at:
             # an interval ends there, on every rank
             self._shorten(min(self._length, self._due_at - done))
-        elif self._due_at is not None:
-            offer, self._offered, self._due_at = self._offered, None, None
-            self._switch_now(offer.record, self._find_live(), offer.salt)
+        else:
+            self._make_offered(offer, done)
 
-    def _take_offer(self, ranks: RankAgreement) -> None:
+    def _take_offer(self, ranks: RankAgreement, done: int) -> None:
         offer = ranks.look()
-        if offer is not None and offer.record.action == 'keep':
-            self._open = None
-            self._note(offer.record)
-        elif offer is not None:
-            self._offered = offer
-            ranks.answer(can_change=self._can_change(offer.record))
-
-    def _decide(self, ranks: RankAgreement, offer: TuneOffer, done: int) -> None:
-        """Chooses, as rank 0, when all ranks change loader settings, if all can."""
-        can_all = ranks.read_answers()
-        if can_all is None:
+        if offer is None:
             return
+        record = offer.record
+        if self._is_over and not self._is_as_before(record):
+            ranks.answer(can_change=False)
+        elif record.action == 'keep':
+            self._open = None
+            self._note(record)
+        else:
+            self._offered, self._offered_at = offer, done
+            ranks.answer(can_change=self._find_obstacle_now(record) is None)
+            self._shorten(self._length)
+
+    def _leave_offer(self, ranks: RankAgreement, offer: TuneOffer, done: int) -> None:
+        """Ends tuning if not all ranks can make a change; offers a roll-back again."""
+        if offer.record.action == 'change' or self._is_given_up(done):
+            self._end(phrase('a rank cannot make the change, so none does'))
+        elif not ranks.rank:
+            self._offer(ranks, offer.record, self._offered_at)
+
+    def _make_offered(self, offer: TuneOffer, done: int) -> None:
+        """Makes the change that all ranks agreed on, as soon as this one can."""
+        record = offer.record
+        obstacle = self._find_obstacle_now(record)
+        if obstacle is not None and not self._is_given_up(done):
+            # a later iteration keeps the order of samples as well
+            return
+        self._offered = self._due_at = None
+        if obstacle is not None:
+            self._fail(record, _phrase_left(record, obstacle))
+        elif not self._is_as_before(record):
+            self._switch_now(record, self._find_live(), offer.salt)
+
+    def _decide(self, ranks: RankAgreement, offer: TuneOffer, done: int) -> int | None:
+        """Chooses, as rank 0, when all ranks change loader settings, if all can.
+
+        Returns:
+            The iteration, or `NEVER`; ``None`` while a rank has not answered.
+        """
+        can_all = ranks.read_answers()
+        if can_all is None and not self._is_given_up(done):
+            return None
         # the others look at the end of an interval
         at = done + 3 * self._length
         batches = read_length(self._runner.train_dataloader) or 0
         last = self._loop.max_iters - (batches if self._is_by_epoch else 0)
         is_late = at >= last and offer.record.action == 'change'
-        self._due_at = at if can_all and not is_late else NEVER
-        ranks.decide(self._due_at)
+        due_at = at if can_all and not is_late else NEVER
+        ranks.decide(due_at)
+        return due_at
 
     def _gain_in_epoch(self, record: TunedRecord) -> float:
         """Returns the least seconds that a change saves in the rest of the epoch."""
@@ -385,7 +445,12 @@ class Tuner:
                 salt,
                 holder=getattr(self._loop, 'dataloader_iterator', None),
                 is_drained_first=not self._has_room(record.new),
-                on_failure=partial(self._note_failure, record),
+                on_failure=partial(
+                    self._recording.guard.clean_up,
+                    TUNER_SOURCE,
+                    self._note_failure,
+                    record,
+                ),
             )
         except Exception as error:  # noqa: BLE001, training goes on as it was
             self._refuse(record, error)
@@ -419,14 +484,25 @@ class Tuner:
             self._end()
 
     def _refuse(self, record: TunedRecord, error: Exception) -> None:
-        self._end(
+        self._fail(
+            record,
             phrase(
                 '{what} was not possible ({kind}: {reason})',
                 what=phrase_settings(record.old, record.new),
                 kind=type(error).__name__,
                 reason=' '.join(str(error).split()),
-            )
+            ),
         )
+
+    def _fail(self, record: TunedRecord, clause: Text) -> None:
+        """Stops tuning where this rank could not make a change, others perhaps did."""
+        self._end(clause)
+        if record.action != 'change':
+            return
+        self._missed = record
+        if self._ranks is not None and not self._ranks.rank:
+            # nobody judges it on the others any more
+            self._offer(self._ranks, _undo(record), self._recording.recorded)
 
     def _note_failure(self, record: TunedRecord, error: Exception) -> None:
         """Records that new workers could not start and the old settings stay.
@@ -440,10 +516,11 @@ class Tuner:
         if record.reason == 'found_before':
             # the training goes on as its config has it, and may be tuned
             return
-        self._end(
+        self._fail(
+            record,
             phrase(
                 'no other workers could be started ({kind})', kind=type(error).__name__
-            )
+            ),
         )
 
     def begin_epoch(self) -> None:
@@ -483,7 +560,9 @@ class Tuner:
         return True
 
     def close(self) -> None:
-        """Ends the child process that proposes loader settings."""
+        """Ends tuning: nothing is changed any more, and the child process ends."""
+        # an interval still ends after the last iteration
+        self._is_over, self._ranks = True, None
         adviser, self._adviser = self._adviser, None
         if adviser is not None:
             adviser.end()
@@ -501,8 +580,14 @@ def _undo(record: TunedRecord) -> TunedRecord:
     )
 
 
-def _choose_length(iter_s: float, watched: int) -> int | None:
-    """Chooses the maximum length of the next log interval; ``None`` for no limit."""
-    if watched > 10 * SHORT_ITERATIONS:
-        return None
+def _phrase_left(record: TunedRecord, obstacle: Text | None) -> Text:
+    return phrase(
+        '{what} would be next and is not done: {obstacle}',
+        what=phrase_settings(record.old, record.new),
+        obstacle=obstacle,
+    )
+
+
+def _choose_length(iter_s: float) -> int:
+    """Chooses the most iterations of a short log interval."""
     return max(SHORT_ITERATIONS, math.ceil(SHORT_S / max(iter_s, 1e-3)))
