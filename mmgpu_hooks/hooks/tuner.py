@@ -92,7 +92,7 @@ class Tuner:
         self._loop = self._runner.train_loop
         self._adviser: TuningAdviser | None = None
         self._pending: TunedRecord | None = None
-        """Change of settings to be made between epochs; ``None`` without one."""
+        """Deferred change of settings, as between two epochs; ``None`` without one."""
         self._open: TunedRecord | None = None
         """Newest change of loader settings, until its gain is judged."""
         self._changes = 0
@@ -217,6 +217,9 @@ class Tuner:
         self._shorten(self._length if is_short else None)
         if self._ranks is not None:
             self._follow_ranks(self._ranks, done)
+        elif self._pending is not None and not self._is_by_epoch:
+            record, self._pending = self._pending, None
+            self._change(record, math.inf)
         adviser = self._adviser
         if self._is_over or adviser is None:
             return
@@ -296,10 +299,17 @@ class Tuner:
         if is_now:
             salt = self._switch.take_salt(self._recording.iteration)
             self._switch_now(record, live, salt)
-        elif obstacle is None and self._is_by_epoch and not self._is_last_epoch:
+        elif obstacle is None and self._may_defer(record):
             self._pending = record
         else:
             self._end(_phrase_left(record, obstacle or within))
+
+    def _may_defer(self, record: TunedRecord) -> bool:
+        """True if a change that is not made now may be made later."""
+        if self._is_by_epoch:
+            return not self._is_last_epoch
+        # what was refuted must not stay: tried again at each interval's end
+        return record.action == 'roll_back'
 
     def _find_obstacle_now(self, record: TunedRecord) -> Text | None:
         """Returns why this rank cannot make a change now; ``None`` if it can."""

@@ -217,6 +217,21 @@ def test_training_goes_on_where_no_workers_can_be_started(
     assert Run.read(find_evidence(tmp_path / 'tuned')).meta.loader.num_workers == 0
 
 
+def test_a_loss_is_taken_back_as_soon_as_the_switch_is_over(
+    tmp_path, script, monkeypatch
+):
+    script(propose(TWO, THREE), judge(THREE, TWO, 'loss'))
+    # no memory for both: the old workers end first
+    monkeypatch.setattr(tuner, 'read_free_bytes', lambda: 0)
+    options: dict[str, Any] = {'loop': 'iter', 'iterations': 60, 'num_workers': 2}
+    tuned = train_taped(tmp_path / 'tuned', **options)
+    plain = train_taped(tmp_path / 'plain', None, **options)
+    assert losses_of(tuned) == losses_of(plain)
+    _, back = evidence_of(tmp_path / 'tuned').tuned
+    assert (back.reason, back.new) == ('loss', TWO)
+    assert tuned.train_dataloader.num_workers == 2
+
+
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
 def test_a_roll_back_that_fails_once_the_old_workers_have_ended_is_recorded(
     tmp_path, script, monkeypatch
