@@ -271,6 +271,7 @@ class Recorder(LoopListener):
         if self._verdicts is not None:
             self._guard.run(VERDICT_SOURCE, self._verdicts.follow)
         if self._tuner is not None:
+            self._tuner.note_batch(record.batch_bytes)
             self._guard.run(TUNER_SOURCE, self._tuner.follow, record.iter.mean_s)
         return record
 

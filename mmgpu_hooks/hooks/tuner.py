@@ -16,6 +16,7 @@ import math
 import os
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from msgspec import structs
@@ -25,10 +26,12 @@ from mmgpu_hooks.hooks.recording import Recording
 from mmgpu_hooks.hooks.sources import count_ranks_on_host
 from mmgpu_hooks.hooks.tune_ranks import NEVER, RankAgreement, find_store
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
+from mmgpu_hooks.measure.host import read_file_system
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.settings import read_length
 from mmgpu_hooks.measure.loader.switch import LoaderSwitch
 from mmgpu_hooks.measure.memory import read_free_bytes
+from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
 from mmgpu_hooks.schema.recorded import TunedRecord, TunedSettings
 from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tuning import TuneAnswer, TuneOffer, TuneQuestion
@@ -59,6 +62,13 @@ SPARE_BYTES = 2**30
 """Bytes of memory that must stay free while old and new loader workers both live.
 
 Where less is free, the old workers end first."""
+
+SHARED_MARGIN = 2
+"""Factor between shared memory that must be free and what new workers' batches take.
+
+Batches are taken to be as large as the last one that was counted."""
+
+_SHARED = Path('/dev/shm')
 
 _PACKAGES = ('mmengine', 'mmdet', 'mmpretrain', 'mmseg', 'mmyolo', 'mmgpu_hooks')
 """Names of packages whose hooks restart workers when they change the data set."""
@@ -112,6 +122,8 @@ class Tuner:
         self._missed: TunedRecord | None = None
         """Change that ranks agreed on and this one could not make; else ``None``."""
         self._length = SHORT_ITERATIONS
+        self._batch_bytes: int | None = None
+        """Bytes of the tensors in the last counted batch; ``None`` if not counted."""
 
     def begin(self, found: TunedSettings | None = None) -> None:
         """Starts tuning the train loader, or logs the reason why it is not tuned.
@@ -195,6 +207,14 @@ class Tuner:
             self._adviser.dismiss()
         if clause is not None:
             self._say(clause)
+
+    def note_batch(self, size: int | None) -> None:
+        """Notes the size of a training batch, for which a pool of workers needs room.
+
+        Args:
+            size: Bytes of its tensors; ``None`` where they were not counted.
+        """
+        self._batch_bytes = size or self._batch_bytes
 
     def follow(self, iter_s: float) -> None:
         """Asks for new loader settings or applies them, at each log interval's end.
@@ -290,7 +310,7 @@ class Tuner:
         if self._ranks is not None:
             self._offer(self._ranks, record, self._recording.recorded)
             return
-        obstacle = self._switch.find_obstacle_to(record.new)
+        obstacle = self._find_obstacle_to(record.new)
         live = self._find_live()
         within = self._switch.find_obstacle_within(live, record.new)
         is_now = within is None and obstacle is None
@@ -304,6 +324,13 @@ class Tuner:
         else:
             self._end(_phrase_left(record, obstacle or within))
 
+    def _find_obstacle_to(self, new: TunedSettings) -> Text | None:
+        """Returns why the loader cannot take given settings; ``None`` if it can."""
+        switch = self._switch
+        return switch.find_obstacle_to(new) or switch.find_first_obstacle(
+            new, self._probe.last_index
+        )
+
     def _may_defer(self, record: TunedRecord) -> bool:
         """True if a change that is not made now may be made later."""
         if self._is_by_epoch:
@@ -316,8 +343,9 @@ class Tuner:
         if self._is_as_before(record):
             return None
         new = record.new
-        obstacle = self._switch.find_obstacle_to(new)
-        return obstacle or self._switch.find_obstacle_within(self._find_live(), new)
+        within = self._switch.find_obstacle_within(self._find_live(), new)
+        # the latter loads a batch for trial
+        return within or self._find_obstacle_to(new)
 
     def _is_as_before(self, record: TunedRecord) -> bool:
         """True if a record takes back a change that this rank has not made."""
@@ -469,12 +497,27 @@ class Tuner:
         self._begin_stage(structs.replace(record, switch_s=took_s))
 
     def _has_room(self, new: TunedSettings) -> bool:
-        """True if free memory is enough for new loader workers next to the old ones."""
+        """True if memory is enough for new loader workers next to the old ones."""
         free, old = read_free_bytes(), self._switch.settings.num_workers
         own = self._worker_bytes
+        if old and not self._has_shared_room(new):
+            return False
         if free is None or not old or not own:
             return True
         return free - SPARE_BYTES > new.num_workers * own / old
+
+    def _has_shared_room(self, new: TunedSettings) -> bool:
+        """True if the new workers' batches fit into shared memory beside the old ones'.
+
+        PyTorch ends a worker that finds it full.
+        """
+        free, bytes_each = read_file_system(_SHARED).free_bytes, self._batch_bytes
+        if free is None or not bytes_each:
+            return True
+        ahead = new.num_workers * (new.prefetch_factor or DEFAULT_PREFETCH)
+        # ranks of one host switch at one iteration
+        ranks = self._runner.world_size
+        return bool(free > SHARED_MARGIN * ranks * ahead * bytes_each)
 
     @property
     def _worker_bytes(self) -> int | None:
@@ -522,7 +565,7 @@ class Tuner:
             error: What starting them raised.
         """
         self._open = None
-        self._note(_undo(record))
+        self._note(structs.replace(_undo(record), new=self._switch.settings))
         if record.reason == 'found_before':
             # the training goes on as its config has it, and may be tuned
             return

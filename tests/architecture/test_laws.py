@@ -31,6 +31,7 @@ IMPORTERS = {
     'torch': (
         # PyTorch's own loader alone can be switched
         'measure/loader/switch.py',
+        'measure/loader/rehearsal.py',
         # its DataLoader says which settings it takes
         'config/accepted.py',
         'hooks/',

@@ -38,6 +38,9 @@ class Switch:
     def find_obstacle_to(self, new: TunedSettings) -> None:
         return None
 
+    def find_first_obstacle(self, new: TunedSettings, index: Any) -> None:
+        return None
+
     def find_obstacle_within(self, live: Any, new: TunedSettings) -> Text | None:
         return self.obstacle
 
@@ -88,7 +91,9 @@ class Rank:
             epoch=1,
             epoch_start=0,
         )
-        probe = SimpleNamespace(is_watching=True, unsupported={}, processes=None)
+        probe = SimpleNamespace(
+            is_watching=True, unsupported={}, processes=None, last_index=None
+        )
         self.tuner = Tuner(
             self.recording,  # type: ignore[arg-type]
             probe,  # type: ignore[arg-type]

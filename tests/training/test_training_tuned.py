@@ -29,6 +29,7 @@ from fakes.tuning import (
 from mmgpu_hooks.hooks import tuner
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.measure.absent import SourceError
+from mmgpu_hooks.measure.host import FileSystem
 from mmgpu_hooks.measure.loader.switch import LoaderSwitch
 from mmgpu_hooks.schema.run_folder import evidence_name
 from mmgpu_hooks.schema.text import phrase
@@ -121,6 +122,29 @@ def test_a_change_that_does_not_pay_within_an_epoch_waits_for_its_end(tmp_path, 
     assert set(counts[-8:]) == {2}
 
 
+@pytest.mark.parametrize(
+    ('short', 'most'), [('nothing', 5), ('memory', 3), ('/dev/shm', 3)]
+)
+def test_both_pools_of_workers_live_only_where_memory_holds_them(
+    tmp_path, script, monkeypatch, short, most
+):
+    script(propose(TWO, THREE), judge(THREE, THREE, 'gain'))
+    free = {name: 0 if name == short else 2**40 for name in ('memory', '/dev/shm')}
+    monkeypatch.setattr(tuner, 'read_free_bytes', lambda: free['memory'])
+    monkeypatch.setattr(
+        tuner, 'read_file_system', lambda path: FileSystem(2**40, free[str(path)])
+    )
+    alive: list[int] = []
+    count = AfterIteration(
+        lambda runner: alive.append(len(multiprocessing.active_children())), 'LOWEST'
+    )
+    tuned = train_taped(tmp_path / 'tuned', num_workers=2, hooks=[count])
+    plain = train_taped(tmp_path / 'plain', None, num_workers=2)
+    assert losses_of(tuned) == losses_of(plain)
+    assert tuned.train_dataloader.num_workers == 3
+    assert max(alive) == most
+
+
 def test_a_loss_is_taken_back_and_ends_tuning(tmp_path, script):
     adviser = script(propose(NONE, TWO), judge(TWO, NONE, 'loss'), propose(NONE, THREE))
     tuned = train_taped(tmp_path / 'tuned')
@@ -202,7 +226,8 @@ def test_training_goes_on_where_no_workers_can_be_started(
     tmp_path, script, monkeypatch, cost_s
 ):
     script(propose(NONE, THREE, cost_s=cost_s))
-    Refusing(monkeypatch, 1)
+    # the first one loads for trial
+    Refusing(monkeypatch, 2)
     tuned = train_taped(tmp_path / 'tuned')
     monkeypatch.undo()
     plain = train_taped(tmp_path / 'plain', None)
@@ -302,7 +327,36 @@ def test_a_data_set_that_cannot_be_pickled_costs_no_training(
         multiprocessing.set_start_method(method, force=True)
     assert tuned.iter == 120
     assert tuned.train_dataloader.num_workers == 0
-    assert 'no other workers could be started' in log_of(tuned)
+    assert 'is not done: a worker could not load a batch' in log_of(tuned)
+
+
+class AtHome(ToyDataset):
+    """Data set that loads in the training process alone."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if torch.utils.data.get_worker_info() is not None:
+            raise RuntimeError('not in a worker')
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize('loop', ['epoch', 'iter'])
+@pytest.mark.parametrize('cost_s', [0.0, 1000.0], ids=['within', 'between'])
+def test_a_data_set_that_no_worker_can_load_stays_without_workers(
+    tmp_path, script, loop, cost_s
+):
+    adviser = script(propose(NONE, TWO, cost_s=cost_s))
+    options = {'loop': loop, 'dataset': AtHome(80)}
+    tuned = train_taped(tmp_path / 'tuned', **options)
+    plain = train_taped(tmp_path / 'plain', None, **options)
+    assert losses_of(tuned) == losses_of(plain)
+    assert evidence_of(tmp_path / 'tuned').tuned == ()
+    assert tuned.train_dataloader.num_workers == 0
+    assert adviser.is_ended
+    said = (
+        'num_workers 0 -> 2 would be next and is not done: a worker could not load a '
+        'batch (RuntimeError: not in a worker).'
+    )
+    assert log_of(tuned).count(said) == 1
 
 
 class Switching(ToyDataset):

@@ -24,6 +24,7 @@ from mmgpu_hooks.measure.loader.counters import (
 )
 from mmgpu_hooks.measure.loader.owed import OwedBatch, find_owed
 from mmgpu_hooks.measure.loader.processes import WorkerProcesses, WorkersUse
+from mmgpu_hooks.measure.loader.switch import owes_first
 from mmgpu_hooks.measure.loader.worker import FetchProbe, enter_workers
 from mmgpu_hooks.measure.loop_listener import NO_LISTENER, LoopListener
 from mmgpu_hooks.measure.patches import Patches
@@ -136,6 +137,11 @@ class _Followed:
         """Returns the DataLoader iterator; ``None`` if it was freed or shut down."""
         iterator = self.iterator()
         return None if getattr(iterator, '_shutdown', False) else iterator
+
+    def close(self) -> None:
+        """Stops measuring batches that this process loads."""
+        if self.local is not None:
+            self.local.close()
 
     def collect(self, tally: _Tally) -> str | None:
         """Adds new batch and worker times to a tally; returns a worker's failure."""
@@ -268,6 +274,9 @@ class LoaderProbe:
     def _follow(self, iterator: Any, counters: Counters | None) -> None:
         self._collect()
         alive = [known for known in self._followed if known.living() is not None]
+        for known in self._followed:
+            if known not in alive:
+                known.close()
         may_probe = self.inside_failure is None
         newest = _Followed(iterator, counters, self._divisor, may_probe)
         self._followed = [*alive, newest]
@@ -341,6 +350,13 @@ class LoaderProbe:
         return newest.processes if newest else None
 
     @property
+    def last_index(self) -> Any:
+        """Index, or indices, of a batch that this process loaded; ``None`` if none."""
+        local = [known.local for known in self._followed if known.local is not None]
+        known = [probe.index for probe in local if probe.index is not None]
+        return known[-1] if known else None
+
+    @property
     def is_watching(self) -> bool:
         """True if new iterators of the DataLoader are reported to the probe."""
         return self._is_open and 'loader workers' not in self.unsupported
@@ -359,7 +375,10 @@ class LoaderProbe:
         newest = self._newest()
         if newest is None:
             return OwedBatch()
-        return find_owed(newest.living(), newest.counters, self._clock)
+        owing = next(
+            (known for known in self._followed if owes_first(known.living())), newest
+        )
+        return find_owed(owing.living(), owing.counters, self._clock)
 
     @property
     def is_memory_due(self) -> bool:
@@ -385,8 +404,7 @@ class LoaderProbe:
         self._is_open = False
         self._patches.close()
         for followed in self._followed:
-            if followed.local is not None:
-                followed.local.close()
+            followed.close()
         self._followed = []
 
 

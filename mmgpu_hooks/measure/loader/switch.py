@@ -28,6 +28,7 @@ from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, Callable
 
 from mmgpu_hooks.measure.loader.owed import read_state
+from mmgpu_hooks.measure.loader.rehearsal import rehearse
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema.recorded import TunedSettings
 from mmgpu_hooks.schema.text import Text, phrase
@@ -39,7 +40,9 @@ OPENMMLAB = ('mmengine', 'mmdet', 'mmpretrain', 'mmcv', 'mmseg', 'mmyolo')
 """Names of OpenMMLab's packages, whose samplers use a random seed of their own."""
 
 _KNOWN_SAMPLERS = ('torch', *OPENMMLAB)
-"""Names of packages whose samplers do not depend on training's random state."""
+"""Names of packages whose samplers may be asked further ahead within a pass.
+
+Some of them draw a pass's order from training's random numbers as it begins."""
 
 _NEEDED = ('_get_iterator', '_index_sampler', '_auto_collation')
 _NEEDED_OF_ITERATOR = ('_sampler_iter', '_next_data', '_index_sampler')
@@ -63,7 +66,8 @@ class LoaderSwitch:
     Args:
         loader: The loader.
         ranks: Of the training: their workers have seeds of their own.
-        book_teardown: Books the time in which old workers end.
+        book_teardown: Books the time in which old workers end, or one loads a batch
+            for trial.
     """
 
     def __init__(
@@ -89,6 +93,8 @@ class LoaderSwitch:
             persistent_workers=bool(getattr(loader, 'persistent_workers', None)),
         )
         """Present worker settings of the DataLoader."""
+        self._has_rehearsed = False
+        """True once a worker has loaded a batch for trial."""
         self._old = self.settings
 
     def find_obstacle(self) -> Text | None:
@@ -121,6 +127,28 @@ class LoaderSwitch:
         if not new.num_workers and timeout_s:
             return phrase('its timeout needs workers')
         return None
+
+    def find_first_obstacle(self, new: TunedSettings, index: Any) -> Text | None:
+        """Returns why a DataLoader that has no workers cannot get its first ones.
+
+        One of them loads a batch for trial, once.
+
+        Args:
+            new: The settings to switch to.
+            index: What the sampler gave for a batch that was loaded; ``None`` if no
+                batch is known.
+
+        Returns:
+            ``None`` if it can, or has workers, or gets none.
+        """
+        if self._has_rehearsed or self.settings.num_workers or not new.num_workers:
+            return None
+        if index is None:
+            return phrase('no batch is known that a worker could load for trial')
+        with self._book_teardown():
+            obstacle = rehearse(self._loader, index)
+        self._has_rehearsed = obstacle is None
+        return obstacle
 
     def find_obstacle_within(self, live: Any, new: TunedSettings) -> Text | None:
         """Returns why workers cannot be switched in mid-epoch; ``None`` if they can.
@@ -259,7 +287,8 @@ class LoaderSwitch:
             is_drained_first: The new workers start once the old ones have ended, for
                 memory's sake; by default both live for some batches.
             on_failure: Called where the new workers then could not be started, and the
-                old setting goes on.
+                old setting goes on, or no workers where those cannot either;
+                :attr:`settings` says which.
 
         Raises:
             Exception: If the new workers cannot be started; all is as it was then.
@@ -282,13 +311,26 @@ class LoaderSwitch:
         self, make: Callable[[], Any], on_failure: Callable[[Exception], None]
     ) -> Any:
         """Makes a DataLoader iterator with new worker settings, else with old ones."""
-        old = self.settings
+        old, (rest, _, _) = self.settings, make.args  # type: ignore[attr-defined]
         try:
             return make()
         except Exception as error:  # noqa: BLE001, training must not see it
-            on_failure(error)
-        rest, _, _ = make.args  # type: ignore[attr-defined]
-        return self._make_heir(_Rest(rest.whole), old, self.take_salt(0))
+            heir = self._make_old_heir(_Rest(rest.whole), old)
+            with contextlib.suppress(Exception):
+                # its traceback would keep the iterator alive
+                on_failure(error.with_traceback(None))
+            return heir
+
+    def _make_old_heir(self, rest: _Rest, old: TunedSettings) -> Any:
+        """Makes a DataLoader iterator with old settings, else without workers."""
+        try:
+            return self._make_heir(rest, old, self.take_salt(0))
+        except Exception:
+            none = TunedSettings(num_workers=0)
+            if not old.num_workers or self.find_obstacle_to(none):
+                raise
+            # what the workers did, this process can do without another one
+            return self._make_heir(_Rest(rest.whole), none, self.take_salt(0))
 
     def _make_heir(self, rest: _Rest, new: TunedSettings, salt: int) -> Any:
         """Makes a DataLoader iterator for the indices not yet given to workers."""
@@ -341,6 +383,12 @@ class LoaderSwitch:
     def _undo(self, before: Patches) -> None:
         before.close()
         self.settings, self._init = self._old, self._old_init
+
+
+def owes_first(iterator: Any) -> bool:
+    """True if an old iterator still owes batches, which come before a new one's."""
+    relay = getattr(iterator, '__dict__', {}).get('_next_data')
+    return isinstance(relay, _Relay) and not relay.is_over
 
 
 class _Rest:

@@ -64,6 +64,49 @@ class WatchedDataset:
         return getattr(self._mmgpu_dataset, name)
 
 
+class _ImagePaths:
+    """Has data sets note the path of each sample's image, for the fetch that runs.
+
+    There is one for the process. Each pass without workers has a probe of its own, and
+    a wrapper of each would stack up around those before.
+    """
+
+    def __init__(self) -> None:
+        self.note: Callable[[str], None] | None = None
+        """Takes the path for the fetch that runs now; ``None`` between fetches."""
+        self._patches = Patches()
+        self._is_open = False
+
+    def open(self) -> None:
+        """Replaces ``BaseDataset.get_data_info``, if MMEngine's data sets are there."""
+        if self._is_open:
+            return
+        kind = getattr(sys.modules.get('mmengine.dataset'), 'BaseDataset', None)
+        if kind is None:
+            return
+        original = kind.get_data_info
+
+        @wraps(original)
+        def get_data_info(dataset: Any, *args: Any, **kwargs: Any) -> Any:
+            info = original(dataset, *args, **kwargs)
+            note = self.note
+            if note is not None:
+                path = info.get('img_path') if isinstance(info, dict) else None
+                note(path if isinstance(path, str) else '')
+            return info
+
+        self._patches.set(kind, 'get_data_info', get_data_info)
+        self._is_open = True
+
+    def close(self) -> None:
+        """Restores ``BaseDataset.get_data_info``; may be called twice."""
+        self._is_open = False
+        self._patches.close()
+
+
+_IMAGE_PATHS = _ImagePaths()
+
+
 class FetchProbe:
     """Writes seconds and contents of each fetched batch to shared-memory counters.
 
@@ -115,7 +158,9 @@ class FetchProbe:
         self._queue: Any = None
         self._is_busy = False
         self._fetcher: Callable[[], Any] = lambda: None
-        self._fetch, self._patches = Patches(), Patches()
+        self._fetch = Patches()
+        self.index: Any = None
+        """What the sampler gave for the batch fetched last; ``None`` before it."""
         self.is_off = False
         """True if the probe measures no more: it failed or was closed."""
 
@@ -159,13 +204,14 @@ class FetchProbe:
 
     def _begin(self, fetcher: Any, index: Any) -> None:
         self._is_busy = True
+        _IMAGE_PATHS.open()
+        _IMAGE_PATHS.note = self._note_path
         if self._fetcher() is not fetcher:
             self._release()
             self._fetcher = weakref.ref(fetcher)
             # iterable-style datasets have no samples to ask for
             if not hasattr(fetcher, 'dataset_iter'):
                 fetcher.dataset = WatchedDataset(fetcher.dataset, self._begin_sample)
-                self._follow_files()
         # the first batch also warms caches up
         if self._made[self._worker] and self._clock() >= self._timing_due_s:
             self._timing_due_s = self._clock() + _TIMING_PERIOD_S
@@ -216,12 +262,13 @@ class FetchProbe:
             )
         if self._is_timing:
             self._write_notes(len(index) if fetcher.auto_collation else 1)
+        self.index = index
         self._made[self._worker] += 1
 
     def _leave(self) -> None:
         if self._is_timing:  # the fetch raised
             self._stop_timing()
-        self._is_busy = False
+        self._is_busy, _IMAGE_PATHS.note = False, None
         self._loading_since_s[self._worker] = 0.0
 
     def _begin_sample(self, index: Any) -> None:
@@ -234,23 +281,8 @@ class FetchProbe:
         self._batch_begun[self._worker] = self._begun
         self._loading_since_s[self._worker] = self._clock()
 
-    def _follow_files(self) -> None:
-        """Has the dataset note each sample's image path for the shared counters."""
-        kind = getattr(sys.modules.get('mmengine.dataset'), 'BaseDataset', None)
-        if kind is None:
-            return
-        original = kind.get_data_info
-
-        @wraps(original)
-        def get_data_info(dataset: Any, *args: Any, **kwargs: Any) -> Any:
-            info = original(dataset, *args, **kwargs)
-            if self._is_busy:
-                path = info.get('img_path') if isinstance(info, dict) else None
-                name = path if isinstance(path, str) else ''
-                self._counters.write_file(self._worker, name)
-            return info
-
-        self._patches.set(kind, 'get_data_info', get_data_info)
+    def _note_path(self, path: str) -> None:
+        self._counters.write_file(self._worker, path)
 
     def _write_notes(self, samples: int) -> None:
         self._timed_samples += samples
@@ -267,9 +299,10 @@ class FetchProbe:
         self._stop_timing()
         self._release()
         self._fetch.close()
+        _IMAGE_PATHS.note = None
+        _IMAGE_PATHS.close()
 
     def _release(self) -> None:
-        self._patches.close()
         fetcher = self._fetcher()
         if isinstance(getattr(fetcher, 'dataset', None), WatchedDataset):
             fetcher.dataset = fetcher.dataset._mmgpu_dataset

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -71,11 +72,14 @@ class Planted:
 class Worker:
     """Fetch probe of one worker, with fake clocks."""
 
+    opened: ClassVar[list[FetchProbe]] = []
+
     def __init__(self, dataset: Any, worker: int | None = 0) -> None:
         self.counters = Counters(1)
         self.probe = FetchProbe(
             self.counters, worker, BatchWatch(), clock=CLOCK, cpu_clock=CPU
         )
+        self.opened.append(self.probe)
         self.fetcher = _MapDatasetFetcher(dataset, True, list, False)
         self.measured = self.probe.wrap(_MapDatasetFetcher.fetch)
         self.idx = 0
@@ -100,6 +104,14 @@ class Worker:
     def notes(self) -> WorkerNotes:
         self.counters._seen[:] = 0.0
         return self.counters.read_notes().get(0, WorkerNotes())
+
+
+@pytest.fixture(autouse=True)
+def no_probe_left() -> Iterator[None]:
+    """Closes the probes of a test, which replace a method of all data sets."""
+    yield
+    while Worker.opened:
+        Worker.opened.pop().close()
 
 
 def test_wall_cpu_and_contents_of_each_batch_stand_by_its_number():

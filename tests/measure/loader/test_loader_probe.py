@@ -13,14 +13,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from torch.utils.data import DataLoader
+from mmengine.dataset import BaseDataset
+from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data._utils import signal_handling
 
 from fakes import loaders as planted
 from fakes.loaders import Loop, open_loops
 from mmgpu_hooks.measure.loader.processes import WorkersMemory
+from mmgpu_hooks.measure.loader.switch import LoaderSwitch
 from mmgpu_hooks.measure.loader.worker import FetchProbe
 from mmgpu_hooks.measure.loop_listener import LoopListener
+from mmgpu_hooks.schema.recorded import TunedSettings
 
 
 @pytest.fixture
@@ -205,6 +208,58 @@ def test_every_kind_of_dataset(open_loop, workers, dataset, options, batches):
     assert [str(batch) for batch in loop.run_epoch()] == [str(b) for b in expected]
     assert loop.read().batch_time.count == batches
     assert loop.probe.unsupported == {}
+
+
+class Listed(BaseDataset):
+    """Data set of MMEngine that asks its probe which image is being loaded."""
+
+    def __init__(self) -> None:
+        super().__init__(lazy_init=True, serialize_data=False)
+        self.data_list = [{'img_path': f'{number}.jpg'} for number in range(4)]
+        self._fully_initialized = True
+        self.probe: Any = None
+        self.seen: list[str | None] = []
+
+    def __getitem__(self, index: int) -> int:
+        self.get_data_info(index)
+        if get_worker_info() is None:
+            self.seen.append(self.probe.find_owed().sample.image)
+        return index
+
+
+@pytest.mark.parametrize('is_endless', [False, True])
+@pytest.mark.parametrize('after', [0, 1])
+def test_a_method_of_the_data_set_is_replaced_once_in_all_passes(
+    open_loop, is_endless: bool, after: int
+):
+    dataset, own = Listed(), BaseDataset.get_data_info
+    loop = open_loop(dataset, batch_size=2)
+    dataset.probe = loop.probe
+    for _ in range(3):
+        # MMEngine's endless loop holds the last iterator while it makes the next one
+        loop.iterator = loop.iterator if is_endless else None
+        loop.run_epoch()
+        assert BaseDataset.get_data_info.__wrapped__ is own
+    assert dataset.seen == 3 * ['0.jpg', '1.jpg', '2.jpg', '3.jpg']
+    LoaderSwitch(loop.loader).switch_between(TunedSettings(num_workers=after), 1)
+    for _ in range(2):
+        loop.run_epoch()
+    loop.close()
+    assert BaseDataset.get_data_info is own
+
+
+def test_while_workers_take_over_the_old_ones_owe_the_next_batch(open_loop):
+    loop = open_loop(planted.Costly(40), batch_size=2, num_workers=2)
+    loop.iterator = iter(loop.loader)
+    loop.take(1)
+    old = {worker.pid for worker in loop.iterator._workers}
+    switch = LoaderSwitch(loop.loader)
+    switch.switch_within(loop.iterator, TunedSettings(num_workers=3), 1)
+    assert loop.probe.find_owed().pid in old
+    # what two workers had in hand, and one more
+    loop.take(5)
+    assert loop.probe.find_owed().pid in set(loop.probe.processes.pids) - old
+    assert len(list(loop.iterator)) == 14
 
 
 def _no_memory(*_: Any) -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
+import itertools
 import multiprocessing
 import multiprocessing.popen_fork
+import multiprocessing.process
 import os
 import random
+import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import mmdet.datasets.samplers  # noqa: F401, registers
@@ -19,7 +25,13 @@ import pytest
 import torch
 from mmengine.dataset.utils import worker_init_fn
 from mmengine.runner import Runner, loops
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Sampler,
+    SubsetRandomSampler,
+)
 
 from mmgpu_hooks.measure.loader.owed import read_state
 from mmgpu_hooks.measure.loader.switch import LoaderSwitch
@@ -50,10 +62,11 @@ class Numbers(Dataset):
     def get_cat_ids(self, index: int) -> list[int]:
         return [index % 3]
 
-    def __getitem__(self, index: int) -> tuple[int, int]:
+    def __getitem__(self, index: int) -> tuple[int, torch.Tensor]:
+        # a tensor, which goes through shared memory
         if torch.utils.data.get_worker_info() is None:
-            return index, -1
-        return index, torch.initial_seed()
+            return index, torch.tensor(-1)
+        return index, torch.tensor(torch.initial_seed())
 
 
 class Joined(Numbers):
@@ -114,7 +127,7 @@ def indices(batch: Any) -> list[int]:
 
 
 def seeds(batches: list[Any]) -> set[int]:
-    return {seed for batch in batches for _, seed in batch}
+    return {int(seed) for batch in batches for _, seed in batch}
 
 
 @functools.cache
@@ -129,17 +142,33 @@ def children() -> list[Any]:
     return multiprocessing.active_children()
 
 
+def list_shared(pids: Sequence[int]) -> set[str]:
+    """Returns names of the memory that processes shared: there, or held by this one."""
+    held = [Path('/proc/self/maps').read_text(), *os.listdir('/dev/shm')]
+    for name in os.listdir('/proc/self/fd'):
+        with contextlib.suppress(OSError):
+            held.append(os.readlink(f'/proc/self/fd/{name}'))
+    found = re.findall(r'torch_(\d+)_\w+', '\n'.join(held))
+    return {f'torch_{pid}' for pid in found if int(pid) in pids}
+
+
 @pytest.fixture(autouse=True)
-def no_worker_left() -> Iterator[None]:
-    """Asserts that a test leaves no worker process and no file in ``/dev/shm``."""
-    before = set(os.listdir('/dev/shm'))
-    yield
+def worker_pids(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Pids of a test's processes; asserts that it leaves no worker, and no batch."""
+    pids, start = [os.getpid()], multiprocessing.process.BaseProcess.start
+
+    def note(process: Any) -> None:
+        start(process)
+        pids.append(process.pid)
+
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, 'start', note)
+    yield pids
     end_s = time.monotonic() + 5
-    while children() and time.monotonic() < end_s:
+    while (children() or list_shared(pids)) and time.monotonic() < end_s:
+        gc.collect()
         time.sleep(0.01)
     assert children() == []
-    ours = {name for name in set(os.listdir('/dev/shm')) - before if 'torch' in name}
-    assert {name for name in ours if name.split('_')[1] == str(os.getpid())} == set()
+    assert list_shared(pids) == set()
 
 
 @pytest.fixture
@@ -313,6 +342,42 @@ def test_order_is_kept_with_samplers_of_mmdetection(name: str):
     assert take(is_switched=True) == take(is_switched=False)
 
 
+def read_passes(
+    before: int, after: int, sampler: dict[str, Any], *, is_persistent: bool = False
+) -> list[list[list[int]]]:
+    """Returns the batches of two passes, with other workers in the first one."""
+    torch.manual_seed(1)
+    loader = DataLoader(Numbers(), SIZE, num_workers=before, collate_fn=list, **sampler)
+    switch, passes = LoaderSwitch(loader), []
+    new = TunedSettings(num_workers=after, persistent_workers=is_persistent)
+    for number in range(2):
+        live, taken = iter(loader), []
+        for batch in live:
+            taken.append(indices(batch))
+            if len(taken) == 7 and number == 0 and after != before:
+                assert switch.find_obstacle_within(live, new) is None
+                switch.switch_within(live, new, switch.take_salt(7))
+        passes.append(taken)
+    if loader._iterator is not None:
+        loader._iterator._shutdown_workers()
+    return passes
+
+
+@pytest.mark.parametrize(
+    'sampler',
+    [{'shuffle': True}, {'sampler': SubsetRandomSampler(range(BATCHES * SIZE - 1))}],
+    ids=['random', 'subset'],
+)
+@PERSISTENT
+def test_a_pass_whose_order_pytorch_has_drawn_keeps_it(sampler, persistent):
+    plain, _ = read_passes(2, 2, sampler)
+    first, second = read_passes(2, 3, sampler, is_persistent=persistent)
+    assert first == plain
+    # the next order may be another one; each sample comes once
+    samples = sorted(index for batch in second for index in batch)
+    assert samples == [*range(BATCHES * SIZE - 1)]
+
+
 def test_seeds_are_others_than_all_before_and_than_other_ranks():
     used: list[int] = []
     for rank in (0, 1):
@@ -424,17 +489,17 @@ def test_a_stopped_worker_stops_the_switch():
 
 
 @pytest.fixture
-def no_fork(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Function that lets a number of further workers start, and then no more."""
+def no_fork(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Function that lets a number of workers start, and then makes starts fail."""
     kind: Any = multiprocessing.popen_fork.Popen
     launch = kind._launch
 
-    def refuse_after(count: int) -> None:
+    def refuse_after(count: int, failures: int = 1) -> None:
         left = [count]
 
         def limited(popen: Any, process: Any) -> Any:
             left[0] -= 1
-            if left[0] == -1:
+            if -failures <= left[0] < 0:
                 popen.pid, popen.returncode = None, 1
                 raise BlockingIOError(11, 'Resource temporarily unavailable')
             return launch(popen, process)
@@ -472,6 +537,27 @@ def test_old_workers_go_on_where_new_ones_cannot_start(
 
 
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
+@PERSISTENT
+def test_a_pass_goes_on_without_workers_where_no_process_can_be_started(
+    no_fork, persistent
+):
+    kept = Kept(2, persistent=persistent)
+
+    def fail(error: Exception) -> None:
+        raise ValueError('a bug of ours')
+
+    def switch(number: int, live: Any) -> None:
+        if number == 6:
+            no_fork(0, failures=2)
+            kept.within(live, 3, is_drained_first=True, on_failure=fail)
+
+    for epoch in range(2):
+        taken = take_epoch(kept, epoch, switch if epoch == 0 else lambda *_: None)
+        assert [*map(indices, taken)] == untouched(epoch)
+    assert kept.loader.num_workers == kept.switch.settings.num_workers == 0
+
+
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
 def test_settings_are_taken_back_where_the_next_pass_cannot_begin(no_fork):
     kept = Kept(1)
     kept.switch.switch_between(kept.new(3), 1)
@@ -494,7 +580,7 @@ def wait_until_ended(pid: int, most_s: float = 30) -> None:
 class SlowNumbers(Numbers):
     """Data set of numbers that load slowly, except for the first batch."""
 
-    def __getitem__(self, index: int) -> tuple[int, int]:
+    def __getitem__(self, index: int) -> tuple[int, torch.Tensor]:
         if index == SIZE or index >= 2 * SIZE:
             time.sleep(0.7)
         return super().__getitem__(index)
@@ -561,6 +647,45 @@ def test_threads_and_niceness_are_set_in_the_new_workers(monkeypatch):
     assert found[3] == (3, os.getpriority(os.PRIO_PROCESS, 0) + 7)
     # taken back by new workers: a nice value only rises
     assert found[None] == (cv2.getNumThreads(), os.getpriority(os.PRIO_PROCESS, 0))
+
+
+@pytest.fixture
+def by_file() -> Iterator[None]:
+    """Has PyTorch pass tensors by the name of a file, which it leaves until then."""
+    before = torch.multiprocessing.get_sharing_strategy()
+    torch.multiprocessing.set_sharing_strategy('file_system')
+    yield
+    torch.multiprocessing.set_sharing_strategy(before)
+
+
+WORKERS = pytest.mark.parametrize(('before', 'after'), [(0, 2), (2, 0), (2, 3)])
+
+
+def take_while_shared(
+    pids: Sequence[int], before: int, after: int, most: int | None = None
+) -> None:
+    """Takes a pass in which workers change, or some batches behind that."""
+    kept = Kept(before)
+    live = iter(kept.loader)
+    taken = [next(live) for _ in range(7)]
+    kept.within(live, after)
+    taken += itertools.islice(live, most)
+    # what must be gone at the end is seen while a batch is there
+    assert list_shared(pids)
+    assert [*map(indices, taken)] == untouched(0)[: len(taken)]
+
+
+@WORKERS
+@pytest.mark.parametrize('most', [2, None])
+def test_no_shared_memory_is_left_behind(worker_pids, before, after, most):
+    take_while_shared(worker_pids, before, after, most)
+
+
+@WORKERS
+@pytest.mark.usefixtures('by_file')
+def test_no_file_of_a_batch_is_left_behind(worker_pids, before, after):
+    # of a pass that the loop leaves, PyTorch leaves some until its process ends
+    take_while_shared(worker_pids, before, after)
 
 
 def test_a_save_in_another_thread_goes_on(tmp_path):

@@ -1,0 +1,143 @@
+"""Finds out whether workers could load what the training process loaded by itself.
+
+A data set that never met a worker may use the card, start processes, hold a lock or
+make batches that cannot be sent: then training would end, or wait for ever. So one
+worker loads a batch that was loaded before, and hands it over, apart from the loader.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import re
+import stat
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+
+from mmgpu_hooks.schema.text import Text, phrase
+
+_MOST_S = 60.0
+"""Seconds in which a worker must have started and delivered its batch."""
+
+_NO_DATA = (
+    *('/proc/', '/sys/', '/dev/', '/usr/lib', '/usr/share/'),
+    f'{sys.prefix}/lib',
+)
+"""Beginnings of the paths of files that hold no samples, such as fonts and devices."""
+
+_STANDARD = 2
+"""Largest file descriptor of standard input, output and errors."""
+
+_MOST_LETTERS = 200
+
+_RAISED = re.compile(r'^[\w.]+: .*|^[\w.]*(?:Error|Exception|Interrupt)$', re.MULTILINE)
+"""Line of a worker's traceback that names the exception."""
+
+
+def rehearse(loader: Any, index: Any) -> Text | None:
+    """Returns why no worker can load a loader's batches; ``None`` if one just did.
+
+    It takes as long as a worker takes to start and to load one batch. The loader is
+    left alone, and no random number of the training process is drawn.
+
+    Args:
+        loader: A ``DataLoader`` without workers.
+        index: What its sampler gave for a batch: an index, or a list of them.
+    """
+    context = getattr(loader, 'multiprocessing_context', None) or multiprocessing
+    path = _find_shared_file() if context.get_start_method() == 'fork' else None
+    if path is not None:
+        return phrase(
+            '{path} is open for reading, and forked workers would share the position '
+            'in it',
+            path=path,
+        )
+    try:
+        _load(loader, index)
+    except Exception as error:  # noqa: BLE001, a worker raises what it likes
+        return phrase(
+            'a worker could not load a batch ({reason})', reason=_name_reason(error)
+        )
+    return None
+
+
+def _load(loader: Any, index: Any) -> None:
+    import torch
+    from torch.utils import data
+
+    options: dict[str, Any] = {'batch_sampler': [index]}
+    if not loader._auto_collation:
+        options = {'sampler': [index], 'batch_size': None}
+    batches: Any = iter(
+        data.DataLoader(
+            loader.dataset,
+            num_workers=1,
+            collate_fn=_Sent(loader.collate_fn),
+            worker_init_fn=loader.worker_init_fn,
+            multiprocessing_context=loader.multiprocessing_context,
+            timeout=_MOST_S,
+            generator=torch.Generator(),
+            **options,
+        )
+    )
+    try:
+        next(batches)
+    finally:
+        batches._shutdown_workers()
+
+
+@dataclass
+class _Sent:
+    """A ``collate_fn`` that calls the user's, then packs the batch as for sending.
+
+    A worker sends in a thread of its own. What cannot be sent is lost there, and
+    PyTorch waits for it.
+    """
+
+    collate: Callable[[Any], Any]
+
+    def __call__(self, samples: Any) -> Any:
+        batch = self.collate(samples)
+        ForkingPickler.dumps(batch)
+        return batch
+
+
+def _name_reason(error: Exception) -> str:
+    """Returns an exception in one line; a worker's, without its traceback."""
+    text = str(error).strip()
+    if '\n' not in text:
+        return f'{type(error).__name__}: {text}'[:_MOST_LETTERS]
+    raised = _RAISED.findall(text) or text.splitlines()
+    return str(raised[-1])[:_MOST_LETTERS]
+
+
+def _find_shared_file() -> str | None:
+    """Finds a file that this process reads, not by mapping it, and workers would share.
+
+    A forked process has the same position in it. None is known where there is no
+    ``/proc``.
+    """
+    import fcntl
+
+    try:
+        mapped = Path('/proc/self/maps').read_text()
+        names = os.listdir('/proc/self/fd')
+    except OSError:
+        return None
+    for name in names:
+        descriptor = int(name)
+        # it may have been closed meanwhile
+        with contextlib.suppress(OSError):
+            path = os.readlink(f'/proc/self/fd/{name}')
+            access = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
+            is_read = access == os.O_RDONLY and descriptor > _STANDARD
+            is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+            is_data = not path.startswith(_NO_DATA) and not path.endswith(' (deleted)')
+            if is_read and is_file and is_data and path not in mapped:
+                return path
+    return None
