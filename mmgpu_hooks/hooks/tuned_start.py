@@ -30,7 +30,8 @@ def begin_tuned(
 ) -> TunedStart | None:
     """Sets the loader settings of a resumed training to those tuned in its last run.
 
-    Only where that run began with the same settings, on as many cores.
+    Only where that run began with the same settings, on as many cores, and was not
+    killed for memory.
 
     Args:
         runner: About to train; of one rank.
@@ -43,10 +44,12 @@ def begin_tuned(
     if not getattr(runner, '_resume', False) or runner.world_size > 1:
         return None
     evidence = _read_before(Path(runner.work_dir), Path(runner.log_dir))
-    if evidence is None or not evidence.switches:
+    if evidence is None or evidence.was_killed_for_memory:
+        return None
+    found = _find_settled(evidence)
+    if found is None:
         return None
     switch = LoaderSwitch(loader, book_teardown=book_teardown)
-    found = evidence.switches[-1].new
     config, began = switch.settings, evidence.switches[0].old
     if _loader_part(began) != _loader_part(config) or found == config:
         return None
@@ -58,6 +61,19 @@ def begin_tuned(
         return None
     switch.switch_between(found, switch.take_salt(0))
     return TunedStart(switch, config)
+
+
+def _find_settled(evidence: RunEvidence) -> TunedSettings | None:
+    """Finds the last tuned loader settings of a run that were judged.
+
+    A change that was not judged yet may be what ended the run.
+    """
+    settled = [
+        record.new
+        for record in evidence.tuned
+        if record.loader == 'train' and record.reason not in ('predicted', 'failed')
+    ]
+    return settled[-1] if settled else None
 
 
 def _loader_part(settings: TunedSettings) -> list[object]:

@@ -15,6 +15,7 @@ import contextlib
 import math
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,12 +102,12 @@ class Tuner:
         self._loop = self._runner.train_loop
         self._adviser: TuningAdviser | None = None
         self._pending: TunedRecord | None = None
-        """Change of settings to be made between epochs; ``None`` without one."""
+        """Deferred change of settings, as between two epochs; ``None`` without one."""
         self._open: TunedRecord | None = None
         """Newest change of loader settings, until its gain is judged."""
         self._changes = 0
-        self._has_switched = False
-        """True once loader settings were changed between two epochs."""
+        self._unproven: TunedRecord | None = None
+        """Change made between epochs whose workers have yet to start; else ``None``."""
         self._since = self._ask_at = recording.recorded
         """Iteration at which loader settings were changed last, or tuning began."""
         self._is_over = False
@@ -114,8 +115,12 @@ class Tuner:
         """Agreement with other ranks on loader changes; ``None`` with only one rank."""
         self._offered: TuneOffer | None = None
         """Offered change on which ranks still have to agree; ``None`` without one."""
+        self._offered_at = 0
+        """Iteration at which that change was offered first, or was read."""
         self._due_at: int | None = None
         """Iteration of the change that ranks agreed on; ``None`` until agreed."""
+        self._missed: TunedRecord | None = None
+        """Change that ranks agreed on and this one could not make; else ``None``."""
         self._length = SHORT_ITERATIONS
         self._batch_bytes: int | None = None
         """Bytes of the tensors in the last counted batch; ``None`` if not counted."""
@@ -133,12 +138,13 @@ class Tuner:
         if found is not None:
             self._note_found(found)
         obstacle = self._find_obstacle()
+        world, rank = self._runner.world_size, self._runner.rank
+        if count_ranks_on_host(world, os.environ) == world > 1:
+            # where this rank alone has an obstacle, its answers are no
+            self._ranks = RankAgreement(rank, world, find_store())
         if obstacle is not None:
             self._end(phrase('nothing is tuned: {obstacle}', obstacle=obstacle))
             return
-        world, rank = self._runner.world_size, self._runner.rank
-        if world > 1:
-            self._ranks = RankAgreement(rank, world, find_store())
         writer = self._recording.writer
         assert writer is not None
         if rank == 0:
@@ -156,6 +162,7 @@ class Tuner:
             old=found,
             new=self._switch.settings,
         )
+        self._unproven = record
         self._write(record)
         self._say(phrase_tuned(record))
 
@@ -218,15 +225,21 @@ class Tuner:
         Raises:
             SourceError: If the child gives no more answers.
         """
-        if self._is_over:
-            return
+        # its workers have delivered: a start that fails later is not its failure
         self._switch.confirm()
+        self._unproven = None
+        if self._is_over and self._ranks is None:
+            return
         done = self._recording.recorded
-        length = _choose_length(iter_s, done - self._since)
-        self._length = length or self._length
-        self._shorten(length)
+        self._length = _choose_length(iter_s)
+        is_early = not self._is_over and done - self._since <= 10 * SHORT_ITERATIONS
+        is_short = is_early or self._offered is not None
+        self._shorten(self._length if is_short else None)
         if self._ranks is not None:
             self._follow_ranks(self._ranks, done)
+        elif self._pending is not None and not self._is_by_epoch:
+            record, self._pending = self._pending, None
+            self._change(record, math.inf)
         adviser = self._adviser
         if self._is_over or adviser is None:
             return
@@ -295,11 +308,7 @@ class Tuner:
                 infinite where it has to be now.
         """
         if self._ranks is not None:
-            # for an iteration that none has reached
-            salt = self._switch.take_salt(self._recording.recorded)
-            self._offered = TuneOffer(record=record, salt=salt)
-            self._ranks.offer(self._offered)
-            self._ranks.answer(can_change=self._can_change(record))
+            self._offer(self._ranks, record, self._recording.recorded)
             return
         obstacle = self._find_obstacle_to(record.new)
         live = self._find_live()
@@ -310,16 +319,10 @@ class Tuner:
         if is_now:
             salt = self._switch.take_salt(self._recording.iteration)
             self._switch_now(record, live, salt)
-        elif obstacle is None and self._is_by_epoch and not self._is_last_epoch:
+        elif obstacle is None and self._may_defer(record):
             self._pending = record
         else:
-            self._end(
-                phrase(
-                    '{what} would be next and is not done: {obstacle}',
-                    what=phrase_settings(record.old, record.new),
-                    obstacle=obstacle or within,
-                )
-            )
+            self._end(_phrase_left(record, obstacle or within))
 
     def _find_obstacle_to(self, new: TunedSettings) -> Text | None:
         """Returns why the loader cannot take given settings; ``None`` if it can."""
@@ -328,55 +331,127 @@ class Tuner:
             new, self._probe.last_index
         )
 
-    def _can_change(self, record: TunedRecord) -> bool:
-        """True if this rank could change its loader's settings in this iteration."""
+    def _may_defer(self, record: TunedRecord) -> bool:
+        """True if a change that is not made now may be made later."""
+        if self._is_by_epoch:
+            return not self._is_last_epoch
+        # what was refuted must not stay: tried again at each interval's end
+        return record.action == 'roll_back'
+
+    def _find_obstacle_now(self, record: TunedRecord) -> Text | None:
+        """Returns why this rank cannot make a change now; ``None`` if it can."""
+        if self._is_as_before(record):
+            return None
         new = record.new
-        obstacle = self._find_obstacle_to(new)
-        return not (
-            obstacle or self._switch.find_obstacle_within(self._find_live(), new)
-        )
+        within = self._switch.find_obstacle_within(self._find_live(), new)
+        # the latter loads a batch for trial
+        return within or self._find_obstacle_to(new)
+
+    def _is_as_before(self, record: TunedRecord) -> bool:
+        """True if a record takes back a change that this rank has not made."""
+        missed = self._missed
+        is_back = record.action == 'roll_back'
+        return is_back and missed is not None and record.old == missed.new
+
+    def _is_given_up(self, done: int) -> bool:
+        """True if the offered change was not made for as long as is tried."""
+        return done - self._offered_at > MOST_WATCHED
+
+    def _offer(self, ranks: RankAgreement, record: TunedRecord, since: int) -> None:
+        """Offers the other ranks, as rank 0, a loader change, and answers for itself.
+
+        Args:
+            ranks: The agreement.
+            record: The change, or the roll-back of one.
+            since: Iteration at which it was offered first.
+        """
+        # for an iteration that none has reached
+        salt = self._switch.take_salt(self._recording.recorded)
+        self._offered = TuneOffer(record=record, salt=salt)
+        self._offered_at = since
+        ranks.offer(self._offered)
+        ranks.answer(can_change=self._find_obstacle_now(record) is None)
+        self._shorten(self._length)
 
     def _follow_ranks(self, ranks: RankAgreement, done: int) -> None:
-        """Reads and answers rank 0's offer; makes the change if all ranks agreed."""
-        if self._offered is None:
+        """Reads and answers rank 0's offer; makes the change if all ranks agreed.
+
+        Also where tuning is over on this rank: a roll-back needs all answers.
+        """
+        offer = self._offered
+        if offer is None:
             if ranks.rank:
-                self._take_offer(ranks)
+                self._take_offer(ranks, done)
             return
-        if self._due_at is None and not ranks.rank:
-            self._decide(ranks, self._offered, done)
-        elif self._due_at is None:
-            self._due_at = ranks.read_decision()
+        if self._due_at is None:
+            self._due_at = (
+                ranks.read_decision()
+                if ranks.rank
+                else self._decide(ranks, offer, done)
+            )
+        if self._due_at is None:
+            return
         if self._due_at == NEVER:
             self._offered = self._due_at = None
-            self._end(phrase('a rank cannot make the change, so none does'))
-        elif self._due_at is not None and done < self._due_at:
+            self._leave_offer(ranks, offer, done)
+        elif done < self._due_at:
             # an interval ends there, on every rank
             self._shorten(min(self._length, self._due_at - done))
-        elif self._due_at is not None:
-            offer, self._offered, self._due_at = self._offered, None, None
-            self._switch_now(offer.record, self._find_live(), offer.salt)
+        else:
+            self._make_offered(offer, done)
 
-    def _take_offer(self, ranks: RankAgreement) -> None:
+    def _take_offer(self, ranks: RankAgreement, done: int) -> None:
         offer = ranks.look()
-        if offer is not None and offer.record.action == 'keep':
-            self._open = None
-            self._note(offer.record)
-        elif offer is not None:
-            self._offered = offer
-            ranks.answer(can_change=self._can_change(offer.record))
-
-    def _decide(self, ranks: RankAgreement, offer: TuneOffer, done: int) -> None:
-        """Chooses, as rank 0, when all ranks change loader settings, if all can."""
-        can_all = ranks.read_answers()
-        if can_all is None:
+        if offer is None:
             return
+        record = offer.record
+        if self._is_over and not self._is_as_before(record):
+            ranks.answer(can_change=False)
+        elif record.action == 'keep':
+            self._open = None
+            self._note(record)
+        else:
+            self._offered, self._offered_at = offer, done
+            ranks.answer(can_change=self._find_obstacle_now(record) is None)
+            self._shorten(self._length)
+
+    def _leave_offer(self, ranks: RankAgreement, offer: TuneOffer, done: int) -> None:
+        """Ends tuning if not all ranks can make a change; offers a roll-back again."""
+        if offer.record.action == 'change' or self._is_given_up(done):
+            self._end(phrase('a rank cannot make the change, so none does'))
+        elif not ranks.rank:
+            self._offer(ranks, offer.record, self._offered_at)
+
+    def _make_offered(self, offer: TuneOffer, done: int) -> None:
+        """Makes the change that all ranks agreed on, as soon as this one can."""
+        record = offer.record
+        obstacle = self._find_obstacle_now(record)
+        if obstacle is not None and not self._is_given_up(done):
+            # a later iteration keeps the order of samples as well
+            return
+        self._offered = self._due_at = None
+        if obstacle is not None:
+            self._fail(record, _phrase_left(record, obstacle))
+        elif not self._is_as_before(record):
+            self._switch_now(record, self._find_live(), offer.salt)
+
+    def _decide(self, ranks: RankAgreement, offer: TuneOffer, done: int) -> int | None:
+        """Chooses, as rank 0, when all ranks change loader settings, if all can.
+
+        Returns:
+            The iteration, or `NEVER`; ``None`` while a rank has not answered.
+        """
+        can_all = ranks.read_answers()
+        if can_all is None and not self._is_given_up(done):
+            return None
         # the others look at the end of an interval
         at = done + 3 * self._length
         batches = read_length(self._runner.train_dataloader) or 0
         last = self._loop.max_iters - (batches if self._is_by_epoch else 0)
         is_late = at >= last and offer.record.action == 'change'
-        self._due_at = at if can_all and not is_late else NEVER
-        ranks.decide(self._due_at)
+        due_at = at if can_all and not is_late else NEVER
+        ranks.decide(due_at)
+        return due_at
 
     def _gain_in_epoch(self, record: TunedRecord) -> float:
         """Returns the least seconds that a change saves in the rest of the epoch."""
@@ -399,6 +474,7 @@ class Tuner:
         return living[0] if len(living) == 1 else None
 
     def _switch_now(self, record: TunedRecord, live: Any, salt: int) -> None:
+        record = structs.replace(record, is_within=True)
         began_s = self._clock()
         try:
             self._switch.switch_within(
@@ -407,13 +483,18 @@ class Tuner:
                 salt,
                 holder=getattr(self._loop, 'dataloader_iterator', None),
                 is_drained_first=not self._has_room(record.new),
-                on_failure=self._note_failure,
+                on_failure=partial(
+                    self._recording.guard.clean_up,
+                    TUNER_SOURCE,
+                    self._note_failure,
+                    record,
+                ),
             )
         except Exception as error:  # noqa: BLE001, training goes on as it was
             self._refuse(record, error)
             return
         took_s = self._clock() - began_s
-        self._begin_stage(structs.replace(record, switch_s=took_s, is_within=True))
+        self._begin_stage(structs.replace(record, switch_s=took_s))
 
     def _has_room(self, new: TunedSettings) -> bool:
         """True if memory is enough for new loader workers next to the old ones."""
@@ -456,25 +537,43 @@ class Tuner:
             self._end()
 
     def _refuse(self, record: TunedRecord, error: Exception) -> None:
-        self._end(
+        self._fail(
+            record,
             phrase(
                 '{what} was not possible ({kind}: {reason})',
                 what=phrase_settings(record.old, record.new),
                 kind=type(error).__name__,
                 reason=' '.join(str(error).split()),
-            )
+            ),
         )
 
-    def _note_failure(self, error: Exception) -> None:
-        """Records that new workers could not start and the old settings stay."""
-        last, self._open = self._open, None
-        if last is not None:
-            back = structs.replace(last, action='roll_back', reason='failed')
-            self._note(structs.replace(back, old=last.new, new=self._switch.settings))
-        self._end(
+    def _fail(self, record: TunedRecord, clause: Text) -> None:
+        """Stops tuning where this rank could not make a change, others perhaps did."""
+        self._end(clause)
+        if record.action != 'change':
+            return
+        self._missed = record
+        if self._ranks is not None and not self._ranks.rank:
+            # nobody judges it on the others any more
+            self._offer(self._ranks, _undo(record), self._recording.recorded)
+
+    def _note_failure(self, record: TunedRecord, error: Exception) -> None:
+        """Records that new workers could not start and the old settings stay.
+
+        Args:
+            record: The change or roll-back, noted as made, that they were for.
+            error: What starting them raised.
+        """
+        self._open = None
+        self._note(structs.replace(_undo(record), new=self._switch.settings))
+        if record.reason == 'found_before':
+            # the training goes on as its config has it, and may be tuned
+            return
+        self._fail(
+            record,
             phrase(
                 'no other workers could be started ({kind})', kind=type(error).__name__
-            )
+            ),
         )
 
     def begin_epoch(self) -> None:
@@ -492,7 +591,7 @@ class Tuner:
         except Exception as error:  # noqa: BLE001, training goes on as it was
             self._refuse(record, error)
             return
-        self._has_switched = True
+        self._unproven = record
         took_s = self._clock() - began_s
         self._begin_stage(structs.replace(record, switch_s=took_s))
 
@@ -507,22 +606,41 @@ class Tuner:
         """
         if not self._switch.take_back(error):
             return False
-        if not self._has_switched:
-            # what a run before had found; the config's settings go on
-            return True
-        with contextlib.suppress(Exception):  # the loader is as it was: that counts
-            self._note_failure(error)
+        record, self._unproven = self._unproven, None
+        if record is not None:
+            with contextlib.suppress(Exception):  # the loader is as it was: that counts
+                self._note_failure(record, error)
         return True
 
     def close(self) -> None:
-        """Ends the child process that proposes loader settings."""
+        """Ends tuning: nothing is changed any more, and the child process ends."""
+        # an interval still ends after the last iteration
+        self._is_over, self._ranks = True, None
         adviser, self._adviser = self._adviser, None
         if adviser is not None:
             adviser.end()
 
 
-def _choose_length(iter_s: float, watched: int) -> int | None:
-    """Chooses the maximum length of the next log interval; ``None`` for no limit."""
-    if watched > 10 * SHORT_ITERATIONS:
-        return None
+def _undo(record: TunedRecord) -> TunedRecord:
+    """Returns the record that undoes a change whose workers could not start."""
+    return TunedRecord(
+        iteration=0,
+        action='roll_back',
+        reason='failed',
+        old=record.new,
+        new=record.old,
+        is_within=record.is_within,
+    )
+
+
+def _phrase_left(record: TunedRecord, obstacle: Text | None) -> Text:
+    return phrase(
+        '{what} would be next and is not done: {obstacle}',
+        what=phrase_settings(record.old, record.new),
+        obstacle=obstacle,
+    )
+
+
+def _choose_length(iter_s: float) -> int:
+    """Chooses the most iterations of a short log interval."""
     return max(SHORT_ITERATIONS, math.ceil(SHORT_S / max(iter_s, 1e-3)))

@@ -726,11 +726,8 @@ def find_slurm_memory(run: Run) -> int | None:
         _sum_own([rank.record for rank in _list_ranks(run, record)])
         for record in records
     )
-    limit, kills = host.cgroup_memory_bytes, run.meta.oom_kills
-    last = run.end.oom_kills if run.end else None
-    was_killed = kills is not None and last is not None and last > kills
-    was_killed |= run.end is None and records[-1].is_low
-    if was_killed and limit:
+    limit = host.cgroup_memory_bytes
+    if limit and run.evidence.was_killed_for_memory:
         most = max(most, limit)
     return math.ceil((1 + MEMORY_MARGIN) * most / _GIB)
 

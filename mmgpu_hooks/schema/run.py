@@ -78,6 +78,17 @@ class RunEvidence:
             if record.loader == 'train' and record.action != 'keep'
         )
 
+    @property
+    def was_killed_for_memory(self) -> bool:
+        """True if the kernel killed a process of the run for lack of memory.
+
+        Of a run that left no end: if memory was nearly full when it was last read.
+        """
+        if self.end is None:
+            return bool(self.memory) and self.memory[-1].is_low
+        before, after = self.run.oom_kills, self.end.oom_kills
+        return before is not None and after is not None and after > before
+
 
 @dataclass(frozen=True)
 class RankRow:

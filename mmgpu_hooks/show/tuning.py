@@ -130,7 +130,10 @@ def _phrase_gain(record: TunedRecord) -> Text:
 def list_tuned(evidence: RunEvidence) -> Iterator[Text]:
     """Phrases each change by ``tune=True``: its predicted and measured gain."""
     tuned = evidence.tuned
-    for record, after in zip(tuned, [*tuned[1:], None]):
+    for last, record, after in zip([None, *tuned], tuned, [*tuned[1:], None]):
+        if record.reason == 'failed' and last and last.action == 'roll_back':
+            # the roll-back was not made, after all
+            yield phrase_tuned(record)
         if record.action != 'change':
             continue
         change, results = _phrase_place(record), list[Text]()

@@ -294,6 +294,8 @@ def render_evidence(evidence: RunEvidence) -> str:
         *evidence.save_records,
         *evidence.after_saves,
         *evidence.validations,
+        *evidence.memory,
+        *evidence.tuned,
         *([evidence.end] if evidence.end else []),
     ]
     return b''.join(encode_line(record) for record in lines).decode()

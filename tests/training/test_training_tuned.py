@@ -17,13 +17,25 @@ import pytest
 import torch
 from mmengine.runner import FlexibleRunner, Runner
 
-from fakes.tuning import NoAdviser, Script, ScriptedAdviser, judge, propose, settings
+from fakes.tuning import (
+    NOTHING,
+    NoAdviser,
+    Script,
+    ScriptedAdviser,
+    judge,
+    propose,
+    settings,
+)
 from mmgpu_hooks.hooks import tuner
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.host import FileSystem
+from mmgpu_hooks.measure.loader.switch import LoaderSwitch
 from mmgpu_hooks.schema.run_folder import evidence_name
+from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.tuning import TuneAnswer
+from mmgpu_hooks.show.tuning import list_tuned
+from mmgpu_hooks.show.words import say
 from training.detection import environ
 from training.toy import (
     HOOK,
@@ -225,7 +237,70 @@ def test_training_goes_on_where_no_workers_can_be_started(
     left = evidence_of(tmp_path / 'tuned').switches
     # what was begun before the next epoch was written down before it failed
     assert [record.reason for record in left] in ([], ['predicted', 'failed'])
+    # what was predicted was not measured
+    assert [record.gain_pct for record in left[1:]] in ([], [None])
     assert Run.read(find_evidence(tmp_path / 'tuned')).meta.loader.num_workers == 0
+
+
+def test_a_loss_is_taken_back_as_soon_as_the_switch_is_over(
+    tmp_path, script, monkeypatch
+):
+    script(propose(TWO, THREE), judge(THREE, TWO, 'loss'))
+    # no memory for both: the old workers end first
+    monkeypatch.setattr(tuner, 'read_free_bytes', lambda: 0)
+    options: dict[str, Any] = {'loop': 'iter', 'iterations': 60, 'num_workers': 2}
+    tuned = train_taped(tmp_path / 'tuned', **options)
+    plain = train_taped(tmp_path / 'plain', None, **options)
+    assert losses_of(tuned) == losses_of(plain)
+    _, back = evidence_of(tmp_path / 'tuned').tuned
+    assert (back.reason, back.new) == ('loss', TWO)
+    assert tuned.train_dataloader.num_workers == 2
+
+
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
+def test_a_roll_back_that_fails_once_the_old_workers_have_ended_is_recorded(
+    tmp_path, script, monkeypatch
+):
+    # the switch is over before it is judged
+    script(propose(TWO, THREE), NOTHING, NOTHING, judge(THREE, TWO, 'loss'))
+    # no memory for both: the old workers end first
+    monkeypatch.setattr(tuner, 'read_free_bytes', lambda: 0)
+    Refusing(monkeypatch, 2 + 3)
+    options: dict[str, Any] = {'loop': 'iter', 'iterations': 80, 'num_workers': 2}
+    tuned = train_taped(tmp_path / 'tuned', **options)
+    monkeypatch.undo()
+    plain = train_taped(tmp_path / 'plain', None, **options)
+    assert losses_of(tuned) == losses_of(plain)
+    evidence = evidence_of(tmp_path / 'tuned')
+    *_, back, failed = evidence.tuned
+    assert (back.action, back.reason, back.new) == ('roll_back', 'loss', TWO)
+    assert (failed.reason, failed.new.num_workers) == ('failed', 3)
+    assert tuned.train_dataloader.num_workers == 3
+    assert Run.read(find_evidence(tmp_path / 'tuned')).meta.loader.num_workers == 3
+    _, last = map(say, list_tuned(evidence))
+    assert last == (
+        'num_workers 2 -> 3, as before: the new workers could not be started'
+    )
+
+
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
+def test_what_was_taken_back_does_not_return_when_workers_fail_later(
+    tmp_path, script, monkeypatch
+):
+    script(propose(TWO, THREE, cost_s=1000.0), judge(THREE, TWO, 'loss'))
+    # a sampler of the user's own, say
+    reason = phrase('its sampler, Own, may depend on how far ahead it is asked')
+    monkeypatch.setattr(LoaderSwitch, 'find_obstacle_within', lambda *_: reason)
+    # in epochs of 2, 3, 2 and 2 workers
+    Refusing(monkeypatch, 2 + 3 + 2 + 2)
+    runner = build_runner(
+        tmp_path, iterations=40, epochs=6, num_workers=2, log_interval=4, hook=TUNED
+    )
+    with pytest.raises(BlockingIOError):
+        train(runner)
+    # as ever: it is the training's own setting
+    assert runner.epoch == 4
+    assert runner.train_dataloader.num_workers == 2
 
 
 class Unsendable(ToyDataset):
@@ -375,6 +450,32 @@ def test_a_resumed_run_begins_with_what_was_found(tmp_path, script, monkeypatch)
     assert 'which the run that is resumed had found' in log_of(resumed)
 
 
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
+def test_a_resumed_run_whose_workers_cannot_be_started_says_so(
+    tmp_path, script, monkeypatch
+):
+    monkeypatch.setenv('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '1')
+    script(propose(NONE, TWO), judge(TWO, TWO, 'gain'))
+    options: dict[str, Any] = {'checkpoint': {'interval': 1}}
+    train_taped(tmp_path, epochs=2, **options)
+    (first,) = tmp_path.glob('*/vis_data/gpu_efficiency.jsonl')
+    os.rename(first.parents[1], tmp_path / '20200101_000000')
+    adviser = script()
+    Refusing(monkeypatch, 1)
+    resumed = train_taped(tmp_path, epochs=4, resume=True, **options)
+    run = Run.read(Path(resumed.log_dir) / 'vis_data' / 'gpu_efficiency.jsonl')
+    found, failed = run.evidence.tuned
+    assert (found.reason, found.new) == ('found_before', TWO)
+    assert (failed.reason, failed.old, failed.new) == ('failed', TWO, NONE)
+    assert run.meta.loader.num_workers == resumed.train_dataloader.num_workers == 0
+    assert run.end.status == 'completed'
+    assert 'num_workers 2 -> 0, as before: the new workers could not be' in (
+        log_of(resumed)
+    )
+    # and is tuned as any other
+    assert adviser.questions
+
+
 def test_scalars_and_summary_show_it(tmp_path, script):
     script(propose(NONE, TWO), judge(TWO, TWO, 'gain'))
     hook = {**TUNED, 'scalars': 'all', 'summary': True}
@@ -457,6 +558,23 @@ def test_no_rank_switches_where_one_cannot(tmp_path):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert read_json(tmp_path / 'tuned', 'workers') == [1, 1]
     assert 'a rank cannot make the change, so none does' in done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('failing', [0, 1])
+def test_all_ranks_end_with_what_one_of_them_could_not_leave(tmp_path, failing):
+    done = start_ranks(tmp_path, f'fail_{failing}')
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert read_json(tmp_path / 'tuned', 'workers') == [1, 1]
+    losses = [read_json(tmp_path / name, 'losses') for name in ('tuned', 'plain')]
+    assert losses[0] == losses[1]
+    records = [
+        evidence_of(tmp_path / 'tuned', evidence_name(rank)).tuned for rank in (0, 1)
+    ]
+    assert records[failing] == ()
+    change, back = records[1 - failing]
+    assert (change.action, back.action) == ('change', 'roll_back')
+    assert back.reason == ('loss' if failing else 'failed')
 
 
 @pytest.mark.slow

@@ -1,7 +1,8 @@
 """Program for torchrun: data-parallel trainings tuned by scripted answers.
 
 After the folder: ``agree``, ``refuse`` (the loader of rank 1 cannot be switched within
-an epoch) or ``die`` (rank 1 ends when it is asked).
+an epoch), ``fail_0`` and ``fail_1`` (that rank cannot start the new workers, which are
+a loss on the other) or ``die`` (rank 1 ends when it is asked).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch.distributed
 from fakes.tuning import ScriptedAdviser, judge, propose, settings
 from mmgpu_hooks.hooks import tuner
 from mmgpu_hooks.hooks.tune_ranks import RankAgreement
+from mmgpu_hooks.measure.loader.switch import LoaderSwitch
 from training.ranks import build_rank
 from training.toy import HOOK, LossTape, ToyDataset
 
@@ -35,6 +37,11 @@ class Seeded(ToyDataset):
         return super().__getitem__(index)
 
 
+def refuse(*_: Any, **__: Any) -> None:
+    """Raises as a host without room for another process."""
+    raise BlockingIOError(11, 'Resource temporarily unavailable')
+
+
 def main(folder: Path, what: str) -> None:
     """Trains without and with the hook, in folders named accordingly."""
     torch.set_num_threads(1)
@@ -42,6 +49,12 @@ def main(folder: Path, what: str) -> None:
     rank = torch.distributed.get_rank()
     old, new = settings(1), settings(2)
     script = propose(old, new), judge(new, new, 'gain')
+    if what.startswith('fail'):
+        script = propose(old, new), judge(new, old, 'loss')
+    if what == f'fail_{rank}':
+        LoaderSwitch.switch_within = refuse  # type: ignore[method-assign]
+    # quiet hosts and busy ones judge alike
+    tuner.SHORT_S = 0.0
     tuner.TuningAdviser = lambda *_, **__: ScriptedAdviser(script)  # type: ignore
     if what == 'die' and rank == 1:
         RankAgreement.answer = lambda *_, **__: os._exit(3)  # type: ignore

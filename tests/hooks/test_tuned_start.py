@@ -1,0 +1,112 @@
+"""Tests which loader settings a resumed training takes over from its last run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader
+
+from fakes.loaders import Costly
+from fakes.replaced import replace
+from fakes.runs import make_evidence, make_loader, make_run, write_run
+from fakes.tuning import judge, propose, settings
+from mmgpu_hooks.hooks.tuned_start import begin_tuned
+from mmgpu_hooks.measure.host import read_host_limits
+from mmgpu_hooks.schema.recorded import MemoryRecord, TunedRecord, TunedSettings
+from mmgpu_hooks.schema.run import RunEvidence
+
+NONE, TWO, FOUR = settings(0), settings(2), settings(4)
+
+
+def change(old: TunedSettings, new: TunedSettings, **more: Any) -> TunedRecord:
+    record = propose(old, new).proposed
+    assert record is not None
+    return replace(record, **more)
+
+
+def judged(old: TunedSettings, new: TunedSettings, reason: str) -> TunedRecord:
+    record = judge(old, new, reason).judged
+    assert record is not None
+    return record
+
+
+def failed(old: TunedSettings, new: TunedSettings) -> TunedRecord:
+    return change(old, new, action='roll_back', reason='failed')
+
+
+KEPT = change(NONE, TWO), judged(TWO, TWO, 'gain')
+FOUND = change(NONE, TWO, reason='found_before')
+CASES = {
+    'kept': (KEPT, 2),
+    'kept, unjudged for other programs': (
+        (change(NONE, TWO), judged(TWO, TWO, 'other_load')),
+        2,
+    ),
+    'found before': ((FOUND,), 2),
+    'taken back': ((change(NONE, TWO), judged(TWO, NONE, 'loss')), 0),
+    # what ended the run, perhaps
+    'not judged': ((change(NONE, TWO),), 0),
+    'second one not judged': ((*KEPT, change(TWO, FOUR)), 2),
+    'not judged since it was found': ((FOUND, change(TWO, FOUR)), 2),
+    'not started': ((change(NONE, TWO), failed(TWO, NONE)), 0),
+    'not taken back for want of processes': (
+        (*KEPT, change(TWO, FOUR), judged(FOUR, TWO, 'loss'), failed(TWO, FOUR)),
+        2,
+    ),
+    'nothing tuned': ((), 0),
+}
+
+
+def resume(work_dir: Path, evidence: RunEvidence) -> int:
+    """Returns the workers with which a run is resumed after one with this evidence."""
+    write_run(work_dir / '20200101_000000' / 'vis_data', evidence)
+    runner = SimpleNamespace(
+        _resume=True,
+        world_size=1,
+        work_dir=str(work_dir),
+        log_dir=str(work_dir / '20200102_000000'),
+    )
+    loader: Any = DataLoader(Costly(4))
+    begin_tuned(runner, loader, pytest.fail)
+    workers: int = loader.num_workers
+    return workers
+
+
+def make_tuned(*tuned: TunedRecord, **run: Any) -> RunEvidence:
+    """Returns the evidence of a run without workers on this host that was tuned."""
+    loader = make_loader(0, persistent_workers=False, prefetch_factor=None)
+    host = read_host_limits(ranks_on_host=1)
+    evidence = make_evidence(run=make_run(loader=loader, host=host, **run))
+    return replace(evidence, tuned=tuned)
+
+
+@pytest.mark.parametrize(('tuned', 'workers'), CASES.values(), ids=CASES.keys())
+def test_what_was_judged_is_taken_over(tmp_path, tuned, workers):
+    assert resume(tmp_path, make_tuned(*tuned)) == workers
+
+
+@pytest.mark.parametrize(('kills', 'workers'), [(3, 2), (4, 0)])
+def test_nothing_is_taken_over_after_a_kill_for_memory(tmp_path, kills, workers):
+    evidence = make_tuned(*KEPT, oom_kills=3)
+    assert evidence.end is not None
+    end = replace(evidence.end, status='failed', oom_kills=kills)
+    assert resume(tmp_path, replace(evidence, end=end)) == workers
+
+
+@pytest.mark.parametrize(('is_low', 'workers'), [(False, 2), (True, 0)])
+def test_nothing_is_taken_over_where_memory_was_low_when_a_run_was_killed(
+    tmp_path, is_low, workers
+):
+    memory = MemoryRecord(
+        phase='train',
+        elapsed_s=9.0,
+        bound='host',
+        total_bytes=100,
+        used_bytes=99,
+        is_low=is_low,
+    )
+    evidence = replace(make_tuned(*KEPT), memory=(memory,), end=None)
+    assert resume(tmp_path, evidence) == workers
