@@ -1,4 +1,4 @@
-"""Tests the start of trainings with the maintained fork of MMEngine."""
+"""Tests trainings with the maintained fork of MMEngine."""
 
 from __future__ import annotations
 
@@ -41,6 +41,10 @@ CASES = {
     'what skips by itself is left alone': (
         'optimize/test_resume.py',
         'skips_by_itself',
+    ),
+    'workers change while it trains': (
+        'training/test_training_tuned.py',
+        'what_is_trained_stays_the_same or resumed_run_begins_with_what_was_found',
     ),
 }
 
