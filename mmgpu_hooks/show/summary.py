@@ -254,6 +254,8 @@ def _label(label: Text) -> str:
 
 
 def _wrap(name: str, text: str) -> list[str]:
+    if not text:
+        return []
     label, indent = _label(_LABELS[name]), ' ' * _LABEL
     if is_english():
         return textwrap.wrap(

@@ -85,6 +85,16 @@ def test_the_summary_holds_the_figures_of_the_run():
         assert [figure for figure in figures if figure not in rows[label]] == []
 
 
+def test_a_summary_in_chinese_has_the_same_rows_and_none_is_empty(monkeypatch):
+    english = rows_of(render_of(full_run()))
+    monkeypatch.setenv('MMGPU_LANG', 'zh')
+    lines = render_of(full_run()).splitlines()
+    # a row begins with a letter in the third column
+    rows = [line for line in lines[1:] if line[2] != ' ']
+    assert len(rows) == len(english)
+    assert all(len(line.split()) > 1 for line in rows)
+
+
 @pytest.mark.parametrize('ranks', [1, 4, 64])
 def test_the_summary_fits_into_a_log(ranks: int):
     found = [full_run()]

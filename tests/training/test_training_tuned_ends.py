@@ -215,6 +215,26 @@ SAMPLERS: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize('hook', [HOOK, TUNED], ids=['measured', 'tuned'])
+def test_no_sample_is_drawn_to_count_batches(tmp_path, script, hook):
+    """Such a sampler gives other samples each time that its batches are counted."""
+    pytest.importorskip('mmdet.datasets.samplers', exc_type=ImportError)
+    sampler = {'type': 'mmdet.CustomSampleSizeSampler', 'dataset_size': [20, -1]}
+    loader = {'sampler': sampler, 'batch_sampler': BY_RATIO, 'batch_size': [2, 3]}
+
+    def take(work_dir: Path, hook: dict[str, Any] | None) -> list[float]:
+        seen = Seen()
+        runner = build_runner(
+            work_dir, dataset=Joined(), epochs=3, hook=hook, custom_hooks=[seen]
+        )
+        runner._train_dataloader.update(loader)
+        train(runner)
+        return seen.labels
+
+    script(propose(NONE, TWO), judge(TWO, TWO, 'gain'))
+    assert take(tmp_path / 'ours', hook) == take(tmp_path / 'plain', None)
+
+
 @pytest.mark.parametrize('name', SAMPLERS)
 def test_samples_come_in_the_same_order_with_samplers_of_mmdetection(
     tmp_path, script, name

@@ -52,7 +52,22 @@ def _read(owner: Any, name: str, kind: type[_T]) -> _T | None:
 
 def read_length(sized: Any) -> int | None:
     """Counts a loader's batches, or a dataset's samples; ``None`` if unknown."""
+    if _draws_to_count(getattr(sized, 'batch_sampler', None)):
+        return None
     try:
         return len(sized)
     except (TypeError, NotImplementedError):
         return None
+
+
+def _draws_to_count(batch_sampler: Any) -> bool:
+    """True if a batch sampler's length is found by drawing samples that then differ.
+
+    Of MMDetection: the one iterates its sampler to count, and the other goes on from
+    where it was iterated last.
+    """
+    names = [
+        type(each).__name__
+        for each in (batch_sampler, getattr(batch_sampler, 'sampler', None))
+    ]
+    return names == ['MultiDataAspectRatioBatchSampler', 'CustomSampleSizeSampler']
