@@ -26,6 +26,7 @@ from mmgpu_hooks.schema.judged import (
 )
 from mmgpu_hooks.schema.run import RunEvidence
 from mmgpu_hooks.schema.text import quoted
+from mmgpu_hooks.show import words
 from mmgpu_hooks.show.summary import render_training_summary
 
 HOOKS = {'LoggerHook': 0.12, 'EMAHook': 0.06, 'RuntimeInfoHook': 0.004}
@@ -87,7 +88,7 @@ def test_the_summary_holds_the_figures_of_the_run():
 
 def test_a_summary_in_chinese_has_the_same_rows_and_none_is_empty(monkeypatch):
     english = rows_of(render_of(full_run()))
-    monkeypatch.setenv('MMGPU_LANG', 'zh')
+    monkeypatch.setattr(words, '_wording', words.make_wording(['zh_CN']))
     lines = render_of(full_run()).splitlines()
     # a row begins with a letter in the third column
     rows = [line for line in lines[1:] if line[2] != ' ']
