@@ -628,6 +628,12 @@ def _judge_silence(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
         do = phrase(
             "MMEngine's log has no traceback; the console has: --log FILE reads it."
         )
+        if logs and logs[0].source == 'console':
+            do = phrase(
+                'The console has no line that says why. A process that is killed '
+                'prints none; with the hook on, its records say more: mmgpu why '
+                'WORK_DIR.'
+            )
         return Why('unknown', None, 'unknown', said, do=(do,))
     rank = ranks[0]
     is_alive, end = rank.host.is_alive, rank.evidence.end
