@@ -27,6 +27,7 @@ from mmgpu_hooks.judge.why_memory import add_holders
 from mmgpu_hooks.judge.why_validation import add_validation
 from mmgpu_hooks.schema.judged import Proof, Why
 from mmgpu_hooks.schema.recorded import EndRecord
+from mmgpu_hooks.schema.run import RunEvidence
 from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 _SCARCE = 0.03
@@ -145,7 +146,21 @@ def judge_end(logs: Sequence[NamedLog], ranks: Sequence[Rank] = ()) -> Why:
         says it; anything else is ``unknown``.
     """
     evidence = [rank.evidence for rank in ranks]
-    return add_validation(add_holders(_judge_end(logs, ranks), evidence), evidence)
+    why = _resume_if_saved(_judge_end(logs, ranks), evidence)
+    return add_validation(add_holders(why, evidence), evidence)
+
+
+def _resume_if_saved(why: Why, evidence: Sequence[RunEvidence]) -> Why:
+    """Replaces the advice to resume where the training has saved no checkpoint."""
+    resume = phrase('Resume from the last checkpoint: tools/train.py CONFIG --resume.')
+    has_saved = any(
+        rank.save_records or rank.run.start_iteration or rank.sources_off
+        for rank in evidence
+    )
+    if has_saved or not evidence or resume not in why.do:
+        return why
+    anew = phrase('It has saved no checkpoint to resume from: train anew.')
+    return replace(why, do=tuple(anew if do == resume else do for do in why.do))
 
 
 def _judge_end(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:

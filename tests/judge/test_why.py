@@ -9,6 +9,7 @@ import pytest
 
 from fakes.replaced import replace
 from fakes.runs import GIB, make_evidence, make_run
+from fakes.saves import make_save
 from mmgpu_hooks.hooks.alarms import list_causes
 from mmgpu_hooks.judge.console_log import read_log
 from mmgpu_hooks.judge.rules.training import judge_standstills
@@ -123,6 +124,28 @@ def test_the_end_record_alone_gives_cause_and_certainty(said, fields, cause, cer
     why = judge_end([], [Rank(evidence, GONE)])
     assert (why.cause, why.certainty) == (cause, certainty)
     assert why.sample == fields.get('sample')
+
+
+@pytest.mark.parametrize(
+    ('saves', 'start', 'said'),
+    [
+        ((), 0, 'It has saved no checkpoint to resume from: train anew.'),
+        ((), 80, 'Resume from the last checkpoint'),
+        ((make_save(),), 0, 'Resume from the last checkpoint'),
+    ],
+    ids=['nothing was saved', 'it was resumed itself', 'it has saved'],
+)
+def test_nobody_is_told_to_resume_from_what_was_not_saved(saves, start, said):
+    evidence = make_evidence(run=make_run(start_iteration=start))
+    end = make_end('KeyboardInterrupt', **CTRL_C)
+    evidence = replace(evidence, save_records=saves, end=end)
+    assert judge_end([], [Rank(evidence, GONE)]).do[0].startswith(said)
+
+
+def test_a_console_without_a_reason_sends_nobody_back_to_the_console():
+    logs = [NamedLog('console', read_log(io.BytesIO(b'Epoch(train) [1][5/40]')))]
+    (do,) = judge_end(logs).do
+    assert '--log' not in do and 'mmgpu why WORK_DIR' in do
 
 
 @pytest.mark.parametrize(
