@@ -289,13 +289,20 @@ def _phrase_delay(
     ]
     if judged.cause is None:
         said.append(phrase('it is unknown, as no cause is proven for enough'))
-    return sentences(
-        phrase(
-            'What held it: {causes:;}. Training stood still {gross_delay_s} longer '
-            '(gross); less what workers won back (net): {net_delay_s}.',
+    what = phrase(
+        'What held it: {causes:;}. Training stood still {gross_delay_s} longer '
+        '(gross); less what workers won back (net): {net_delay_s}.',
+        judged,
+        causes=tuple(said),
+    )
+    if judged.net_delay_s == judged.gross_delay_s:
+        what = phrase(
+            'What held it: {causes:;}. Training stood still {gross_delay_s} longer.',
             judged,
             causes=tuple(said),
-        ),
+        )
+    return sentences(
+        what,
         None if judged.cause is None else DELAY_CAUSES[judged.cause].cure,
     )
 
