@@ -1,8 +1,9 @@
 """Replaces and restores attributes of other libraries' objects, all listed in a table.
 
 Replaced attributes are set and taken back here alone. Inside worker processes PyTorch's
-``fetch`` is replaced, too, for as long as they live. ``injected/sitecustomize.py`` must
-work without us: it replaces ``exec_module`` of a module's loader for one call.
+``fetch`` and the queue's ``put`` are replaced, too, for as long as they live.
+``injected/sitecustomize.py`` must work without us: it replaces ``exec_module`` of a
+module's loader for one call.
 
 An attribute that the table does not name is refused. What somebody else has put in the
 place of ours meanwhile stays. After a failure ours stay until the end and only pass

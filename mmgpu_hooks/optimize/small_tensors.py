@@ -7,6 +7,7 @@ bitmap masks are made, go through the pipe byte by byte, however large they are.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import sys
@@ -20,6 +21,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 
 from mmgpu_hooks.measure.loader.batches import SMALL_BYTES
 from mmgpu_hooks.measure.patches import Patches
+from mmgpu_hooks.optimize.bundles import bundle_files
 from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.schema.text import phrase
 
@@ -120,6 +122,9 @@ class ByValueInit:
         if reducers.get(torch.Tensor) is reduce_tensor and np.ndarray not in reducers:
             ForkingPickler.register(torch.Tensor, reduce_by_value)
             ForkingPickler.register(np.ndarray, reduce_array)
+            # where this fails, files go one by one, as ever
+            with contextlib.suppress(Exception):
+                bundle_files()
 
 
 def reduce_by_value(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -57,6 +57,34 @@ class SentDataset(Dataset[Any]):
         }
 
 
+class LargeDataset(Dataset[Any]):
+    """Data set of two samples of large tensors, which go as files.
+
+    Args:
+        tensors: Number of tensors of a sample that share no memory.
+        failing_at: Index that raises an exception.
+    """
+
+    def __init__(self, tensors: int, failing_at: int | None = None) -> None:
+        self.tensors = tensors
+        self.failing_at = failing_at
+        self.held = torch.arange(2000.0)
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == self.failing_at:
+            raise ValueError('no such image')
+        images = [torch.full((40, 40), index + n) for n in range(self.tensors)]
+        return {
+            'images': images,
+            'twice': images[:1],
+            'views': [part for image in images[:2] for part in (image.t(), image[3:])],
+            'held': self.held if images else None,
+        }
+
+
 def make_kinds(index: int) -> dict[str, Any]:
     """Returns tensors, some of which must not be sent by value."""
     large, base = torch.rand(2000), torch.arange(12.0) + index

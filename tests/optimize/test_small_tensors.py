@@ -5,13 +5,16 @@ from __future__ import annotations
 import gc
 import json
 import os
+import pickle
 import random
+import resource
 import signal
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import resource_sharer, resource_tracker
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -21,11 +24,20 @@ import numpy as np
 import pytest
 import torch
 from mmengine.registry import init_default_scope
+from torch.multiprocessing import reductions
 from torch.utils.data import DataLoader
 
-from fakes.sent import SentDataset, collate, describe, make_kinds, seed_worker
+from fakes.sent import (
+    LargeDataset,
+    SentDataset,
+    collate,
+    describe,
+    make_kinds,
+    seed_worker,
+)
 from mmgpu_hooks.experiment.demo_dataset import CATEGORIES, write_demo_dataset
-from mmgpu_hooks.optimize import small_tensors
+from mmgpu_hooks.optimize import bundles, small_tensors
+from mmgpu_hooks.optimize.bundles import Bundle, Message, reduce_storage
 from mmgpu_hooks.optimize.refusal import RefusalError
 from mmgpu_hooks.optimize.small_tensors import (
     SmallTensors,
@@ -66,13 +78,29 @@ def nothing_is_left() -> Iterator[None]:
     gc.collect()
     # whichever test is the first that spawns starts it, and it stays
     resource_tracker.ensure_running()
-    files, descriptors = os.listdir('/dev/shm'), len(os.listdir('/proc/self/fd'))
+    files, descriptors = list_shared_files(), count_open()
     yield
     # of what a test pickled and nobody received
     resource_sharer.stop(timeout=10)
     gc.collect()
-    assert sorted(os.listdir('/dev/shm')) == sorted(files)
-    assert len(os.listdir('/proc/self/fd')) <= descriptors + 1
+    assert list_shared_files() <= files
+    assert count_open() <= descriptors + 1
+
+
+def list_shared_files() -> set[str]:
+    """Returns PyTorch's shared memory files that no other living process made."""
+    names = [name for name in os.listdir('/dev/shm') if name.startswith('torch_')]
+    owners = {name: name.split('_')[1] for name in names}
+    return {
+        name
+        for name, owner in owners.items()
+        if owner == str(os.getpid()) or not Path('/proc', owner).exists()
+    }
+
+
+def count_open() -> int:
+    """Returns the number of open file descriptors of this process."""
+    return len(os.listdir('/proc/self/fd'))
 
 
 @pytest.mark.parametrize(
@@ -177,7 +205,7 @@ def test_a_tensor_that_two_hold_is_one_where_it_arrives():
     assert kinds['limit'].data_ptr() % 64 == 0
 
 
-BY_VALUE = {'scalar', 'flags', 'half', 'limit', 'row'}
+BY_VALUE = {'empty', 'scalar', 'flags', 'half', 'limit', 'row'}
 
 
 def test_only_small_plain_tensors_of_their_own_go_by_value():
@@ -254,6 +282,160 @@ def test_a_batch_holds_fewer_open_files():
     plain, ours = (make_loader(num_workers=1, prefetch_factor=1) for _ in range(2))
     SmallTensors(ours, fail)
     assert count_files(ours) < count_files(plain)
+
+
+@pytest.fixture
+def connections(monkeypatch) -> list[Any]:
+    """Keys of the files that this process has connected to a worker for."""
+    made: list[Any] = []
+    connect = bundles._sharer.get_connection
+
+    def count(ident: Any) -> Any:
+        made.append(ident)
+        return connect(ident)
+
+    monkeypatch.setattr(bundles._sharer, 'get_connection', count)
+    return made
+
+
+def receive(tensors: int, is_ours: bool, **more: Any) -> list[Any]:
+    """Returns both batches of large tensors of one worker."""
+    given = dict(num_workers=1, batch_size=1, prefetch_factor=1)
+    loader = make_loader(dataset=LargeDataset(tensors), **{**given, **more})
+    if is_ours:
+        SmallTensors(loader, fail)
+    return list(loader)
+
+
+@pytest.mark.parametrize(
+    ('tensors', 'expected'), [(0, 0), (8, 1), (63, 1), (64, 2), (300, 5)]
+)
+def test_all_files_of_a_batch_take_one_connection(connections, tensors, expected):
+    plain = [describe(batch) for batch in receive(tensors, is_ours=False)]
+    # one that the data set holds comes on top
+    assert len(connections) == 2 * (tensors + bool(tensors))
+    connections.clear()
+    assert [describe(batch) for batch in receive(tensors, is_ours=True)] == plain
+    assert len(connections) == 2 * expected
+
+
+def test_aliases_of_large_tensors_stay_aliases(connections):
+    (first,), (second,) = receive(3, is_ours=True)
+    assert len(connections) == 2
+    assert first['twice'][0] is first['images'][0]
+    transposed, part = first['views'][:2]
+    first['images'][0][3, 1] = 77
+    assert transposed[1, 3] == 77
+    assert part[0, 1] == 77
+    # the data set returns the same tensor each time
+    assert first['held'].data_ptr() == second['held'].data_ptr()
+    assert first['held'].is_shared()
+
+
+@pytest.mark.parametrize(
+    'place',
+    [
+        (Bundle, 'add'),
+        (bundles, 'get_sharing_strategy'),
+        (bundles, 'torch_worker'),
+        (bundles, '_sharer'),
+    ],
+    ids=lambda place: place[1],
+)
+def test_files_that_cannot_go_together_go_one_by_one(monkeypatch, connections, place):
+    plain = [describe(batch) for batch in receive(5, is_ours=False)]
+
+    def raise_error(*_: Any) -> None:
+        raise OSError('too many')
+
+    connections.clear()
+    monkeypatch.setattr(*place, raise_error)
+    assert [describe(batch) for batch in receive(5, is_ours=True)] == plain
+    assert len(connections) == 12
+
+
+def test_a_users_own_way_to_send_files_stays(monkeypatch, connections):
+    def reduce_own(storage: Any) -> Any:
+        return reductions.reduce_storage(storage)
+
+    reducers = ForkingPickler._extra_reducers
+    monkeypatch.setitem(reducers, torch.UntypedStorage, reduce_own)
+    receive(5, is_ours=True)
+    assert len(connections) == 12
+
+
+class Unloadable:
+    """Object of a user's that cannot be unpickled."""
+
+    def __reduce__(self) -> Any:
+        return int, ('no number',)
+
+
+def pickle_message(content: Any, monkeypatch: Any) -> bytes:
+    """Returns the bytes of a message as a worker pickles it."""
+    reducers = ForkingPickler._extra_reducers
+    monkeypatch.setitem(reducers, torch.UntypedStorage, reduce_storage)
+    return bytes(ForkingPickler.dumps(Message(content)))
+
+
+def wait_for_open(expected: int) -> None:
+    """Waits until the thread that sends files has closed what it sent."""
+    for _ in range(200):
+        if count_open() == expected:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f'{count_open()} files are open, not {expected}')
+
+
+def test_a_message_that_cannot_be_loaded_leaves_no_file_open(monkeypatch):
+    images = [torch.rand(2000).share_memory_() for _ in range(5)]
+    # starts the thread that sends them
+    reduce_storage(images[0].untyped_storage())
+    before = count_open()
+    message = pickle_message([*images[:2], Unloadable(), *images[2:]], monkeypatch)
+    assert count_open() == before + 5
+    with pytest.raises(ValueError, match='no number'):
+        pickle.loads(message)
+    wait_for_open(before)
+
+
+def test_a_message_is_loaded_in_another_thread(monkeypatch):
+    images = [torch.rand(2000) for _ in range(3)]
+    message = pickle_message(images, monkeypatch)
+    with ThreadPoolExecutor(1) as pinning:
+        loaded = pinning.submit(pickle.loads, message).result()
+    assert all(torch.equal(*pair) for pair in zip(images, loaded))
+
+
+def test_a_process_that_may_open_no_more_files_says_so():
+    loader = make_loader(dataset=LargeDataset(60), num_workers=1, batch_size=1)
+    SmallTensors(loader, fail)
+    iterator, limits = iter(loader), resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = {int(name) for name in os.listdir('/proc/self/fd')}
+    most = [number for number in range(limits[0]) if number not in used][30]
+    before = count_open()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, limits[1]))
+    try:
+        with pytest.raises(OSError, match='Too many open files'):
+            next(iterator)
+        assert count_open() == before
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        iterator._shutdown_workers()
+
+
+def test_what_is_pickled_after_a_message_goes_as_ever(monkeypatch):
+    message = pickle_message([torch.rand(2000)], monkeypatch)
+    sent = reduce_storage(torch.rand(2000).untyped_storage())
+    assert isinstance(sent[1][1], resource_sharer.DupFd)
+    assert len(pickle.loads(message)) == 1
+
+
+def test_an_exception_of_the_data_set_arrives_as_ever():
+    loader = make_loader(dataset=LargeDataset(3, failing_at=1), batch_size=1)
+    SmallTensors(loader, fail)
+    with pytest.raises(ValueError, match='no such image'):
+        list(loader)
 
 
 def test_a_killed_worker_is_said_as_ever():
