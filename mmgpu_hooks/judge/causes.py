@@ -383,6 +383,22 @@ def gpu_lost() -> None:
 
 
 @_cause
+def no_gpu() -> None:
+    """No GPU can be used.
+
+    There is no NVIDIA driver, no card is visible, or torch was built without CUDA.
+
+    ``Found no NVIDIA driver on your system``, ``No CUDA GPUs are available`` or ``Torch
+    not compiled with CUDA enabled``, where something asks for a card: several ranks,
+    a checkpoint, or a config that names ``cuda``.
+
+    - See which cards there are: nvidia-smi, mmgpu doctor.
+    - In a container: docker run --gpus all. In a SLURM job: --gres=gpu:1.
+    - Look for an empty CUDA_VISIBLE_DEVICES, and for a torch without CUDA.
+    """
+
+
+@_cause
 def storage_stalled() -> None:
     """The storage does not answer.
 
@@ -496,8 +512,8 @@ def resume_refused() -> None:
     ``Weights only load failed ... HistoryBuffer`` when a run is resumed. Load only
     checkpoints that you trust otherwise.
 
-    - Use mmengine with weights_only=False: onedl-mmengine, or torch < 2.6.
-    - Or allow the class: torch.serialization.add_safe_globals([HistoryBuffer]).
+    - Set it for the command that resumes: TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1.
+    - Or use mmengine with weights_only=False: onedl-mmengine, or torch < 2.6.
     """
 
 

@@ -1899,6 +1899,41 @@ PATTERNS = (
         needs='config',
     ),
     Pattern(
+        cause='no_gpu',
+        order=Order.RESOURCE,
+        pattern='^RuntimeError: Found no NVIDIA driver on your system',
+        example=(
+            'RuntimeError: Found no NVIDIA driver on your system. Please check that '
+            'you have an NVIDIA GPU and installed a driver from '
+            'http://www.nvidia.com/Download/index.aspx'
+        ),
+        healthy=(
+            'UserWarning: CUDA initialization: Found no NVIDIA driver on your system. '
+            'Please check that you have an NVIDIA GPU and installed a driver from '
+            'http://www.nvidia.com/Download/index.aspx'
+        ),
+        writer='PyTorch, c10/cuda/CUDAFunctions.cpp',
+        is_raised=True,
+    ),
+    Pattern(
+        cause='no_gpu',
+        order=Order.RESOURCE,
+        pattern='^RuntimeError: No CUDA GPUs are available',
+        example='RuntimeError: No CUDA GPUs are available',
+        healthy='    CUDA available: False',
+        writer='PyTorch, c10/cuda/CUDAFunctions.cpp',
+        is_raised=True,
+    ),
+    Pattern(
+        cause='no_gpu',
+        order=Order.RESOURCE,
+        pattern='^AssertionError: Torch not compiled with CUDA enabled',
+        example='AssertionError: Torch not compiled with CUDA enabled',
+        healthy='    CUDA available: False',
+        writer='PyTorch, torch/cuda/__init__.py',
+        is_raised=True,
+    ),
+    Pattern(
         cause='package_missing',
         order=Order.HINTED,
         pattern='^ModuleNotFoundError: No module named ',

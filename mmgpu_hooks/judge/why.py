@@ -794,9 +794,45 @@ def _weigh_kill(why: Why, victim: str, rank: Rank, text: str) -> Why:
     return _with(why, why.certainty, text)
 
 
+_MODULE = re.compile(r"No module named '([\w.]+)'")
+_DISTRIBUTIONS = {
+    'cv2': 'opencv-python',
+    'PIL': 'Pillow',
+    'skimage': 'scikit-image',
+    'sklearn': 'scikit-learn',
+    'yaml': 'PyYAML',
+}
+"""Names of packages at PyPI, by the module's name where that is another one."""
+
+
+def _phrase_install(proof: Sequence[Proof]) -> tuple[Text, ...]:
+    """Phrases how to install the module that an exception misses."""
+    found = next(
+        (match for line in proof if (match := _MODULE.search(line.text))), None
+    )
+    if found is None:
+        return CAUSES['package_missing'].do[:1]
+    if found[1] == 'mmcv._ext':
+        return (
+            phrase(
+                'Install MMCV with its operators, built for the torch that is here: '
+                'mmcv-lite has none.'
+            ),
+        )
+    module = found[1].partition('.')[0]
+    return (
+        phrase(
+            'Install it with the Python that trains: python -m pip install {package}.',
+            package=_DISTRIBUTIONS.get(module, module),
+        ),
+    )
+
+
 def _complete(why: Why, sample: str | None = None) -> Why:
     """Adds cures to a diagnosis, and the sample that failed if a line names it."""
     do = CAUSES[why.cause or 'unknown'].do
+    if why.cause == 'package_missing':
+        do = (*_phrase_install(why.proof), *do[1:])
     proof = why.proof if why.cause == 'sample_raised' else ()
     found = (name.search(line.text) for name in (_PATH, _INDEX) for line in proof)
     named = next((match[match.lastindex or 0] for match in found if match), None)

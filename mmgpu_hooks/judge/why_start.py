@@ -30,6 +30,10 @@ def describe_part(record: StartPartRecord) -> Text:
     )
 
 
+_SAY_WHERE = ('resume_refused', 'config_error', 'package_missing', 'no_gpu')
+"""Causes whose exception says by itself in which part of the start it was raised."""
+
+
 def add_start_parts(why: Why, ranks: Sequence[RunEvidence]) -> Why:
     """Adds to a diagnosis which part of its start a failed training began last.
 
@@ -38,7 +42,7 @@ def add_start_parts(why: Why, ranks: Sequence[RunEvidence]) -> Why:
         ranks: What each rank recorded; the one that is judged is named, else the first.
     """
     known = [rank for rank in ranks if rank.start_parts]
-    if not known or why.state == 'completed':
+    if not known or why.state == 'completed' or why.cause in _SAY_WHERE:
         return why
     judged = [rank for rank in known if rank.run.rank == why.rank]
     found = (judged or known)[0]

@@ -254,6 +254,8 @@ def test_why_names_what_began_last():
     assert add_start_parts(why, began[:1]) == why
     told = add_start_parts(why, [begin_start(0, parts[0])])
     assert 'the Runner began to load w.pth, 3 MiB, 1.0' in told.sentence
+    refused = replace(why, cause='resume_refused')
+    assert add_start_parts(refused, began) == refused
 
 
 @pytest.mark.parametrize('judged', [None, 1], ids=['nobody', 'rank 1'])

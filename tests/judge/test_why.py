@@ -142,6 +142,21 @@ def test_nobody_is_told_to_resume_from_what_was_not_saved(saves, start, said):
     assert judge_end([], [Rank(evidence, GONE)]).do[0].startswith(said)
 
 
+@pytest.mark.parametrize(
+    ('module', 'said'),
+    [
+        ('mmdet.apis', 'python -m pip install mmdet.'),
+        ('cv2', 'python -m pip install opencv-python.'),
+        ('mmcv._ext', 'Install MMCV with its operators, built for the torch'),
+    ],
+)
+def test_a_missing_package_is_named_in_what_to_do(module, said):
+    text = f"ModuleNotFoundError: No module named '{module}'"
+    logs = [NamedLog('console', read_log(io.BytesIO(text.encode())))]
+    why = judge_end(logs)
+    assert why.cause == 'package_missing' and said in why.do[0]
+
+
 def test_a_console_without_a_reason_sends_nobody_back_to_the_console():
     logs = [NamedLog('console', read_log(io.BytesIO(b'Epoch(train) [1][5/40]')))]
     (do,) = judge_end(logs).do
