@@ -548,6 +548,7 @@ def _judge_openmmlab(machine: Machine) -> Iterator[Checked]:
         yield Checked('OpenMMLab', 'problem', text, cure)
     else:
         yield from _judge_bounds(installed, text)
+    yield from _judge_mmcv(installed, is_fork)
     yield from _judge_setuptools(installed)
     yield from _judge_resume(machine)
 
@@ -598,6 +599,26 @@ def is_within(version: str, bounds: Bounds) -> bool:
         return least <= Version(Version(version).public) < below
     except InvalidVersion:
         return True  # nothing is known against it
+
+
+def _judge_mmcv(installed: Installed, is_fork: bool) -> Iterator[Checked]:
+    """Checks that MMDetection has an MMCV, and one with operators."""
+    has_mmdet, found = (
+        [name for name in FAMILIES[package] if name in installed.distributions]
+        for package in ('mmdet', 'mmcv')
+    )
+    if not has_mmdet or (found and found != ['mmcv-lite']):
+        return
+    wanted = FAMILIES['mmcv'][-1 if is_fork else 0]
+    bounds = [each for each in installed.bounds if each.package == wanted]
+    if bounds:
+        wanted = shlex.quote(f'{wanted}>={bounds[0].least},<{bounds[0].below}')
+    text = phrase('MMDetection needs MMCV, which is not installed')
+    cure = f'pip install {wanted}'
+    if found:
+        text = phrase('mmcv-lite has no operators, which most detectors need')
+        cure = f'pip uninstall -y mmcv-lite; {cure}'
+    yield Checked('MMCV', 'problem', text, cure)
 
 
 def _judge_setuptools(installed: Installed) -> list[Checked]:

@@ -220,6 +220,25 @@ def test_a_config_without_the_hook_gets_the_commands_that_add_it(config, level, 
 
 
 @pytest.mark.parametrize(
+    ('packages', 'cure'),
+    [
+        ({'mmdet': '3.3.0'}, "pip install 'mmcv>=2.0.0rc4,<2.2.0'"),
+        (
+            {'mmdet': '3.3.0', 'mmcv-lite': '2.1.0'},
+            "pip uninstall -y mmcv-lite; pip install 'mmcv>=2.0.0rc4,<2.2.0'",
+        ),
+        ({'mmdet': '3.3.0', 'mmcv': '2.1.0'}, None),
+        ({'onedl-mmdetection': '3.4.0'}, 'pip install onedl-mmcv'),
+        ({'mmengine': '0.10.7'}, None),
+    ],
+)
+def test_mmdetection_needs_an_mmcv_with_operators(packages, cure):
+    bounds = (Bounds('mmcv', '2.0.0rc4', '2.2.0'),)
+    rows = judge(installed=Installed('3.11.7', packages, '2.5.1', bounds=bounds))
+    assert (rows['MMCV'].cure if 'MMCV' in rows else None) == cure
+
+
+@pytest.mark.parametrize(
     ('version', 'is_in'),
     [
         ('2.0.0rc3', False),
