@@ -12,6 +12,8 @@ import stat
 import sys
 import warnings
 from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -186,6 +188,17 @@ def _read_script(name: str) -> bytes:
             return b''
     except OSError as error:
         found = quoted(error.strerror or str(error))
+        own = _find_own_script(name)
+        if own is not None:
+            raise UserError(
+                phrase(
+                    "expected a Python script, found '{found}' for {name!r}; "
+                    "MMDetection's is {own}.",
+                    found=found,
+                    name=name,
+                    own=own,
+                )
+            ) from None
     raise UserError(
         phrase(
             "expected a Python script, found '{found}' for {name!r}.",
@@ -193,6 +206,16 @@ def _read_script(name: str) -> bytes:
             name=name,
         )
     )
+
+
+def _find_own_script(name: str) -> str | None:
+    """Finds a script of the installed MMDetection by its path, ``tools/train.py``."""
+    path = Path(name)
+    spec = find_spec('mmdet') if path.parent.name == 'tools' else None
+    if spec is None or spec.origin is None:
+        return None
+    own = Path(spec.origin).parent / '.mim' / 'tools' / path.name
+    return str(own) if own.is_file() else None
 
 
 def _is_config(source: bytes) -> bool:

@@ -428,6 +428,7 @@ BAD = {
     '--scalars some true': '--scalars',
     '--bogus true': '--bogus',
     'no_such.py': "found 'No such file or directory' for 'no_such.py'",
+    'tools/train.py rtmdet.py': "for 'tools/train.py'; MMDetection's is ",
     'rtmdet.py --work-dir .': 'write "mmgpu run tools/train.py rtmdet.py"',
     'dumped.py': 'write "mmgpu run tools/train.py dumped.py"',
     'no-such-program': "'no-such-program' could not be started: No such file",
