@@ -20,6 +20,7 @@ from mmgpu_hooks.commands.read_runs import judge_runs, read_run
 from mmgpu_hooks.commands.recommend import rewrite_judged
 from mmgpu_hooks.commands.trials import read_trainable_config
 from mmgpu_hooks.config.rewrite import Options
+from mmgpu_hooks.config.settings import find_hooks
 from mmgpu_hooks.experiment.demo_dataset import (
     IMAGE_HEIGHT,
     IMAGE_WIDTH,
@@ -47,6 +48,8 @@ _ONE_THREAD = {'OMP_NUM_THREADS': '1', 'MKL_NUM_THREADS': '1'}
 The other cores are left to loading.
 """
 
+_DATA_KEY = 'train_dataloader', 'dataset', 'data_root'
+
 _SHOWN = re.compile(
     r'^.*\(train\).*|^.* - .*GPUEfficiencyHook.*(?:\n  .*)*', re.MULTILINE
 )
@@ -60,10 +63,11 @@ def demo(config: Path, work_dir: Path) -> int:
 
     Writes camera-sized JPEG files, trains a detector on them with a poor loader
     setting, recommends a better one, trains that for as long, and compares. Then the
-    poor setting trains again, and tunes itself.
+    poor setting trains again, and tunes itself. CONFIG is
+    configs/demo/rtmdet-tiny_demo.py of a clone, or one like it.
     """
     # before the data set is written
-    read_trainable_config(config)
+    _expect_demo(config)
     _say(
         phrase(
             '1/6  Data set: {files:d} JPEG files of {width} x {height} pixels',
@@ -159,6 +163,22 @@ def _images_per_s(run: Run) -> float:
     """Returns mean images per second from a training's first iteration to its last."""
     batch, whole_s = run.meta.loader.batch_size or 0, run.figures.duration_s
     return run.figures.iterations * batch / whole_s if whole_s else 0.0
+
+
+def _expect_demo(path: Path) -> None:
+    """Raises a `UserError` if a config does not train the demo with the hook on."""
+    config = read_trainable_config(path)
+    root = Path(str(config.get(_DATA_KEY, '')))
+    if root != _DATA_ROOT or not find_hooks(config):
+        raise UserError(
+            phrase(
+                '{path}: expected a config that trains on {root} with '
+                'GPUEfficiencyHook on, as configs/demo/rtmdet-tiny_demo.py of a clone '
+                'does; a training of your own is judged by mmgpu recommend.',
+                path=path,
+                root=_DATA_ROOT,
+            )
+        )
 
 
 def _train(config: Path, folder: Path, hook: Mapping[str, Any] | None = None) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from fakes.compared_runs import DRIFTING_AFTER_S, DRIFTING_BEFORE_S, make_timed_run
 from fakes.runs import make_loader, write_run
+from golden.trainings import DEMO
 from mmgpu_hooks.commands.demo import show_gain
 from mmgpu_hooks.commands.main import main
 from mmgpu_hooks.schema.judged import FASTER, NO_DIFFERENCE, SLOWER, RunComparison
@@ -66,3 +67,15 @@ def test_the_demo_claims_no_speed_where_compare_says_none(tmp_path, capsys):
 def test_the_whole_training_never_contradicts_its_iterations(verdict, after, end):
     comparison = RunComparison('a', 'b', verdict, (), {}, (), ())
     assert describe_whole_training(comparison, 10.0, after).endswith(end)
+
+
+def test_a_config_of_ones_own_is_refused_before_anything_is_written(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    config = (GOLDEN.parents[1] / DEMO).read_text()
+    Path('mine.py').write_text(config.replace('data/demo/', 'data/mine/'))
+    assert main(['demo', 'mine.py']) == 2
+    said = capsys.readouterr().err
+    assert 'expected a config that trains on data/demo' in said
+    assert [path.name for path in tmp_path.iterdir()] == ['mine.py']
