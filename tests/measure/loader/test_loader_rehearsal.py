@@ -77,6 +77,7 @@ def make_graph(index: int) -> torch.Tensor:
         (raise_in_worker, 'RuntimeError: not here'),
         (die_in_worker, 'exited unexpectedly'),
     ],
+    ids=['function', 'generator', 'graph', 'own process', 'exception', 'exit'],
 )
 def test_what_no_worker_can_load_is_said(make, said: str):
     obstacle = find_obstacle(make) or ''
