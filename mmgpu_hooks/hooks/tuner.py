@@ -614,6 +614,12 @@ class Tuner:
 
     def close(self) -> None:
         """Ends tuning: nothing is changed any more, and the child process ends."""
+        if self._adviser is not None and not (self._is_over or self._changes):
+            self._say(
+                phrase(
+                    'nothing was changed: until training ended no gain was sure enough'
+                )
+            )
         # an interval still ends after the last iteration
         self._is_over, self._ranks = True, None
         adviser, self._adviser = self._adviser, None

@@ -183,6 +183,12 @@ def test_one_epoch_is_left_alone_and_the_log_says_so(tmp_path, monkeypatch):
     assert 'tune: nothing is tuned: the only epoch is the last one.' in log_of(runner)
 
 
+def test_a_training_in_which_nothing_was_changed_says_so(tmp_path, script):
+    script()
+    runner = train_taped(tmp_path)
+    assert log_of(runner).count('tune: nothing was changed: until training ended') == 1
+
+
 def test_nothing_is_started_where_it_was_not_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(tuner, 'TuningAdviser', None)
     runner = train_taped(tmp_path, {**TUNED, 'tune': False})
