@@ -41,8 +41,10 @@ def explain(code: str | None) -> None:
         for rule in RULES.values():
             verdict = f' ({rule.verdict})' if rule.verdict else ''
             print(f'{rule.code}  {say(rule.title)}{verdict}')
-        for cause in CAUSES.values():
-            print(f'{cause.name:<16} {say(cause.title)}')
+        titles = {**VERDICTS, **{cause.name: cause.title for cause in CAUSES.values()}}
+        width = max(map(len, titles))
+        for name, title in titles.items():
+            print(f'{name:<{width}}  {say(title)}')
         return
     pages = list(_find_pages(code))
     if not pages:
@@ -58,13 +60,16 @@ def explain(code: str | None) -> None:
 
 
 def _find_pages(code: str) -> Iterator[str]:
-    name = code.lower()
+    titles = {say(title).lower(): name for name, title in VERDICTS.items()}
+    name = titles.get(code.lower(), code.lower())
     if cause := CAUSES.get(name):
         do = '\n\n'.join(f'- {say(text)}' for text in cause.do)
         title, page = say(cause.title), say_paragraphs(cause.page)
         yield f'{cause.name}: {title}\n\n{page}\n\n{do}'
+    if name in VERDICTS:
+        yield f'{name}: {say(VERDICTS[name])}'
     if name in _BY_NO_RULE:
-        yield f'{say(VERDICTS[name])}\n\n{say(_BY_NO_RULE[name])}'
+        yield say(_BY_NO_RULE[name])
     for rule in RULES.values():
         # data_bound_workers is data_bound, by MG101
         is_of_rule = rule.verdict and name.startswith(rule.verdict)

@@ -173,6 +173,16 @@ def test_ctrl_c_kill_and_hangup_end_a_command_with_a_sentence(
     assert signal.getsignal(number) is before
 
 
+def test_every_verdict_is_listed_and_explained_by_name_and_by_title(capsys):
+    assert main(['explain']) == 0
+    listed = capsys.readouterr().out.splitlines()
+    for name, title in VERDICTS.items():
+        assert any(line.split() == [name, *str(title).split()] for line in listed)
+        for asked in (name, str(title)):
+            assert main(['explain', asked]) == 0
+            assert capsys.readouterr().out.startswith(f'{name}: {title}')
+
+
 def test_every_rule_and_cause_of_the_project_is_explained(capsys):
     # the changelog names rules that are gone
     pages = [ROOT / 'README.md', *(ROOT / 'docs' / 'en').rglob('*.md')]
@@ -181,7 +191,7 @@ def test_every_rule_and_cause_of_the_project_is_explained(capsys):
     codes = {*re.findall(r'\bMG\d{3}\b', text), *CAUSES}
     assert main(['explain']) == 0
     listed = capsys.readouterr().out
-    assert {line.split()[0] for line in listed.splitlines()} == codes
+    assert {line.split()[0] for line in listed.splitlines()} == {*codes, *VERDICTS}
     for code in (*codes, *VERDICTS):
         assert main(['explain', code.lower()]) == 0
         page = capsys.readouterr().out
