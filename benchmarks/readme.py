@@ -61,7 +61,9 @@ def parse_kept(page: str) -> Kept:
         ]
         for table in tables
     ]
-    rows = {line[0]: Row(line[1], line[5]) for line in cells[0][2:]}
+    # a column without a cell is left out
+    note = cells[0][0].index('note')
+    rows = {line[0]: Row(line[1], line[note]) for line in cells[0][2:]}
     code = re.search(r'```text\n(.*?)\n```', page, re.DOTALL)
     cases = cells[1][2:] if len(cells) > 1 else []
     return Kept(rows, cases, code[1] if code else '')
@@ -146,7 +148,7 @@ def phrase_host(kept: Kept) -> str:
         f"an optimizer's step takes {span('step, ratio')} times the host CPU (lists of "
         f'tensors, as on a card), an average {span("average, ratio")}, a batch of 8 in '
         f'the training process {batch.number:.2f}, histories after 300,000 iterations '
-        f'{history.number:.2f}; [the table](benchmarks/results/host.md).'
+        f'{history.number:.3f}; [the table](benchmarks/results/host.md).'
     )
 
 
