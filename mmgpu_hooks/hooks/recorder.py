@@ -415,6 +415,8 @@ class Recorder(LoopListener):
         if verdicts is not None:
             clean_up(VERDICT_SOURCE, verdicts.close)
         if self._tuner is not None:
+            if error is None:
+                run(TUNER_SOURCE, self._tuner.note_end)
             clean_up(TUNER_SOURCE, self._tuner.close)
         if self._stuck is not None:
             clean_up(WATCHDOG_SOURCE, self._stuck.close, error is None)

@@ -114,7 +114,9 @@ class StuckSource:
                 usual_s[part] = record.ledger_s[part]
         if record.first_waits:
             self._note_longest(FIRST_WAIT, record.first_wait_s / record.first_waits)
-            self._note_longest(WORKER_START, record.ledger_s.get('startup', 0.0))
+            # what the first wait takes longer than others is in it, too
+            start_s = record.ledger_s.get('startup', 0.0) - record.first_wait_s
+            self._note_longest(WORKER_START, start_s)
         # between epochs a hook may take much longer than in an iteration
         for hook, seconds in record.hooks_s.items():
             self._note_long(hook, seconds)

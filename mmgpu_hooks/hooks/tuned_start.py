@@ -68,11 +68,13 @@ def _find_settled(evidence: RunEvidence) -> TunedSettings | None:
 
     A change that was not judged yet may be what ended the run.
     """
-    settled = [
-        record.new
-        for record in evidence.tuned
-        if record.loader == 'train' and record.reason not in ('predicted', 'failed')
-    ]
+    settled: list[TunedSettings] = []
+    for record in evidence.switches:
+        if record.reason not in ('predicted', 'failed'):
+            settled.append(record.new)
+        elif record.reason == 'failed' and settled and settled[-1] == record.old:
+            # its workers could not be started
+            settled.pop()
     return settled[-1] if settled else None
 
 

@@ -110,7 +110,9 @@ class Tuner:
         """Change made between epochs whose workers have yet to start; else ``None``."""
         self._since = self._ask_at = recording.recorded
         """Iteration at which loader settings were changed last, or tuning began."""
-        self._is_over = False
+        self._is_over = self._has_found = False
+        self._why = Text('')
+        """Clause of the last answer on why nothing is changed; empty without one."""
         self._ranks: RankAgreement | None = None
         """Agreement with other ranks on loader changes; ``None`` with only one rank."""
         self._offered: TuneOffer | None = None
@@ -152,6 +154,7 @@ class Tuner:
         self._shorten(SHORT_ITERATIONS)
 
     def _note_found(self, found: TunedSettings) -> None:
+        self._has_found = True
         if found == self._switch.settings:
             # its first workers could not be started
             return
@@ -244,6 +247,8 @@ class Tuner:
         if self._is_over or adviser is None:
             return
         answer = adviser.read()
+        if answer is not None:
+            self._why = answer.why
         is_busy = self._pending is not None or self._offered is not None
         if answer is not None and not is_busy:
             self._act(answer)
@@ -310,16 +315,19 @@ class Tuner:
         if self._ranks is not None:
             self._offer(self._ranks, record, self._recording.recorded)
             return
-        obstacle = self._find_obstacle_to(record.new)
-        live = self._find_live()
+        live, may_defer = self._find_live(), self._may_defer(record)
         within = self._switch.find_obstacle_within(live, record.new)
+        obstacle = None
+        if within is None or may_defer:
+            # which loads a batch for trial
+            obstacle = self._find_obstacle_to(record.new)
         is_now = within is None and obstacle is None
         if is_now and self._is_by_epoch and math.isfinite(cost_s):
             is_now = self._gain_in_epoch(record) > cost_s
         if is_now:
             salt = self._switch.take_salt(self._recording.iteration)
             self._switch_now(record, live, salt)
-        elif obstacle is None and self._may_defer(record):
+        elif obstacle is None and may_defer:
             self._pending = record
         else:
             self._end(_phrase_left(record, obstacle or within))
@@ -553,7 +561,12 @@ class Tuner:
         if record.action != 'change':
             return
         self._missed = record
+        if self._due_at is not None:
+            # the roll-back is agreed on
+            return
         if self._ranks is not None and not self._ranks.rank:
+            if self._offered is not None:
+                self._ranks.decide(NEVER)
             # nobody judges it on the others any more
             self._offer(self._ranks, _undo(record), self._recording.recorded)
 
@@ -582,7 +595,7 @@ class Tuner:
         if record is None or self._is_over:
             return
         if record.action == 'change' and self._is_last_epoch:
-            self._end()
+            self._end(phrase('nothing is changed in the last epoch'))
             return
         salt = self._switch.take_salt(self._recording.iteration)
         began_s = self._clock()
@@ -612,14 +625,16 @@ class Tuner:
                 self._note_failure(record, error)
         return True
 
+    def note_end(self) -> None:
+        """Logs why nothing was changed until training ended, where nothing says it."""
+        is_silent = not (self._is_over or self._changes or self._has_found)
+        is_idle = self._pending is None and self._offered is None
+        if self._adviser is not None and is_silent and is_idle:
+            why = self._why or phrase('no gain was sure enough')
+            self._say(phrase('nothing was changed: {why}', why=why))
+
     def close(self) -> None:
         """Ends tuning: nothing is changed any more, and the child process ends."""
-        if self._adviser is not None and not (self._is_over or self._changes):
-            self._say(
-                phrase(
-                    'nothing was changed: until training ended no gain was sure enough'
-                )
-            )
         # an interval still ends after the last iteration
         self._is_over, self._ranks = True, None
         adviser, self._adviser = self._adviser, None

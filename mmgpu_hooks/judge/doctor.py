@@ -548,7 +548,7 @@ def _judge_openmmlab(machine: Machine) -> Iterator[Checked]:
         yield Checked('OpenMMLab', 'problem', text, cure)
     else:
         yield from _judge_bounds(installed, text)
-    yield from _judge_mmcv(installed, is_fork)
+    yield from _judge_mmcv(installed)
     yield from _judge_setuptools(installed)
     yield from _judge_resume(machine)
 
@@ -601,7 +601,7 @@ def is_within(version: str, bounds: Bounds) -> bool:
         return True  # nothing is known against it
 
 
-def _judge_mmcv(installed: Installed, is_fork: bool) -> Iterator[Checked]:
+def _judge_mmcv(installed: Installed) -> Iterator[Checked]:
     """Checks that MMDetection has an MMCV, and one with operators."""
     has_mmdet, found = (
         [name for name in FAMILIES[package] if name in installed.distributions]
@@ -609,8 +609,9 @@ def _judge_mmcv(installed: Installed, is_fork: bool) -> Iterator[Checked]:
     )
     if not has_mmdet or (found and found != ['mmcv-lite']):
         return
+    is_fork = has_mmdet[0].startswith('onedl-')
     wanted = FAMILIES['mmcv'][-1 if is_fork else 0]
-    bounds = [each for each in installed.bounds if each.package == wanted]
+    bounds = [each for each in installed.bounds if each.package == 'mmcv']
     if bounds:
         wanted = shlex.quote(f'{wanted}>={bounds[0].least},<{bounds[0].below}')
     text = phrase('MMDetection needs MMCV, which is not installed')

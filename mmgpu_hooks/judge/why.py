@@ -152,15 +152,20 @@ def judge_end(logs: Sequence[NamedLog], ranks: Sequence[Rank] = ()) -> Why:
 
 def _resume_if_saved(why: Why, evidence: Sequence[RunEvidence]) -> Why:
     """Replaces the advice to resume where the training has saved no checkpoint."""
-    resume = phrase('Resume from the last checkpoint: tools/train.py CONFIG --resume.')
+    resume = (
+        phrase('Resume from the last checkpoint: tools/train.py CONFIG --resume.'),
+        phrase('Resume on another card: tools/train.py CONFIG --resume.'),
+    )
     has_saved = any(
-        rank.save_records or rank.run.start_iteration or rank.sources_off
+        any(save.error is None for save in rank.save_records)
+        or rank.run.start_iteration
+        or rank.sources_off
         for rank in evidence
     )
-    if has_saved or not evidence or resume not in why.do:
+    if has_saved or not evidence:
         return why
     anew = phrase('It has saved no checkpoint to resume from: train anew.')
-    return replace(why, do=tuple(anew if do == resume else do for do in why.do))
+    return replace(why, do=tuple(anew if do in resume else do for do in why.do))
 
 
 def _judge_end(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
@@ -643,11 +648,12 @@ def _judge_silence(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
         do = phrase(
             "MMEngine's log has no traceback; the console has: --log FILE reads it."
         )
-        if logs and logs[0].source == 'console':
+        is_console = bool(logs) and logs[0].source == 'console'
+        if is_console and log.is_text and not log.unread_bytes:
             do = phrase(
-                'The console has no line that says why. A process that is killed '
-                'prints none; with the hook on, its records say more: mmgpu why '
-                'WORK_DIR.'
+                "No line of it says why. If it is a log of MMEngine's, the traceback "
+                'is in what the console showed; a process that is killed prints none, '
+                'and then what the hook recorded says more: mmgpu why WORK_DIR.'
             )
         return Why('unknown', None, 'unknown', said, do=(do,))
     rank = ranks[0]
@@ -797,6 +803,7 @@ def _weigh_kill(why: Why, victim: str, rank: Rank, text: str) -> Why:
 _MODULE = re.compile(r"No module named '([\w.]+)'")
 _DISTRIBUTIONS = {
     'cv2': 'opencv-python',
+    'pkg_resources': "'setuptools<81'",
     'PIL': 'Pillow',
     'skimage': 'scikit-image',
     'sklearn': 'scikit-learn',
@@ -819,7 +826,16 @@ def _phrase_install(proof: Sequence[Proof]) -> tuple[Text, ...]:
                 'mmcv-lite has none.'
             ),
         )
-    module = found[1].partition('.')[0]
+    module, _, part = found[1].partition('.')
+    if part:
+        return (
+            phrase(
+                '{module} is in no version of {package} that is here: install the '
+                'version that has it, unless it is a module of your own.',
+                module=found[1],
+                package=module,
+            ),
+        )
     return (
         phrase(
             'Install it with the Python that trains: python -m pip install {package}.',

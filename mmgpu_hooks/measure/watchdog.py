@@ -31,7 +31,7 @@ USUAL_TIMES = 20
 UNKNOWN_TIMES = 10
 """Multiple of ``stuck_after_s`` until an alarm, if the usual duration is unknown."""
 IDLE_TIMES = 2
-"""Multiple of a part's usual duration after which an alarm is raised if it is idle.
+"""Multiple of a part's usual duration before an idle or proven standstill is alarmed.
 
 It computes nothing for so long: a usual call may wait, too."""
 AGAIN_S = (0.0, 600.0, 3600.0, math.inf)
@@ -198,13 +198,16 @@ class Watchdog:
             is_late = self.ask_others(running, self._stands_s)
         if is_late is not None:
             return self.stuck_after_s * (1 if is_late else UNKNOWN_TIMES)
-        if self.idle_s >= max(self.stuck_after_s, IDLE_TIMES * (running.usual_s or 0)):
+        least_s = max(self.stuck_after_s, IDLE_TIMES * (running.usual_s or 0))
+        if self.idle_s >= least_s:
             return self._stands_s
+        if self._proof is None and self._stands_s >= least_s:
+            self._proof = self.is_proven(running)
+        if self._proof:
+            return least_s
         if running.usual_s is not None:
             return max(self.stuck_after_s, USUAL_TIMES * running.usual_s)
-        if self._proof is None and self._stands_s >= self.stuck_after_s:
-            self._proof = self.is_proven(running)
-        return self.stuck_after_s * (1 if self._proof else UNKNOWN_TIMES)
+        return self.stuck_after_s * UNKNOWN_TIMES
 
     def read_stack(self) -> tuple[str, ...]:
         """Reads the stack of the thread that trains, the innermost call first."""

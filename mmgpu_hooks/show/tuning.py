@@ -64,9 +64,7 @@ def _phrase_kept(record: TunedRecord, what: Text) -> Text:
 
 def _phrase_taken_back(record: TunedRecord, what: Text) -> Text:
     if record.reason == 'failed':
-        return phrase(
-            '{what}, as before: the new workers could not be started', what=what
-        )
+        return phrase('{what}: the new workers could not be started', what=what)
     if record.reason == 'loss':
         return phrase(
             '{what}, as before: an iteration took {iter_s} and {measured_iter_s} since '

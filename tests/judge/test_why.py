@@ -132,8 +132,9 @@ def test_the_end_record_alone_gives_cause_and_certainty(said, fields, cause, cer
         ((), 0, 'It has saved no checkpoint to resume from: train anew.'),
         ((), 80, 'Resume from the last checkpoint'),
         ((make_save(),), 0, 'Resume from the last checkpoint'),
+        ((make_save(error='KeyboardInterrupt'),), 0, 'It has saved no checkpoint'),
     ],
-    ids=['nothing was saved', 'it was resumed itself', 'it has saved'],
+    ids=['nothing was saved', 'it was resumed itself', 'it has saved', 'a save failed'],
 )
 def test_nobody_is_told_to_resume_from_what_was_not_saved(saves, start, said):
     evidence = make_evidence(run=make_run(start_iteration=start))
@@ -145,7 +146,9 @@ def test_nobody_is_told_to_resume_from_what_was_not_saved(saves, start, said):
 @pytest.mark.parametrize(
     ('module', 'said'),
     [
-        ('mmdet.apis', 'python -m pip install mmdet.'),
+        ('mmdet', 'python -m pip install mmdet.'),
+        ('mmcv.runner', 'mmcv.runner is in no version of mmcv that is here'),
+        ('pkg_resources', "python -m pip install 'setuptools<81'."),
         ('cv2', 'python -m pip install opencv-python.'),
         ('mmcv._ext', 'Install MMCV with its operators, built for the torch'),
     ],

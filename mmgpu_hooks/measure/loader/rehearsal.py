@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import pickle
 import re
+import site
 import stat
 import sys
 from collections.abc import Callable
@@ -21,14 +23,14 @@ from typing import Any
 
 from mmgpu_hooks.schema.text import Text, phrase
 
-_MOST_S = 60.0
-"""Seconds in which a worker must have started and delivered its batch."""
+_MOST_S = 45.0
+"""Seconds in which a worker must have started and delivered its batch.
 
-_NO_DATA = (
-    *('/proc/', '/sys/', '/dev/', '/usr/lib', '/usr/share/'),
-    f'{sys.prefix}/lib',
-)
-"""Beginnings of the paths of files that hold no samples, such as fonts and devices."""
+Fewer than those after which a standstill is alarmed.
+"""
+
+_NO_DATA = ('/proc/', '/sys/')
+"""Folders of files that hold no samples, beside those of programs."""
 
 _STANDARD = 2
 """Largest file descriptor of standard input, output and errors."""
@@ -37,6 +39,22 @@ _MOST_LETTERS = 200
 
 _RAISED = re.compile(r'^[\w.]+: .*|^[\w.]*(?:Error|Exception|Interrupt)$', re.MULTILINE)
 """Line of a worker's traceback that names the exception."""
+
+
+def find_shared_file(loader: Any) -> Text | None:
+    """Returns which open file forked workers would share; ``None`` without one.
+
+    Args:
+        loader: A ``DataLoader`` without workers.
+    """
+    context = getattr(loader, 'multiprocessing_context', None) or multiprocessing
+    path = _find_read_file() if context.get_start_method() == 'fork' else None
+    if path is None:
+        return None
+    return phrase(
+        '{path} is open for reading, and forked workers would share the position in it',
+        path=path,
+    )
 
 
 def rehearse(loader: Any, index: Any) -> Text | None:
@@ -49,14 +67,6 @@ def rehearse(loader: Any, index: Any) -> Text | None:
         loader: A ``DataLoader`` without workers.
         index: What its sampler gave for a batch: an index, or a list of them.
     """
-    context = getattr(loader, 'multiprocessing_context', None) or multiprocessing
-    path = _find_shared_file() if context.get_start_method() == 'fork' else None
-    if path is not None:
-        return phrase(
-            '{path} is open for reading, and forked workers would share the position '
-            'in it',
-            path=path,
-        )
     try:
         _load(loader, index)
     except Exception as error:  # noqa: BLE001, a worker raises what it likes
@@ -86,25 +96,24 @@ def _load(loader: Any, index: Any) -> None:
         )
     )
     try:
-        next(batches)
+        # while the worker lives that has what was sent
+        pickle.loads(next(batches))
     finally:
         batches._shutdown_workers()
 
 
 @dataclass
 class _Sent:
-    """A ``collate_fn`` that calls the user's, then packs the batch as for sending.
+    """A ``collate_fn`` that calls the user's, then packs the batch for sending.
 
     A worker sends in a thread of its own. What cannot be sent is lost there, and
-    PyTorch waits for it.
+    PyTorch waits for it. Packed twice, a file in shared memory would be left.
     """
 
     collate: Callable[[Any], Any]
 
-    def __call__(self, samples: Any) -> Any:
-        batch = self.collate(samples)
-        ForkingPickler.dumps(batch)
-        return batch
+    def __call__(self, samples: Any) -> bytes:
+        return bytes(ForkingPickler.dumps(self.collate(samples)))
 
 
 def _name_reason(error: Exception) -> str:
@@ -116,7 +125,18 @@ def _name_reason(error: Exception) -> str:
     return str(raised[-1])[:_MOST_LETTERS]
 
 
-def _find_shared_file() -> str | None:
+def _list_program_folders() -> tuple[str, ...]:
+    """Lists the folders of libraries, fonts and the like, each with a slash behind."""
+    prefixes = (sys.prefix, sys.base_prefix, '/usr', '/usr/local', site.USER_BASE)
+    return tuple(
+        os.path.realpath(os.path.join(prefix, name)) + os.sep
+        for prefix in prefixes
+        if prefix
+        for name in ('lib', 'lib64', 'share')
+    )
+
+
+def _find_read_file() -> str | None:
     """Finds a file that this process reads, not by mapping it, and workers would share.
 
     A forked process has the same position in it. None is known where there is no
@@ -125,10 +145,11 @@ def _find_shared_file() -> str | None:
     import fcntl
 
     try:
-        mapped = Path('/proc/self/maps').read_text()
+        mapped = os.fsdecode(Path('/proc/self/maps').read_bytes())
         names = os.listdir('/proc/self/fd')
     except OSError:
         return None
+    no_data = _NO_DATA + _list_program_folders()
     for name in names:
         descriptor = int(name)
         # it may have been closed meanwhile
@@ -137,7 +158,7 @@ def _find_shared_file() -> str | None:
             access = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
             is_read = access == os.O_RDONLY and descriptor > _STANDARD
             is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
-            is_data = not path.startswith(_NO_DATA) and not path.endswith(' (deleted)')
+            is_data = not path.startswith(no_data) and not path.endswith(' (deleted)')
             if is_read and is_file and is_data and path not in mapped:
                 return path
     return None

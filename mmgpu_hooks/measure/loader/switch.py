@@ -28,7 +28,7 @@ from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, Callable
 
 from mmgpu_hooks.measure.loader.owed import read_state
-from mmgpu_hooks.measure.loader.rehearsal import rehearse
+from mmgpu_hooks.measure.loader.rehearsal import find_shared_file, rehearse
 from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.schema.recorded import TunedSettings
 from mmgpu_hooks.schema.text import Text, phrase
@@ -93,8 +93,10 @@ class LoaderSwitch:
             persistent_workers=bool(getattr(loader, 'persistent_workers', None)),
         )
         """Present worker settings of the DataLoader."""
-        self._has_rehearsed = False
-        """True once a worker has loaded a batch for trial."""
+        self._is_rehearsed = self.settings.num_workers > 0
+        """True once a worker was to load a batch for trial; it had some, or was tried."""
+        self._unloadable: Text | None = None
+        """Reason why no worker can load a batch; ``None`` where one could."""
         self._old = self.settings
 
     def find_obstacle(self) -> Text | None:
@@ -141,14 +143,18 @@ class LoaderSwitch:
         Returns:
             ``None`` if it can, or has workers, or gets none.
         """
-        if self._has_rehearsed or self.settings.num_workers or not new.num_workers:
+        if self.settings.num_workers or not new.num_workers:
             return None
-        if index is None:
-            return phrase('no batch is known that a worker could load for trial')
-        with self._book_teardown():
-            obstacle = rehearse(self._loader, index)
-        self._has_rehearsed = obstacle is None
-        return obstacle
+        shared = find_shared_file(self._loader)
+        if shared is not None:
+            return shared
+        if not self._is_rehearsed:
+            if index is None:
+                return phrase('no batch is known that a worker could load for trial')
+            self._is_rehearsed = True
+            with self._book_teardown():
+                self._unloadable = rehearse(self._loader, index)
+        return self._unloadable
 
     def find_obstacle_within(self, live: Any, new: TunedSettings) -> Text | None:
         """Returns why workers cannot be switched in mid-epoch; ``None`` if they can.

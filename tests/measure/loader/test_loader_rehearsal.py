@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -136,21 +137,23 @@ def test_nothing_but_time_is_lost_where_a_worker_can_load(index, options):
 
 def test_a_worker_loads_for_trial_once(monkeypatch):
     calls: list[Any] = []
-    obstacles = ['not yet', None]
 
     def rehearse(loader: Any, index: Any) -> str | None:
         calls.append(index)
-        return obstacles[len(calls) - 1]
+        return 'it cannot'
 
     monkeypatch.setattr('mmgpu_hooks.measure.loader.switch.rehearse', rehearse)
     switch = LoaderSwitch(DataLoader(Made(int)))
     assert switch.find_first_obstacle(TunedSettings(num_workers=0), [1]) is None
     assert 'no batch is known' in (switch.find_first_obstacle(TWO, None) or '')
     found = [switch.find_first_obstacle(TWO, [number]) for number in range(3)]
-    assert (found, calls) == (['not yet', None, None], [[0], [1]])
+    assert (found, calls) == (['it cannot'] * 3, [[0]])
     with_workers = LoaderSwitch(DataLoader(Made(int), num_workers=1))
     assert with_workers.find_first_obstacle(TWO, [5]) is None
-    assert len(calls) == 2
+    # back to workers, as it was built with some
+    with_workers.settings = TunedSettings(num_workers=0)
+    assert with_workers.find_first_obstacle(TWO, None) is None
+    assert len(calls) == 1
 
 
 class Reader:
@@ -176,6 +179,13 @@ def test_workers_do_not_share_a_file_that_the_data_set_has_opened(tmp_path):
     reader.file.close()
     reader.file = None
     assert find_obstacle(lambda index: index) is None
+
+
+def test_data_in_shared_memory_are_a_file_like_others():
+    with tempfile.NamedTemporaryFile(dir='/dev/shm') as shared:
+        with open(shared.name, 'rb'):
+            obstacle = find_obstacle(lambda index: index) or ''
+        assert f'{shared.name} is open for reading' in obstacle
 
 
 def test_files_that_are_mapped_or_written_are_no_obstacle(tmp_path):
