@@ -73,7 +73,9 @@ def test_the_time_that_an_alarm_takes_belongs_to_the_standstill():
     [
         (0.1, False, 60),
         (3.0, False, 60),
-        (10.0, True, 200),
+        (10.0, False, 200),
+        (10.0, True, 60),
+        (40.0, True, 80),
         (None, False, 600),
         (None, True, 60),
     ],
@@ -92,7 +94,7 @@ def test_the_patience_follows_what_is_usual_or_proven(usual_s, is_proven, patien
     assert training.alarms == []
     training.pass_s(2)
     assert training.alarms == [patience_s]
-    assert len(asked) == (usual_s is None)
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize(

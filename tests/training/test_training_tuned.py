@@ -284,9 +284,7 @@ def test_a_roll_back_that_fails_once_the_old_workers_have_ended_is_recorded(
     assert tuned.train_dataloader.num_workers == 3
     assert Run.read(find_evidence(tmp_path / 'tuned')).meta.loader.num_workers == 3
     _, last = map(say, list_tuned(evidence))
-    assert last == (
-        'num_workers 2 -> 3: the new workers could not be started'
-    )
+    assert last == ('num_workers 2 -> 3: the new workers could not be started')
 
 
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
@@ -475,9 +473,7 @@ def test_a_resumed_run_whose_workers_cannot_be_started_says_so(
     assert (failed.reason, failed.old, failed.new) == ('failed', TWO, NONE)
     assert run.meta.loader.num_workers == resumed.train_dataloader.num_workers == 0
     assert run.end.status == 'completed'
-    assert 'num_workers 2 -> 0: the new workers could not be' in (
-        log_of(resumed)
-    )
+    assert 'num_workers 2 -> 0: the new workers could not be' in (log_of(resumed))
     # and is tuned as any other
     assert adviser.questions
 

@@ -94,7 +94,7 @@ class LoaderSwitch:
         )
         """Present worker settings of the DataLoader."""
         self._is_rehearsed = self.settings.num_workers > 0
-        """True once a worker was to load a batch for trial; it had some, or was tried."""
+        """True if none needs to load a batch for trial: it had workers, or one did."""
         self._unloadable: Text | None = None
         """Reason why no worker can load a batch; ``None`` where one could."""
         self._old = self.settings
