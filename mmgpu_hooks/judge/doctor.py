@@ -615,11 +615,11 @@ def _judge_mmcv(installed: Installed) -> Iterator[Checked]:
     if bounds:
         wanted = shlex.quote(f'{wanted}>={bounds[0].least},<{bounds[0].below}')
     text = phrase('MMDetection needs MMCV, which is not installed')
-    cure = f'pip install {wanted}'
+    cure = ['pip', 'install', wanted]
     if found:
         text = phrase('mmcv-lite has no operators, which most detectors need')
-        cure = f'pip uninstall -y mmcv-lite; {cure}'
-    yield Checked('MMCV', 'problem', text, cure)
+        cure = ['pip', 'uninstall', '-y', 'mmcv-lite;', *cure]
+    yield Checked('MMCV', 'problem', text, ' '.join(cure))
 
 
 def _judge_setuptools(installed: Installed) -> list[Checked]:

@@ -82,7 +82,7 @@ def test_every_text_has_its_place_on_a_page():
             'host',
             "an optimizer's step takes 0.20 to 0.26 times the host CPU (lists of "
             'tensors, as on a card), an average 0.19 to 0.19, a batch of 8 in the '
-            'training process 0.40, histories after 300,000 iterations 0.01; [the '
+            'training process 0.40, histories after 300,000 iterations 0.010; [the '
             'table](benchmarks/results/host.md).',
         ),
         (

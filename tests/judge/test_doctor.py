@@ -228,7 +228,10 @@ def test_a_config_without_the_hook_gets_the_commands_that_add_it(config, level, 
             "pip uninstall -y mmcv-lite; pip install 'mmcv>=2.0.0rc4,<2.2.0'",
         ),
         ({'mmdet': '3.3.0', 'mmcv': '2.1.0'}, None),
-        ({'onedl-mmdetection': '3.4.0'}, 'pip install onedl-mmcv'),
+        (
+            {'onedl-mmdetection': '3.4.0'},
+            "pip install 'onedl-mmcv>=2.0.0rc4,<2.2.0'",
+        ),
         ({'mmengine': '0.10.7'}, None),
     ],
 )
