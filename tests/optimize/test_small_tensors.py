@@ -362,7 +362,7 @@ def test_a_users_own_way_to_send_files_stays(monkeypatch, connections):
     def reduce_own(storage: Any) -> Any:
         return reductions.reduce_storage(storage)
 
-    reducers = ForkingPickler._extra_reducers
+    reducers = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
     monkeypatch.setitem(reducers, torch.UntypedStorage, reduce_own)
     receive(5, is_ours=True)
     assert len(connections) == 12
@@ -377,7 +377,7 @@ class Unloadable:
 
 def pickle_message(content: Any, monkeypatch: Any) -> bytes:
     """Returns the bytes of a message as a worker pickles it."""
-    reducers = ForkingPickler._extra_reducers
+    reducers = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
     monkeypatch.setitem(reducers, torch.UntypedStorage, reduce_storage)
     return bytes(ForkingPickler.dumps(Message(content)))
 
