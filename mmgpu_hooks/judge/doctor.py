@@ -574,10 +574,7 @@ def _judge_bounds(installed: Installed, text: Text) -> Iterator[Checked]:
         for bounds, _ in refused
     )
     # with the fork's MMCV, MMDetection is to be the fork's too
-    cure = ' '.join(
-        shlex.quote(f'{bounds.package}>={bounds.least},<{bounds.below}')
-        for bounds, _ in refused
-    )
+    cure = ' '.join(_require(bounds.package, bounds) for bounds, _ in refused)
     others = [name for bounds, name in refused if name != bounds.package]
     cure = f'pip install {cure}'
     if others:
@@ -588,6 +585,11 @@ def _judge_bounds(installed: Installed, text: Text) -> Iterator[Checked]:
         phrase('{text}: mmdet takes {taken}', text=text, taken=taken),
         cure,
     )
+
+
+def _require(distribution: str, bounds: Bounds) -> str:
+    """Returns a requirement for pip, quoted for a shell: ``'mmcv>=2.0.0,<2.2.0'``."""
+    return shlex.quote(f'{distribution}>={bounds.least},<{bounds.below}')
 
 
 def is_within(version: str, bounds: Bounds) -> bool:
@@ -613,7 +615,7 @@ def _judge_mmcv(installed: Installed) -> Iterator[Checked]:
     wanted = FAMILIES['mmcv'][-1 if is_fork else 0]
     bounds = [each for each in installed.bounds if each.package == 'mmcv']
     if bounds:
-        wanted = shlex.quote(f'{wanted}>={bounds[0].least},<{bounds[0].below}')
+        wanted = _require(wanted, bounds[0])
     text = phrase('MMDetection needs MMCV, which is not installed')
     cure = ['pip', 'install', wanted]
     if found:

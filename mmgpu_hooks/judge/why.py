@@ -812,35 +812,29 @@ _DISTRIBUTIONS = {
 """Names of packages at PyPI, by the module's name where that is another one."""
 
 
-def _phrase_install(proof: Sequence[Proof]) -> tuple[Text, ...]:
+def _phrase_install(proof: Sequence[Proof]) -> Text:
     """Phrases how to install the module that an exception misses."""
     found = next(
         (match for line in proof if (match := _MODULE.search(line.text))), None
     )
     if found is None:
-        return CAUSES['package_missing'].do[:1]
+        return CAUSES['package_missing'].do[0]
     if found[1] == 'mmcv._ext':
-        return (
-            phrase(
-                'Install MMCV with its operators, built for the torch that is here: '
-                'mmcv-lite has none.'
-            ),
+        return phrase(
+            'Install MMCV with its operators, built for the torch that is here: '
+            'mmcv-lite has none.'
         )
     module, _, part = found[1].partition('.')
     if part:
-        return (
-            phrase(
-                '{module} is in no version of {package} that is here: install the '
-                'version that has it, unless it is a module of your own.',
-                module=found[1],
-                package=module,
-            ),
+        return phrase(
+            '{module} is in no version of {package} that is here: install the '
+            'version that has it, unless it is a module of your own.',
+            module=found[1],
+            package=module,
         )
-    return (
-        phrase(
-            'Install it with the Python that trains: python -m pip install {package}.',
-            package=_DISTRIBUTIONS.get(module, module),
-        ),
+    return phrase(
+        'Install it with the Python that trains: python -m pip install {package}.',
+        package=_DISTRIBUTIONS.get(module, module),
     )
 
 
@@ -848,7 +842,7 @@ def _complete(why: Why, sample: str | None = None) -> Why:
     """Adds cures to a diagnosis, and the sample that failed if a line names it."""
     do = CAUSES[why.cause or 'unknown'].do
     if why.cause == 'package_missing':
-        do = (*_phrase_install(why.proof), *do[1:])
+        do = (_phrase_install(why.proof), *do[1:])
     proof = why.proof if why.cause == 'sample_raised' else ()
     found = (name.search(line.text) for name in (_PATH, _INDEX) for line in proof)
     named = next((match[match.lastindex or 0] for match in found if match), None)

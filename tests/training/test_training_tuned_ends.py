@@ -215,6 +215,19 @@ SAMPLERS: dict[str, Any] = {
 }
 
 
+def take_samples(
+    work_dir: Path, hook: dict[str, Any] | None, loader: dict[str, Any], dataset: Any
+) -> list[float]:
+    """Trains three epochs; returns the labels of the samples in their order."""
+    seen = Seen()
+    runner = build_runner(
+        work_dir, dataset=dataset, epochs=3, hook=hook, custom_hooks=[seen]
+    )
+    runner._train_dataloader.update(loader)
+    train(runner)
+    return seen.labels
+
+
 @pytest.mark.parametrize('hook', [HOOK, TUNED], ids=['measured', 'tuned'])
 def test_no_sample_is_drawn_to_count_batches(tmp_path, script, hook):
     """Such a sampler gives other samples each time that its batches are counted."""
@@ -222,17 +235,9 @@ def test_no_sample_is_drawn_to_count_batches(tmp_path, script, hook):
     sampler = {'type': 'mmdet.CustomSampleSizeSampler', 'dataset_size': [20, -1]}
     loader = {'sampler': sampler, 'batch_sampler': BY_RATIO, 'batch_size': [2, 3]}
 
-    def take(work_dir: Path, hook: dict[str, Any] | None) -> list[float]:
-        seen = Seen()
-        runner = build_runner(
-            work_dir, dataset=Joined(), epochs=3, hook=hook, custom_hooks=[seen]
-        )
-        runner._train_dataloader.update(loader)
-        train(runner)
-        return seen.labels
-
     script(propose(NONE, TWO), judge(TWO, TWO, 'gain'))
-    assert take(tmp_path / 'ours', hook) == take(tmp_path / 'plain', None)
+    ours = take_samples(tmp_path / 'ours', hook, loader, Joined())
+    assert ours == take_samples(tmp_path / 'plain', None, loader, Joined())
 
 
 @pytest.mark.parametrize('name', SAMPLERS)
@@ -242,22 +247,14 @@ def test_samples_come_in_the_same_order_with_samplers_of_mmdetection(
     pytest.importorskip('mmdet.datasets.samplers', exc_type=ImportError)
     loader, make = SAMPLERS[name]
 
-    def take(work_dir: Path, hook: dict[str, Any] | None) -> list[float]:
-        seen = Seen()
-        runner = build_runner(
-            work_dir, dataset=make(), epochs=3, hook=hook, custom_hooks=[seen]
-        )
-        runner._train_dataloader.update(loader)
-        train(runner)
-        return seen.labels
-
     script(
         propose(NONE, TWO),
         judge(TWO, TWO, 'gain'),
         propose(TWO, NONE),
         judge(NONE, NONE, 'gain'),
     )
-    assert take(tmp_path / 'tuned', TUNED) == take(tmp_path / 'plain', None)
+    tuned = take_samples(tmp_path / 'tuned', TUNED, loader, make())
+    assert tuned == take_samples(tmp_path / 'plain', None, loader, make())
     changes = evidence_of(tmp_path / 'tuned').switches
     assert [(each.new, each.is_within) for each in changes] == [
         (TWO, True),

@@ -50,7 +50,7 @@ class Ending(NamedTuple):
     victim: int | None = None
     """Index of the worker that is killed; ``None`` for Ctrl-C."""
     cost_s: float = 0.0
-    """Of the change; a high one has it made between two epochs."""
+    """Predicted seconds of a change; many put it off to between two epochs."""
     is_drained_first: bool = False
 
 

@@ -160,7 +160,7 @@ class FetchProbe:
         self._fetcher: Callable[[], Any] = lambda: None
         self._fetch = Patches()
         self.index: Any = None
-        """What the sampler gave for the batch fetched last; ``None`` before it."""
+        """Sample index, or list of them, of the last fetched batch; else ``None``."""
         self.is_off = False
         """True if the probe measures no more: it failed or was closed."""
 
