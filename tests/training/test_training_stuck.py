@@ -7,6 +7,7 @@ import math
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ import pytest
 import torch
 from mmengine.dataset import BaseDataset
 from mmengine.hooks import Hook
+from torch.utils.data import get_worker_info
 
 from mmgpu_hooks.judge.standstill import Rank
 from mmgpu_hooks.judge.why import judge_end
@@ -165,6 +167,46 @@ def test_the_worker_and_the_sample_are_named(run, loop, sample, state, line, cau
     if line is not None:
         assert any(f' in {line}' in call for call in stuck.stack)
         assert f' in {line}' in log
+
+
+def stop_within_a_write(folder: Path) -> None:
+    """Stops the worker while it holds the lock of the queue that all write into."""
+    caller = sys._getframe()
+    while 'data_queue' not in caller.f_locals:
+        assert caller.f_back is not None
+        caller = caller.f_back
+    with caller.f_locals['data_queue']._wlock:
+        (folder / 'locked').touch()
+        stop_itself(folder)
+
+
+class AfterLock(ToyDataset):
+    """Data set whose first worker loads nothing until another one has the lock."""
+
+    folder: Path
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        worker = get_worker_info()
+        assert worker is not None
+        while worker.id == 0 and not (self.folder / 'locked').exists():
+            time.sleep(0.01)
+        return super().__getitem__(index)
+
+
+def test_a_stopped_worker_that_keeps_the_others_from_delivering_is_named(run, tmp_path):
+    dataset = AfterLock(80)
+    dataset.folder = tmp_path / 'run'
+
+    def train_far_ahead(runner: Any) -> Any:
+        # up to the sample with nothing delivered
+        runner._train_dataloader['prefetch_factor'] = 40
+        return train(runner)
+
+    runner, records = run(stop_within_a_write, dataset=dataset, how=train_far_ahead)
+    stuck = next(record for record in records if is_about(record, sample=STUCK_SAMPLE))
+    # the loop waits for the first batch, which worker 0 has loaded
+    assert (stuck.iteration, stuck.worker, stuck.state) == (0, 1, 'T')
+    assert name_cause(runner, stuck) == 'worker_stuck'
 
 
 class Folder(BaseDataset):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -112,10 +113,12 @@ def find_owed(iterator: Any, counters: Counters | None, clock: Clock) -> OwedBat
     worker = info[0]
     if worker >= len(workers):
         return OwedBatch()
-    pid = workers[worker].pid
-    before_s = read_process_cpu_s(pid)
+    before_s = read_process_cpu_s(workers[worker].pid)
     time.sleep(_WATCH_S)
-    used_s = grown(before_s, read_process_cpu_s(pid))
+    used_s = grown(before_s, read_process_cpu_s(workers[worker].pid))
+    if _read_sample(counters, worker, clock) is None:
+        worker = _find_stopped(workers, worker)
+    pid = workers[worker].pid
     # after the watch: it goes with the sample that is read next
     process = read_state(pid)
     is_busy = used_s is not None and used_s >= _BUSY_SHARE * _WATCH_S
@@ -138,6 +141,18 @@ def find_owed(iterator: Any, counters: Counters | None, clock: Clock) -> OwedBat
         alike=alike,
         sample=_read_sample(counters, worker, clock),
     )
+
+
+def _find_stopped(workers: Sequence[Any], awaited: int) -> int:
+    """Returns the worker that keeps the awaited one from delivering its batch.
+
+    All workers write into one queue, under one lock. One that is stopped while it
+    writes keeps that lock, and the others wait for it with their batch loaded.
+    """
+    for number, other in enumerate(workers):
+        if number != awaited and read_state(other.pid).state in 'TD':
+            return number
+    return awaited
 
 
 def _read_sample(
