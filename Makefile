@@ -19,7 +19,7 @@ DEMO_CONFIG := configs/demo/rtmdet-tiny_demo.py
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo dist docs matrix messages reference test test-slow lint clean bench-drift bench-end bench-host bench-ledger
+.PHONY: help setup demo dist docs matrix messages reference test test-timing test-slow test-again lint clean bench-drift bench-end bench-host bench-ledger
 .PHONY: bench-holders bench-overhead bench-memory bench-memory-causes bench-metric bench-predict
 .PHONY: bench-quick bench-regret bench-runs
 .PHONY: bench-rewrite bench-rewrite-projects bench-saves bench-setup bench-start bench-tune bench-validation bench-whole bench-why bench-zoo
@@ -29,6 +29,7 @@ help:
 	@echo 'make demo   write a data set, train three times with MMDetection, compare (7 minutes)'
 	@echo 'make test   run the tests'
 	@echo 'make test-slow   the long ones: real SLURM, torchrun ranks (40 minutes)'
+	@echo 'make test-again  once more, and alone, what failed'
 	@echo 'make lint   run ruff, mypy (package, benchmarks, tests) and import-linter'
 	@echo 'make setup  only do the set-up that the others do first (5 minutes, once)'
 	@echo 'make messages  sentences into the catalogs of languages, and those compiled'
@@ -70,11 +71,18 @@ demo: setup
 # those that measure times run after the others, alone
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not timing'
+	$(MAKE) test-timing
+
+test-timing: setup
 	$(BIN)/python -m pytest -m timing $$(grep -rl mark.timing tests --include='test_*.py')
 
 # one by one: most start a training, or a cluster, that wants both cores
 test-slow: setup
 	$(BIN)/python -m pytest -m 'slow and not timing'
+
+# once more, one by one, what failed before
+test-again: setup
+	$(BIN)/python -m pytest -m 'slow or not slow' --last-failed --last-failed-no-failures none
 
 lint: setup
 	$(BIN)/ruff check .
