@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.document import SIGNS, Item, Section, Table
-from mmgpu_hooks.show.text import BOUND, BREAK, bind_units, break_wide, visible
+from mmgpu_hooks.show.text import BOUND, BREAK, bind_units, break_paths, break_wide, visible
 from mmgpu_hooks.show.words import say
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def _text(text: object, style: str = '', *, no_wrap: bool = False) -> Text:
     from rich.text import Text
 
     words = visible(say(text))
-    shown = words if no_wrap else bind_units(words)
-    # a path without a space is folded, never cut
+    shown = words if no_wrap else break_paths(bind_units(words))
+    # what has no place to break at is folded, never cut
     return Text(shown, style=style, no_wrap=no_wrap, overflow='fold')
 
 

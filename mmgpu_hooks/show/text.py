@@ -122,8 +122,8 @@ def bind_units(text: str, space: str = BOUND) -> str:
     return _UNIT.sub(rf'\1{space}\2', text)
 
 
-BREAK = '\x0b'
-"""Space of no width, at which rich may break a line of Chinese."""
+BREAK = '\x1f'
+"""Space of no width, at which rich may break a line."""
 _JOINED = '\u2060'
 """Filler after a double-width character that must stay with the next character."""
 _WIDE = (
@@ -145,6 +145,17 @@ def break_wide(text: str) -> str:
     rich breaks at white space alone; :data:`BREAK` is to be taken out of what it wrote.
     """
     return _fill(text, BREAK, '')
+
+
+_LONG_PATH = re.compile(r'[^\s/]*/\S{30,}')
+
+
+def break_paths(text: str) -> str:
+    """Adds a possible line break behind each slash of a long path.
+
+    A path that does not fit in a line would be broken in the middle of a name.
+    """
+    return _LONG_PATH.sub(lambda found: found[0].replace('/', f'/{BREAK}'), text)
 
 
 def widen(text: str) -> str:
