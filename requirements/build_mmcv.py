@@ -34,6 +34,8 @@ NINJA_LINE = re.compile(r'\s*\[(\d+)/(\d+)\]')
 """Regular expression of the progress mark ``[3/120]`` in ninja's output lines."""
 ERROR = re.compile(r'\b(error|fatal|killed)\b', re.IGNORECASE)
 """Regular expression of output lines that are shown when the build fails."""
+COMPILER_ERROR = re.compile(r':\d+:\d+: (fatal )?error: ')
+"""Regular expression of a compiler's message about an error at a line and column."""
 
 
 def main(requirement: str, folder: Path, pip_options: list[str]) -> int:
@@ -116,7 +118,10 @@ def run(arguments: list[str], log: Path, verb: str) -> int:
         code = process.wait()
     if code:
         errors = [line for line in log.read_text().splitlines() if ERROR.search(line)]
-        print(*errors[-10:], f'(all of it: {log})', sep='\n', file=sys.stderr)
+        # the reason is the compiler's first error; pip's words about it are the last
+        reasons = [line for line in errors if COMPILER_ERROR.search(line)]
+        shown = [*reasons[:3], *errors[-(10 - len(reasons[:3])) :]]
+        print(*dict.fromkeys(shown), f'(all of it: {log})', sep='\n', file=sys.stderr)
     return code
 
 

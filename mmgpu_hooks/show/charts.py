@@ -110,6 +110,8 @@ _FONTS = {
     )
 }
 """Font families with the letters of a language that matplotlib's own font lacks."""
+_LAST_RESORT = 'Last Resort High-Efficiency'
+"""Font that matplotlib brings from 3.9 on, with a box for every letter there is."""
 _POINTS = 400
 """Maximum number of points to draw of a line over time."""
 _CUT = 4.0
@@ -482,7 +484,9 @@ def _find_events(run: Run) -> Iterator[_Event]:
 
 
 def find_font() -> str | None:
-    """Finds the installed font family in which charts are lettered.
+    """Finds the installed font family by which the letters of charts are laid out.
+
+    The reader's browser draws them, with fonts of its own.
 
     Returns:
         Empty for matplotlib's own; ``None`` where no font has the language's letters.
@@ -493,7 +497,9 @@ def find_font() -> str | None:
     from matplotlib.font_manager import fontManager
 
     installed = {font.name for font in fontManager.ttflist}
-    return next((family for family in families if family in installed), None)
+    # matplotlib's last resort draws boxes, but boxes as wide as the letters
+    last = '' if _LAST_RESORT in installed else None
+    return next((family for family in families if family in installed), last)
 
 
 _PROLOGUE = re.compile(r'^.*?(?=<svg)|<(metadata|style|title)\b.*?</\1>', re.DOTALL)
@@ -516,7 +522,8 @@ def draw(chart: Chart, prefix: str) -> str:
     if font:
         style['font.sans-serif'] = [font, *matplotlib.rcParams['font.sans-serif']]
     speaking = contextlib.nullcontext() if font is not None else in_english()
-    with matplotlib.rc_context(style), speaking:
+    with matplotlib.rc_context(style), speaking, warnings.catch_warnings():
+        warnings.filterwarnings('ignore', r'Glyph \d+ .* missing from')
         figure = Figure(facecolor=_PAPER, layout='constrained')
         chart.paint(figure)
         figure.savefig(buffer, format='svg', metadata={'Date': None})

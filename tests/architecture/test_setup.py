@@ -38,6 +38,8 @@ if 'bdist_wheel' in sys.argv:
     for path in glob.glob('{CSRC}/joined_*.cpp'):
         print(open(path).read())
     if glob.glob('{CSRC}/fails.*'):
+        print('fails.cpp:3:5: error: no such member')
+        print(*['error: by pip ' + str(number) for number in range(20)], sep='\\n')
         sys.exit('error: this does not compile')
 setup(name='mmcv', version='2.1.0')
 """
@@ -96,6 +98,8 @@ def test_each_file_is_compiled_once(build, tmp_path):
     code, shown = build(*FILES, 'fails.cpp')
     assert code != 0
     assert 'this does not compile' in shown
+    # the compiler's own words, however much comes after them
+    assert 'fails.cpp:3:5: error: no such member' in shown
     assert 'an earlier build' not in shown
     (log,) = (tmp_path / 'built').iterdir()
     assert str(log) in shown
