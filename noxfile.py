@@ -44,7 +44,7 @@ MATRIX_ROWS = ROOT / '.nox' / 'matrix'
 MATRIX_KEPT = KEPT.with_name('matrix.md')
 GOLDEN = ROOT / 'tests' / 'golden'
 SHOWN = ('click', 'numpy', 'msgspec', 'scipy', 'rich')
-"""Requirements whose installed versions are columns of the table."""
+"""Requirements whose installed versions are columns of ``make dist``'s table."""
 
 LOG = 'RuntimeError: DataLoader worker (pid 4123) is killed by signal: Killed.\n'
 READ_VERSIONS = """\
@@ -228,7 +228,7 @@ def blank(version: str, requirements: str, reason: str) -> list[str]:
 
 @nox.session(python=False)
 def table(session: nox.Session) -> None:
-    """Nox session: prints versions and results; ``--output`` keeps the page."""
+    """Nox session: prints the results of trying the wheel; ``--output`` keeps them."""
     header = ('Python', 'requirements', *SHOWN, 'commands')
     rows = []
     for version in PYTHONS:

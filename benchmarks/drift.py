@@ -39,7 +39,7 @@ CORRELATIONS = (0.0, 0.2, 0.4, 0.6, 0.8)
 BEYOND = 0.95
 """Highest simulated autocorrelation, for which confidence intervals are not judged."""
 PAIRS, TREND_PAIRS, QUICK_PAIRS = 1000, 300, 50
-"""Pairs of runs simulated per case: by default, if runs have a trend, in quick runs."""
+"""Numbers of simulated pairs of runs per case: by default, with a trend, if quick."""
 LEAST_COVERAGE_PCT = 93.0
 MOST_WIDTHS = {30: 2.0, 100: 1.4}
 """Largest allowed ratio of confidence interval width to the ideal, by series length."""
@@ -206,7 +206,7 @@ def find_known_half_widths(runs: Pairs) -> Iterator[float]:
 
 
 def find_known_variances(values: Array, weights: Array, correlation: float) -> Array:
-    """Computes the variance of each row's mean by generalised least squares."""
+    """Computes the variance of the mean of each series by generalised least squares."""
     matrix = correlate(values.shape[1], correlation)
     inverse = np.linalg.inv(matrix)
     means = values @ inverse.sum(axis=0) / inverse.sum()
@@ -236,7 +236,7 @@ DEMO_AFTER = Demo(0.293, 0.443, 0.54)
 
 
 def simulate_demo(lots: Lots, demo: Demo) -> Array:
-    """Simulates iteration seconds with the demo's range and roughly its correlation."""
+    """Simulates iteration seconds with about a demo run's range and autocorrelation."""
     while True:
         (series,) = draw_series(lots, 1, DEMO_LENGTH, demo.correlation)
         away = series - series.mean()
@@ -246,7 +246,7 @@ def simulate_demo(lots: Lots, demo: Demo) -> Array:
 
 
 def judge_demo(pairs: int) -> list[Figure]:
-    """Returns figures on how often ``mmgpu compare`` calls the faster demo faster."""
+    """Returns figures on how often ``mmgpu compare`` finds the faster demo run."""
     lots, weights = np.random.default_rng(18), np.ones(DEMO_LENGTH)
     signs = [
         compare_series(
@@ -271,7 +271,7 @@ def judge_demo(pairs: int) -> list[Figure]:
 
 
 def judge_coverage(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
-    """Returns figures on interval coverage: the lowest for each kind of simulation."""
+    """Returns figures on the lowest coverage of confidence intervals, by simulation."""
     for kind in KINDS:
         mine = [
             outcome

@@ -34,7 +34,7 @@ default_hooks = dict(gpu_efficiency=dict(write_config={is_written}))
 
 @dataclass(frozen=True)
 class End:
-    """End of a training: its seconds, and whether it wrote a recommended config."""
+    """Seconds that a training took to end, and if it wrote a recommended config."""
 
     seconds: float
     """Seconds from the last save to the exit of the process."""
@@ -102,7 +102,7 @@ def train(folder: Path, is_written: bool) -> End:
 
 
 def list_figures(pairs: Sequence[Pair]) -> Iterator[Figure]:
-    """Returns figures on median seconds and on written configs, over all pairs."""
+    """Returns figures on seconds that trainings take to end, and on configs written."""
     longer_s = [pair.advised.seconds - pair.plain.seconds for pair in pairs]
     plain_s = statistics.median(pair.plain.seconds for pair in pairs)
     yield Figure('from the last save to the exit, write_config off', plain_s, 's')

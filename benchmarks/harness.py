@@ -173,7 +173,7 @@ class Benchmark:
             parser.error('the table of a quick run is not kept: leave --output out')
         self.figures: list[Figure] = []
         self.shares_pct: list[float] = []
-        """Per cent of the CPU time that other programs used, by judged training."""
+        """Per cent of all cores that other programs used in each judged training."""
         # a worker whose training was killed is ours then, with the CPU that it used
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._load = OtherLoad()
@@ -246,7 +246,7 @@ def say(text: str) -> None:
 def judge(
     figures: Sequence[Figure], other_pct: float, *, is_quick: bool = False
 ) -> int:
-    """Returns the exit code of a benchmark run from its figures; 1 without a target.
+    """Returns a benchmark's exit code from its figures; 1 if no figure has a target.
 
     Args:
         figures: Of the run.
@@ -402,7 +402,7 @@ def ask(*words: str) -> dict[str, Any]:
 
 
 def recommend(evidence: Path) -> dict[str, Any]:
-    """Returns the JSON answer of ``mmgpu recommend`` on one run, without a rewrite.
+    """Returns the JSON answer of ``mmgpu recommend`` on a run; rewrites no config.
 
     A run that has changes to make needs a config: a small one is put beside it.
     """

@@ -146,7 +146,7 @@ def can_limit() -> bool:
 def train(
     case: Case, folder: str, workers: int, ends_workers: bool, plants: bool
 ) -> None:
-    """Trains a case in this process until training ends or the process is killed."""
+    """Trains a benchmark case in this process, until the end or until it is killed."""
     import torch
     from mmengine.evaluator import BaseMetric, Evaluator
     from mmengine.hooks import Hook
@@ -268,7 +268,7 @@ def play(
     ends_workers: bool = False,
     plants: bool = True,
 ) -> bool:
-    """Trains a case under a memory limit; returns True if the training completed.
+    """Trains a benchmark case under a memory limit; returns True if it completed.
 
     Args:
         name: Of the case.
@@ -353,7 +353,7 @@ def _read_named(case: Case, sentence: str) -> float:
 
 
 def _planted_mib(case: Case, record: dict[str, Any], folder: Path) -> float:
-    """Returns the MiB that the case has allocated when a record is written."""
+    """Returns the MiB that a training held on purpose when a record was written."""
     done = record.get('iteration', 0)
     if case.plant == 'worker' and case.leaks:
         made = SIZE * (done + 2 * case.workers)
@@ -369,7 +369,7 @@ def _planted_mib(case: Case, record: dict[str, Any], folder: Path) -> float:
 
 
 def judge(name: str, root: Path) -> Iterator[Figure]:
-    """Trains a case, and judges if the right memory holder and its MiB are named."""
+    """Trains a benchmark case, and judges if the right memory holder is named."""
     case, folder = CASES[name], root / 'planted'
     root.mkdir()
     ended = play(name, folder)

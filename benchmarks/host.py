@@ -1,4 +1,4 @@
-"""Benchmark: host time of a train step with and without ``optimize``, and equality.
+"""Benchmark: host time of train steps, and equality of results, with ``optimize``.
 
     python -m benchmarks.host [--quick] [--output]
 
@@ -382,7 +382,7 @@ class TimedRatio:
     note: str
     """Text with the CPU times of both functions in milliseconds."""
     count: int = 1
-    """Number of parameter groups or tensors in each call."""
+    """Number of parameter groups or tensors that each timed call works on."""
 
 
 def describe(seconds: Sequence[Sequence[float]], count: int = 1) -> TimedRatio:
@@ -603,7 +603,7 @@ def judge_batches(is_quick: bool, has_masks: bool) -> Iterator[Figure]:
 
 
 def judge_history(is_quick: bool) -> Iterator[Figure]:
-    """Returns figures on CPU time to append to 13 scalars after 300,000 iterations."""
+    """Returns figures on CPU time to log 13 scalars that have 300,000 values each."""
     say('history')
     keys, values = [f'train/scalar_{number}' for number in range(13)], 300_000
     hubs = [MessageHub(name) for name in ('host_plain', 'host_ours')]

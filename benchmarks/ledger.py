@@ -69,7 +69,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     'iter, resumed': {'loop': 'iter', 'iterations': 60, 'epochs': 3, 'resume': 20},
 }
 CALLS, QUICK_CALLS, TRAININGS = 320, 80, 5
-"""Iterations of a training that times single hook calls (full, quick), and repeats."""
+"""Iterations (full, quick) and number of trainings that time each single hook call."""
 QUICK = ('epoch', 'iter, 2 workers')
 
 LOCAL = {'type': 'LocalVisBackend'}
@@ -264,7 +264,7 @@ class PlantedRare(Hook):
 
 
 class PlantedOften(PlantedRare):
-    """Hook that is slow more often than `PlantedRare`, but for a shorter time."""
+    """Hook that is slow in one of a few iterations, but only for a short time."""
 
 
 class PlantedBeside(PlantedRare):

@@ -59,7 +59,7 @@ TESTS: Mapping[str, Sequence[str]] = {
         'tuned: a_mode_that_a_hook_switches_reaches_workers_that_live_on',
     ),
 }
-"""Test files of each group, which need no SLURM, root rights or mock GPU driver."""
+"""Test files by group of trainings; none needs SLURM, root or a mock GPU driver."""
 
 PINNED = ('-r', 'requirements/build.txt', '-r', 'requirements/demo.txt')
 """Arguments of ``pip install`` for the pinned versions that ``make setup`` uses."""
@@ -71,13 +71,13 @@ class Stack:
 
     title: str
     pythons: Sequence[str]
-    """Versions of Python that may be used, the preferred one first: the first one found
-    is taken."""
+    """Versions of Python in order of preference; the first one found is taken."""
     packages: Sequence[str]
     """Arguments of ``pip install`` for torch and the other dependencies."""
     openmmlab: Sequence[str]
-    """Arguments of ``pip install --no-deps`` for OpenMMLab's packages, which would
-    else require OpenCV with a window system."""
+    """Arguments of ``pip install --no-deps`` for OpenMMLab's packages.
+
+    Their dependencies would require OpenCV with a window system."""
     detection: Sequence[str] = ()
     """Arguments of ``pip install`` for MMCV and MMDetection; empty if not tested."""
     known: Mapping[str, str] = field(default_factory=dict)
@@ -141,7 +141,7 @@ PARTS: Sequence[tuple[str, str]] = tuple(
     for name, stack in STACKS.items()
     for part in ((TOYS, DETECTION) if stack.detection else (TOYS,))
 )
-"""Rows of the table: name of the package set, and group of test trainings."""
+"""Rows of ``make matrix``'s table: name of package set, and group of test trainings."""
 
 COLUMNS: Mapping[str, Sequence[str]] = {
     'torch': ('torch',),
@@ -149,7 +149,7 @@ COLUMNS: Mapping[str, Sequence[str]] = {
     'MMCV': ('mmcv', 'onedl-mmcv'),
     'MMDetection': ('mmdet', 'onedl-mmdetection'),
 }
-"""Columns of the table, each with the packages whose version it shows."""
+"""Columns of ``make matrix``'s table, each with the packages whose version it shows."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """Verdict on the row in one or two words."""
+        """Verdict on this row's trainings: passed, failed, or why no test ran."""
         if self.problem:
             return self.problem
         if self.unexpected or not self.passed:
@@ -246,7 +246,7 @@ class Row:
 
     @property
     def cells(self) -> list[str]:
-        """Cells of the table row as texts."""
+        """Texts of the cells of this row in the table of ``make matrix``."""
         shown = COLUMNS if self.part == DETECTION else ('torch', 'MMEngine')
         found = (
             next(
@@ -309,13 +309,13 @@ WORDS: Mapping[str, Mapping[str, str]] = {
         'no such Python here': '这台机器没有这个版本的 Python',
     },
 }
-"""Translations of the table's words, by documentation language; other words stay."""
+"""Translations of the words in ``make matrix``'s table, by documentation language."""
 
 _TABLE = re.compile(r'(?:^\|.*\n)+', re.MULTILINE)
 
 
 def write_pages(rows: Sequence[Row], docs: Path) -> None:
-    """Writes the rows into the first table of ``versions.md``, in each language.
+    """Writes the table of ``make matrix`` into ``versions.md``, in each language.
 
     Args:
         rows: In the order of :data:`PARTS`.
@@ -353,7 +353,7 @@ def _list_skips(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def render_page(rows: Sequence[Row], system: str) -> str:
-    """Renders the page of results that is kept in ``benchmarks/results``.
+    """Renders the results of ``make matrix`` as a page for ``benchmarks/results``.
 
     Args:
         rows: In the order of :data:`PARTS`.

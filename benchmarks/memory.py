@@ -50,12 +50,12 @@ CARD = '24GiB'
 OTHERWISE = {
     'ssd300': '; published with cudnn_benchmark=True, which MMEngine does not read here'
 }
-"""Remarks on models whose published peak was measured with another config."""
+"""Remarks on models whose published memory peak was measured with another config."""
 QUICK = ['ssd300', 'rtmdet-tiny']
 
 
 def choose_judged_size(fit: Mapping[str, Any]) -> tuple[int, int]:
-    """Returns an image size between the two smallest fitted ones, or the only one."""
+    """Returns an image size between a memory fit's two smallest, or its only one."""
     sizes = sorted({(point['height'], point['width']) for point in fit['points']})
     if len(sizes) == 1:
         return sizes[0]

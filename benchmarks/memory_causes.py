@@ -150,7 +150,7 @@ class Group:
 
 
 def train(case: Case, folder: str) -> None:
-    """Trains a case in this process until its planned duration is over."""
+    """Trains a benchmark case in this process until its planned duration is over."""
     import cv2
     import torch
     from mmengine.evaluator import BaseMetric, Evaluator
@@ -260,7 +260,7 @@ def train(case: Case, folder: str) -> None:
 
 
 def play(name: str, folder: Path) -> None:
-    """Trains a case in a child process, with a small ``/dev/shm`` if it needs one.
+    """Trains a benchmark case in a child process, with a small ``/dev/shm`` if needed.
 
     Raises:
         subprocess.SubprocessError: If it does not train, or does not end.
@@ -274,7 +274,7 @@ def play(name: str, folder: Path) -> None:
 
 
 def play_all(turns: list[str], root: Path) -> list[Path]:
-    """Trains all cases, those that need all cores last; returns their folders."""
+    """Trains all benchmark cases, those that need all cores last; returns folders."""
     folders = [root / str(number) for number in range(len(turns))]
     for is_alone, most in ((False, AT_ONCE), (True, 1)):
         some = [p for p in zip(turns, folders) if CASES[p[0]].is_alone is is_alone]
@@ -285,7 +285,7 @@ def play_all(turns: list[str], root: Path) -> list[Path]:
 
 
 class FoundMemory(NamedTuple):
-    """Findings of the memory rules on one training."""
+    """Findings of ``mmgpu recommend`` on one training's memory and CPU cores."""
 
     sentences: dict[str, str]
     """Sentence of each finding, by rule code."""
@@ -296,7 +296,7 @@ class FoundMemory(NamedTuple):
 
 
 def find(name: str, folder: Path) -> FoundMemory:
-    """Applies the memory rules to a training and returns their findings."""
+    """Asks ``mmgpu recommend`` for its findings on a training's memory and cores."""
     answer = recommend(find_evidence(folder))
     found = {
         finding['code']: finding['detail']

@@ -250,7 +250,7 @@ def evaluate(
 def run(
     case: Case, truth: Path, results: Results, implementation: str
 ) -> Outcome | None:
-    """Evaluates a case in a child process; returns ``None`` if that fails."""
+    """Evaluates a benchmark case in a child process; returns ``None`` if that fails."""
     target = truth.with_name(f'{implementation}.npz')
     process = get_context('fork').Process(
         target=evaluate, args=(case, truth, results, implementation, target)
@@ -268,7 +268,7 @@ def run(
 
 
 def play(case: Case, folder: Path) -> dict[str, Outcome | None]:
-    """Evaluates a case by pycocotools and by each faster backend."""
+    """Evaluates a case's predictions by pycocotools and by each faster backend."""
     made, path = make_case(case), folder / 'annotations.json'
     path.write_text(json.dumps(made.truth))
     made.truth.clear()
@@ -277,7 +277,7 @@ def play(case: Case, folder: Path) -> dict[str, Outcome | None]:
 
 
 def count_differing(plain: Outcome, fast: Outcome) -> int:
-    """Returns how many result arrays and values differ in any bit."""
+    """Counts the results that differ in any bit between two evaluations."""
     names = {*plain.arrays, *fast.arrays}
     empty = np.array([])
     equal = [
@@ -291,7 +291,7 @@ def count_differing(plain: Outcome, fast: Outcome) -> int:
 def judge_case(
     name: str, case: Case, played: Mapping[str, Outcome | None]
 ) -> Iterator[Figure]:
-    """Returns figures on one case: speed-up, memory and differing values."""
+    """Returns figures on one benchmark case: differing result arrays, and speed-up."""
     plain = played[PLAIN]
     assert plain is not None and plain.arrays
     for backend in BACKENDS:

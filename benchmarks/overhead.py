@@ -78,7 +78,7 @@ from mmgpu_hooks.schema.run import read_evidence
 
 PEER = 'TraceML'
 PEER_SHARE, PEER_INTERVAL = 0.0667, 3.0
-"""Limits of hook time per iteration and interval, as ratios to TraceML's iteration."""
+"""Limits of the hook's time per iteration and log interval, relative to TraceML's."""
 ADDED_PCT, ADDED_HALF_WIDTH_PCT = 0.4, 0.2
 GROWN_RATIO, GROWN_MIB, KEPT_BLOCKS = 1.05, 1.0, 0.5
 """Limits of growth in a long run: time ratio, MiB of RSS, memory blocks per interval.
@@ -90,12 +90,12 @@ VALIDATION_PCT = 1.0
 """Largest per cent that the hook may add to a validation batch of a small network."""
 WORKER_GIB, LONG_READ_S = 4.0, 0.02
 VERDICT_PCT, VERDICT_CPU_PCT = 0.01, 0.5
-"""Most per cent that hourly verdicts may take of the training thread, and of a core."""
+"""Limits of hourly verdicts: per cent of the training thread's time, and of a core."""
 MAX_MEMORY_THREAD_PCT = 0.1
-"""Most per cent of the time in which reading memory may block a worker process."""
+"""Largest per cent of wall clock time in which reading memory may block a worker."""
 VERDICTS = 5
 LONG_RUN = Path(__file__).parents[1] / 'tests/golden/late_batches/run'
-"""Recorded run that is repeated to the length of a day, for a costly verdict."""
+"""Recorded run, repeated to the length of a day, whose verdict is costly to compute."""
 LONG_INTERVALS = 24 * 2_571
 """Number of log intervals in a day, at :data:`INTERVAL` iterations of 28 ms each."""
 
@@ -438,7 +438,7 @@ def border_loader(account: Account) -> Iterator[None]:
 
 
 def border_hooks(runner: Any, account: Account) -> None:
-    """Wraps MMEngine's own hooks, so that their time is subtracted from the account.
+    """Wraps MMEngine's own hooks to exclude their time from the measured hook overhead.
 
     LoggerHook has none: what its line takes longer for our scalars counts as ours. Nor
     have hooks that do nothing at a point: those calls count in both arms.
@@ -453,7 +453,7 @@ def border_hooks(runner: Any, account: Account) -> None:
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds of overhead of each iteration of a training, by kind of iteration."""
+    """Measured hook seconds of each iteration of a training, by kind of iteration."""
 
     ordinary: list[float]
     ends: list[float]
@@ -622,7 +622,7 @@ def account_in_turns(
     worker_gib: float = 0.0,
     on_end: Callable[[Any], None] = lambda runner: None,
 ) -> tuple[Spent, Spent]:
-    """Trains in turns with GPUEfficiencyHook and an empty hook; returns their seconds.
+    """Trains in turns with GPUEfficiencyHook and an empty hook; returns hook seconds.
 
     What the borders alone cost differs from one training to the next by more than the
     hook costs.
@@ -682,7 +682,7 @@ class Pairs:
     """Extra seconds that the hook causes in data waits and train steps."""
     base_s: list[float]
     threads: list[float]
-    """CPU time of the hook's threads as a share of wall clock, by part of a run."""
+    """CPU time of the hook's threads over wall clock time, by pair of trainings."""
 
 
 @dataclass(frozen=True)
@@ -776,7 +776,7 @@ def judge_validations(batches: ValidatedBatches) -> list[Figure]:
 
 
 def train_pairs(rounds: int, seed: int = 0) -> Pairs:
-    """Trains alternately with and without GPUEfficiencyHook; returns differences.
+    """Trains alternately with and without GPUEfficiencyHook; returns extra seconds.
 
     Args:
         rounds: In each, both have two turns, in an order drawn by lot and then in the
@@ -918,15 +918,15 @@ class Growth:
     """Hook time and memory of a long train loop, at its start and at its end."""
 
     early: Costs
-    """Hook seconds at the start of the loop, when both hooks are new."""
+    """Costs in seconds of the two compared hooks at the loop's start, both new."""
     late: Costs
-    """Hook seconds at the end of the loop, when one hook has run for long."""
+    """Costs in seconds of the two compared hooks at the loop's end, one aged."""
     rss_bytes: MutableSequence[int]
     """Resident memory of the process in bytes, after each tenth of the loop."""
     blocks: MutableSequence[int]
     """Number of Python's memory blocks, after each tenth of the loop."""
     intervals: int
-    """Number of log intervals that one hook ran between ``early`` and ``late``."""
+    """Number of log intervals by which one hook aged between ``early`` and ``late``."""
 
 
 def run_bare_loop(intervals: int, compared: int = 400, seed: int = 0) -> Growth:
@@ -1122,7 +1122,7 @@ def write_long_run(path: Path, intervals: int) -> None:
 
 
 def judge_hourly_verdicts(count: int, intervals: int) -> list[Figure]:
-    """Returns figures on the time that an hourly verdict takes: process start, all CPU.
+    """Returns figures on an hourly verdict's cost: time to start a process, CPU time.
 
     Args:
         count: Verdicts.

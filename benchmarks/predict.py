@@ -69,7 +69,7 @@ from mmgpu_hooks.schema.judged import Prediction
 MEDIAN_LIMIT, P90_LIMIT, COVERAGE_LIMIT = 5.0, 12.0, 90.0
 OTHERS_MEDIAN_LIMIT, OTHERS_P90_LIMIT = 3.0, 10.0
 OTHERS_COVERAGE_LIMIT, ONE_COVERAGE_LIMIT, WIDTH_LIMIT = 88.0, 70.0, 14.0
-"""Per cent limits: least interval coverage (all, each pipeline), largest half width."""
+"""Per cent limits of prediction intervals: coverage (all, one pipeline), half width."""
 REPEATS_WITHIN_PCT = 5.0
 """Largest per cent by which repeated trainings differ if their mean counts as truth."""
 
@@ -112,7 +112,7 @@ class Pipeline:
     side: int = 64
     """Side of the square images in pixels."""
     origin: str = 'seen'
-    """Origin of the pipeline, one of :data:`ORIGINS`."""
+    """Origin of the pipeline: ``seen``, ``unseen``, ``MMDetection`` or ``others``."""
     recipe: str | None = None
     """Path of an MMDetection config whose pipeline is used instead, or ``None``."""
 

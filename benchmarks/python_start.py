@@ -53,7 +53,7 @@ class Starts:
 
 
 def measure_python(is_quick: bool) -> Iterator[Figure]:
-    """Returns figures on the start times of all programs."""
+    """Returns figures on Python's start time under ``mmgpu run``, for each program."""
     count = QUICK_PAIRS if is_quick else PAIRS
     for name, code in PROGRAMS.items():
         say(name)
@@ -82,7 +82,7 @@ def measure_pairs(code: str, count: int) -> list[Starts]:
 
 
 def start(code: str, environ: Mapping[str, str]) -> Spent:
-    """Starts Python, waits for its end, and returns its seconds.
+    """Starts Python, waits for its end, and returns its wall clock and CPU seconds.
 
     Raises:
         subprocess.CalledProcessError: If it fails.

@@ -12,20 +12,22 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.harness import RESULTS
+from benchmarks.markdown import render_table
 
 ROOT = RESULTS.parents[1]
-PAGES = (ROOT / 'README.md', *sorted((ROOT / 'docs' / 'en').glob('*.md')))
+PAGES = (ROOT / 'README.md', *sorted((ROOT / 'docs').glob('[ez]*/*.md')))
 _WIDTH = 120
 _MARKED = re.compile(r'(?P<begin><!-- ([a-z-]+) -->)(?P<text>.*?)<!-- end -->', re.S)
 
 
 @dataclass(frozen=True)
 class Row:
-    """Row of a kept result table: one figure."""
+    """Row of a result table in ``benchmarks/results``: value and note of one figure."""
 
     value: str
     note: str
@@ -117,7 +119,7 @@ def phrase_whole(kept: Kept) -> str:
 
 
 def phrase_demo(kept: Kept) -> str:
-    """Returns the output of ``mmgpu demo`` as it was kept."""
+    """Returns the output of ``mmgpu demo`` from the kept results, as a code block."""
     return f'\n```text\n{kept.code}\n```\n'
 
 
@@ -161,6 +163,23 @@ def phrase_masks(kept: Kept) -> str:
     return f'{plain:.0f} ms of CPU, and take {fast:.0f} ms'
 
 
+ZOO_HEAD = (
+    'model',
+    'its loader',
+    'iteration',
+    'verdict',
+    'recommended',
+    'predicted',
+    'measured',
+)
+ZOO_HEAD_ZH = ('模型', '自带的 loader 设置', '每次迭代', '结论', '推荐', '预测', '实测')
+
+
+def render_zoo(kept: Kept, head: Sequence[str] = ZOO_HEAD) -> str:
+    """Returns the table of four MMDetection configs, under a given heading row."""
+    return f'\n\n{render_table(head, kept.cases)}\n\n'
+
+
 class KeptText(NamedTuple):
     """Text in README or docs that is generated from a benchmark's kept results."""
 
@@ -176,6 +195,8 @@ TEXTS = {
     'demo-gain': KeptText('whole', phrase_demo_gain),
     'host': KeptText('host', phrase_host),
     'masks': KeptText('metric', phrase_masks),
+    'zoo': KeptText('zoo', render_zoo),
+    'zoo-zh': KeptText('zoo', partial(render_zoo, head=ZOO_HEAD_ZH)),
 }
 
 

@@ -67,7 +67,7 @@ DEFAULT = 2
 WORKERS, OF_RECIPES = (0, 1, 2, 3, 4, 5, 6, 8), (0, 1, 2, 3, 4)
 RULES = (0, 1, 2, 4, 8)
 REPEATS, FRESH = 2, 4
-"""Trainings per setting: in the grid of settings, and in the later comparison."""
+"""Trainings per loader setting: in the grid, and for comparing chosen with best."""
 SECONDS, SECONDS_OF_RECIPES, LEAST_ITERATIONS = 1.8, 6.0, 40
 """Approximate seconds of a synthetic and of an MMDetection job; least iterations."""
 
@@ -283,7 +283,7 @@ Ask = Callable[[Sequence[str]], dict[str, Any]]
 
 
 def ask_policy(evidence: Sequence[str]) -> dict[str, Any]:
-    """Returns the settings that ``recommend`` gives for one training, by short key."""
+    """Returns the settings recommended from one training, by name (``num_workers``)."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, 'gpu_efficiency.jsonl')
         path.write_text('\n'.join(evidence) + '\n')
@@ -294,7 +294,7 @@ def ask_policy(evidence: Sequence[str]) -> dict[str, Any]:
 def choose_settings(
     trials: Sequence[JobTraining], times: Times, ask: Ask = ask_policy
 ) -> list[LoaderChoice]:
-    """Returns the settings recommended from each training with a job's default."""
+    """Returns the settings recommended from each training with the default loader."""
     # a grid has both kinds of workers only where the job's own end
     persistent = all(trial.setting.persistent_workers for trial in trials)
     chosen = []
@@ -331,7 +331,7 @@ def compare_fresh(
     train: Callable[[LoaderChoice], JobTraining],
     count: int = FRESH,
 ) -> FreshLoss:
-    """Compares the chosen with the best setting in new trainings.
+    """Compares the chosen with the best loader setting in new trainings.
 
     Args:
         chosen: The recommended setting.
@@ -445,7 +445,7 @@ FETCH_S = 0.0005
 
 
 def draw_null(seed: int) -> RunEvidence:
-    """Returns the record of a random run whose loader could gain at most 1.5 %.
+    """Returns the evidence of a simulated run whose loader could gain at most 1.5 %.
 
     The number of workers, the host, the spread of loading, other load and the length
     are random; steps jitter, some hang, and figures are read with errors.

@@ -76,7 +76,7 @@ ReadOptions = Callable[[list[str]], Any]
 
 @dataclass
 class Tally:
-    """Counts over all configs that were rewritten."""
+    """Results of rewriting configs: counts, refusals, faults and CPU seconds."""
 
     files: int = 0
     threads: int = 0
@@ -139,7 +139,7 @@ def flatten(value: object, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], 
 
 
 def differing(left: Flat, right: Flat) -> list[tuple[str, ...]]:
-    """Returns the paths whose values differ in type or text (addresses ignored)."""
+    """Returns the keys whose values differ between two configs, addresses ignored."""
     missing = object()
 
     def text(value: object) -> str:
@@ -154,7 +154,7 @@ def differing(left: Flat, right: Flat) -> list[tuple[str, ...]]:
 
 
 def is_kept(source: str, result: str) -> bool:
-    """True if changed lines are equal after the changed settings are removed."""
+    """True if a rewritten config's text differs in the changed settings alone."""
     before, after = (re.split(r'(?<=\n)', text) for text in (source, result))
     matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
     for tag, a, b, c, d in matcher.get_opcodes():
@@ -287,7 +287,7 @@ def rewrite_all(paths: Sequence[Path], root: Path, read_options: ReadOptions) ->
 
 
 def list_figures(tally: Tally) -> Iterator[Figure]:
-    """Returns figures over all rewritten configs."""
+    """Returns figures on the rewritten configs: refusals, faults and CPU seconds."""
     count = tally.in_scope
     note = f'of {tally.files} files; the others have neither setting, or do not load'
     yield Figure('configs in scope', count, note=note)

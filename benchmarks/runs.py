@@ -1,4 +1,4 @@
-"""Benchmark of ``mmgpu runs`` on thousands of runs: time, memory, two executors.
+"""Benchmark of ``mmgpu runs`` on thousands of runs: time and memory, also with Dask.
 
     python -m benchmarks.runs [--quick] [--output]
 
@@ -175,7 +175,7 @@ def list_runs(folder: Path, form: str) -> Listing:
 def judge_listings(
     form: str, count: int, listings: Sequence[Listing]
 ) -> Iterator[Figure]:
-    """Returns figures on one form of listing; its first repetition is not counted."""
+    """Returns figures on time (once warm) and memory of listing runs in one format."""
     warm = listings[1:] or listings
     wall_s = statistics.median(listing.wall_s for listing in warm)
     peak_mib = max(listing.peak_mib for listing in listings)

@@ -52,7 +52,7 @@ class Step:
 SetUp = Mapping[str, Step]
 """Wall clock and CPU seconds of each step of one set-up, by stamp file."""
 Measured = Mapping[tuple[str, str], Sequence[SetUp]]
-"""Measured set-ups by commit, and by clone: first one, or next one with a cache."""
+"""Measured set-ups by commit, and by clone: first one, or one with a cached wheel."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -120,7 +120,7 @@ def read_children_cpu_s() -> float:
 
 
 def list_figures(found: Measured) -> Iterator[Figure]:
-    """Returns the figures of the table: medians over the rounds."""
+    """Returns figures on the time of each set-up step, as medians over all rounds."""
     for (commit, which), set_ups in found.items():
         of = f'{commit}, {which}'
         total_s = statistics.median(sum_wall(steps) for steps in set_ups)

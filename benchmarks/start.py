@@ -1,4 +1,4 @@
-"""Benchmark: errors of a start's recorded parts, and gain by optimisations.
+"""Benchmark: errors in recorded parts of a training's start, gain by optimisations.
 
     python -m benchmarks.start [--quick] [--output]
 
@@ -46,7 +46,7 @@ from mmgpu_hooks.schema.run_folder import evidence_name
 ROOT = RESULTS.parents[1]
 FOLDER = Path('work_dirs/bench_start')
 PART_PCT, PART_MS = 2.0, 10.0
-"""Tolerance of a recorded part: per cent or milliseconds, whichever is larger."""
+"""Tolerance of a recorded part of the start: per cent or ms, whichever is larger."""
 SUM_PCT = 1.0
 LEAST_S = 0.05
 """Seconds that a part of a training start must take at least to be judged."""
@@ -154,7 +154,7 @@ def write_coco(path: Path, images: int) -> None:
 
 
 def write_demo_config(folder: Path) -> Path:
-    """Writes the demo's config for the images of an earlier training."""
+    """Writes a config that trains the demo's detector on the demo's images."""
     config = folder / 'demo.py'
     base = ROOT / 'configs' / 'demo' / 'rtmdet-tiny_demo.py'
     (folder / 'data').mkdir(exist_ok=True)
@@ -352,7 +352,7 @@ def measure_cache(folder: Path, spec: Mapping[str, Any]) -> Iterator[Figure]:
 
 
 def measure_resume(folder: Path, is_quick: bool) -> Iterator[Figure]:
-    """Returns figures on resuming by skipping in the sampler instead of loading."""
+    """Returns figures on the time to resume by skipping samples, not loading them."""
     from mmengine.dataset import InfiniteSampler
     from torch.utils.data import BatchSampler
 

@@ -320,7 +320,7 @@ def mean_iter_s(job: SimulatedJob, workers: int) -> float:
 
 
 def list_fixed(job: SimulatedJob) -> list[int]:
-    """Returns the worker counts to compare with, up to the number of cores."""
+    """Returns the worker counts to compare tuning with, up to the number of cores."""
     return [count for count in (0, 1, 2, 3, 4, 6, 8, 12, 16) if count <= job.cores]
 
 

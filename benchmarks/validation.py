@@ -1,4 +1,4 @@
-"""Benchmark: parts of a validation against the truth, and forecasts of the end.
+"""Benchmark: errors of recorded validation parts, and of forecasts of a training's end.
 
     python -m benchmarks.validation [--quick] [--output]
 
@@ -50,7 +50,7 @@ _PARTS = ('data_wait', 'forward', 'process', 'metric', 'save')
 
 
 def train(name: str, folder: Path, ranks: int = 1, *more: str) -> None:
-    """Trains a case in one child process, or in one child process per rank.
+    """Trains a benchmark case in one child process, or in one child process per rank.
 
     Raises:
         SystemExit: If it fails.
@@ -146,7 +146,7 @@ def find_closing_pct(
 
 
 def play(name: str, folder: Path) -> Iterator[Figure]:
-    """Trains a case and returns figures on the recorded parts of its validations."""
+    """Trains a benchmark case; returns figures on its validations' recorded parts."""
     planted: Planted = CASES[name]
     say(name)
     train(name, folder, planted.ranks)
@@ -174,7 +174,7 @@ def play(name: str, folder: Path) -> Iterator[Figure]:
 
 
 def play_demo(folder: Path, root: Path) -> Iterator[Figure]:
-    """Validates RTMDet; returns by how much the parts' seconds miss the whole."""
+    """Validates RTMDet; returns how far the sum of its parts is off its duration."""
     say('RTMDet on the demo')
     write_demo_dataset(root)
     train('demo', folder, 1, str(root.resolve()))

@@ -91,7 +91,7 @@ class Tape:
         """``perf_counter`` time at which the loader began the current batch."""
 
     def spend(self, part: str, seconds: float) -> None:
-        """Sleeps for the known time of a part, and records the true duration."""
+        """Sleeps for the given time as a validation part; records the true duration."""
         if seconds:
             began_s = time.perf_counter()
             time.sleep(seconds)
@@ -131,7 +131,7 @@ class StampedSampler(DefaultSampler):
 
 
 def collate_stamped(batch: list[Any]) -> Any:
-    """Collate function that records the seconds since the batch was started."""
+    """Collate function that records the seconds since loading of the batch began."""
     collated = pseudo_collate(batch)
     TAPE.seconds['data_wait'] += time.perf_counter() - TAPE.asked_s
     return collated

@@ -166,7 +166,7 @@ class Outcome:
 
     @property
     def gain_share_pct(self) -> float | None:
-        """Speed-up by the advice, in per cent of the best; ``None`` without one."""
+        """Gain by the advice in per cent of the best gain; ``None`` without one."""
         before_s, best_s = fastest(self.before), fastest(self.best)
         if not self.case.best or best_s >= before_s:
             return None
@@ -271,7 +271,7 @@ def read_loaded(folder: Path, config: str, settings: Mapping[str, Any]) -> Any:
 
 
 def play(name: str, folder: Path, turns: int, load: list[float]) -> Outcome:
-    """Trains a case before and after the advice, and with the best known settings.
+    """Trains a benchmark case before and after the advice, and with its best settings.
 
     Args:
         name: Of the case.
@@ -364,7 +364,7 @@ def play_start(
 
 
 def judge_outcome(name: str, outcome: Outcome) -> Iterator[Figure]:
-    """Returns figures on one case: gain by the advice against the best gain."""
+    """Returns figures on one benchmark case: gain by the advice, against the best."""
     before_s, after_s = fastest(outcome.before), fastest(outcome.after)
     if outcome.case.best:
         note = f'{before_s:.1f} s before, {after_s:.1f} s after'
@@ -381,7 +381,7 @@ def judge_outcome(name: str, outcome: Outcome) -> Iterator[Figure]:
 
 
 def list_figures(played: Mapping[str, Outcome]) -> Iterator[Figure]:
-    """Returns figures over all benchmark trainings."""
+    """Returns figures over all trainings: time saved by advice, and false advice."""
     planted = [outcome for outcome in played.values() if outcome.case.best]
     healthy = [outcome for outcome in played.values() if not outcome.case.best]
     if planted:

@@ -69,7 +69,7 @@ QUICK = ('hangs',)
 
 
 def make_environ(root: Path) -> dict[str, str]:
-    """Returns a training's environment variables, with one thread for the step."""
+    """Returns environment variables for a training whose train step uses one thread."""
     paths = [str(root), os.environ.get('PYTHONPATH', '')]
     return {
         **os.environ,

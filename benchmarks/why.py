@@ -1,4 +1,4 @@
-"""Benchmark: naming the causes of failing and hanging trainings, in log and ``why``.
+"""Benchmark: naming causes of failing and hanging trainings in log and ``mmgpu why``.
 
 Each case trains a toy model on MMEngine's own Runner, with the hook on, in a process of
 its own; one thing in it hangs, dies or raises. `mmgpu why` is asked as soon as the
@@ -291,7 +291,7 @@ def may_mount() -> bool:
 
 
 def list_figures(played: dict[str, list[Played]]) -> Iterator[Figure]:
-    """Returns figures over all trainings of the benchmark."""
+    """Returns figures over all trainings: causes named, delays and false alarms."""
     every = [(CASES[name].cause, run) for name, runs in played.items() for run in runs]
     right = [run.cause == cause for cause, run in every if cause]
     named = [run.is_named for _, run in every if run.is_named is not None]
@@ -314,7 +314,7 @@ def list_figures(played: dict[str, list[Played]]) -> Iterator[Figure]:
 
 
 def render_cases(played: dict[str, list[Played]]) -> str:
-    """Renders a table row per case; notes cases skipped for lack of root rights."""
+    """Renders a table row per case: cause, how often it was named, seconds to log."""
     rows = []
     for name, runs in played.items():
         cause, times = CASES[name].cause, [run.in_log_s or 0.0 for run in runs]

@@ -112,7 +112,7 @@ def _list_fields(template: str) -> set[str]:
 
 
 def update(catalog: Catalog, template: Catalog) -> None:
-    """Give a language's catalog the messages of the template.
+    """Updates the messages in a language's catalog to those of the template.
 
     Its date stays where none came or went, so that nothing differs.
     """

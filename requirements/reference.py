@@ -52,7 +52,7 @@ class Answer(NamedTuple):
     function: str = ''
     """``module.py:name`` of what writes the answer; its docstring has the keys."""
     condition: str = ''
-    """Words behind the commands in the heading, where they have several answers."""
+    """Text after the commands in the heading, if a command has several answers."""
 
 
 ANSWERS = (
@@ -211,7 +211,7 @@ class Records:
 
     def __init__(self) -> None:
         self.classes: dict[str, ast.ClassDef] = {}
-        """By name."""
+        """Record classes in JSON answers, by their names."""
         self.linked: dict[str, None] = {}
         """Names of classes in the order in which tables linked them."""
         self._addresses: dict[str, str] = {}

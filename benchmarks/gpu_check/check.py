@@ -1,4 +1,4 @@
-"""``make gpu-check``: checks on a CUDA machine, whose table users can send in.
+"""``make gpu-check``: checks the package on a CUDA machine and prints a result table.
 
     python -m benchmarks.gpu_check [--only NAME,... | --long | --quick] [--wheels DIR]
 

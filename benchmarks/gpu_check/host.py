@@ -90,7 +90,7 @@ def check_optimize() -> list[Row]:
 
 
 def check_overhead() -> list[Row]:
-    """Checks the host time not covered by kernels, and how much ``optimize`` saves."""
+    """Checks a train step's host time outside kernels, and how ``optimize`` cuts it."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, 'toy.py')
         config.write_text(CONFIG + LATE)

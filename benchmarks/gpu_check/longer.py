@@ -39,7 +39,7 @@ CLOSE_PCT = 5.0
 
 
 def check_profile() -> list[Row]:
-    """Checks that the parts of ``mmgpu profile`` add up to the wall clock time."""
+    """Checks that the parts by ``mmgpu profile`` add up to the time of a train step."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, 'toy.py')
         config.write_text(CONFIG)

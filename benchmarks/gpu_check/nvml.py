@@ -1,4 +1,4 @@
-"""GPU checks: NVML values against a known load and nvidia-smi, and CPU of sampling."""
+"""GPU checks: NVML's values against the true ones, and the CPU time to sample them."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def _check_memory(gpu: Gpu, uuid: str | None, has_smi: bool) -> Row:
 
 
 def _check_extras(gpu: Gpu, windows: Sequence[Mapping[str, object]]) -> list[Row]:
-    """Checks that each further NVML figure has a value or a reason for its absence."""
+    """Checks that each optional NVML figure has a value or a reason for its absence."""
     rows, reasons = [], gpu.reasons()
     for figure in EXTRAS:
         values = [f'{window[figure]:.6g}' for window in windows if figure in window]

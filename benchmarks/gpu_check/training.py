@@ -1,4 +1,4 @@
-"""GPU checks by real trainings with and without the hook."""
+"""GPU checks by real trainings: side effects, cost and recorded figures of the hook."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from mmgpu_hooks.measure.clock import local_time, seconds_until
 from mmgpu_hooks.schema.judged import JobEnd, TrainingEnd
 
 _FRESH_S = 3600.0
-"""Age in seconds of the newest record beyond which a run counts as not running."""
+"""Seconds after its newest log interval beyond which a run counts as not running."""
 
 
 def find_last_sign(run: Run, ending: TrainingEnd | None) -> datetime | None:

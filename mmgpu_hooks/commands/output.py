@@ -19,7 +19,7 @@ AnswerT = TypeVar('AnswerT')
 
 
 def print_sections(sections: Sequence[Section]) -> None:
-    """Prints an answer's sections as text, fitted to the terminal's width and colours.
+    """Prints sections of a command's output, fitted to terminal width and colours.
 
     A pipe or a file gets the default width and no colour; ``NO_COLOR`` is heeded.
     """
@@ -36,7 +36,7 @@ def print_answer(
     describe: Callable[[AnswerT], Sequence[Section]],
     render_json: Callable[[AnswerT], str],
 ) -> None:
-    """Prints an answer as text or as JSON, according to ``--format``."""
+    """Prints a command's result as text or as JSON, according to ``--format``."""
     if form == 'json':
         print(render_json(answer))
     else:

@@ -93,7 +93,8 @@ class PooledRuns(NamedTuple):
     newest: ReadRun
     """Latest of the folders' newest runs; no other run is judged."""
     pool: RunPool
-    """Lines of step time and memory by batch size, fitted to the comparable runs."""
+    """Comparable runs of the training, with step time and memory fitted to batch size.
+    """
     notes: tuple[str, ...]
     """Sentences on the latest run, the fit, and runs that the fit left out."""
 

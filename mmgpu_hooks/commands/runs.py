@@ -361,7 +361,7 @@ def _read_user_name(number: int) -> str:
 
 
 def _to_text(path: str) -> str:
-    """Path as valid JSON text: bytes that are not UTF-8 become ``\\udc80``."""
+    """Returns a path as valid JSON text; bytes not in UTF-8 become ``\\udc80``."""
     if path.isascii():
         return path
     return path.encode('utf-8', 'backslashreplace').decode()

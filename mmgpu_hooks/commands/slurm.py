@@ -188,7 +188,7 @@ def _expect_options(options: Sequence[str]) -> None:
 
 
 def _is_one_of(named: Mapping[str, str], word: str) -> bool:
-    """True if a word is one of the given sbatch options, in full, short or combined."""
+    """True if a word is or contains one of the given sbatch options, long or short."""
     typed = word.partition('=')[0]
     return any(
         (len(typed) > 3 and f'--{long}'.startswith(typed))

@@ -81,7 +81,7 @@ def _phrase_settings(run: Run, joined: str) -> str:
 
 
 def with_optimize(answer: Answer) -> Answer:
-    """Adds ``optimize`` to an answer's recommended changes, if the config can take it.
+    """Adds the argument ``optimize`` to a recommendation, if the config can take it.
 
     Args:
         answer: With its lines.

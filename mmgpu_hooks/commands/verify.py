@@ -107,10 +107,10 @@ class _Trainings:
     known: _Known
     keeps_hook: bool = False
     cpus: int | None = None
-    """CPUs that the run had per rank; ``None`` if unknown, or without a run."""
+    """CPUs per rank of the run to verify; ``None`` if unknown, or without a run."""
 
     def count_cpus(self) -> int:
-        """Returns the run's CPUs per rank, or the largest worker count plus one."""
+        """Returns the CPUs to request: the run's per rank, or most workers plus one."""
         return self.cpus or max(side.workers for side in self.sides) + 1
 
 

@@ -372,7 +372,7 @@ def _read_log(file: BinaryIO, name: str) -> ConsoleLog:
 
 
 def _describe(answer: Why) -> list[Section]:
-    """Makes the sections of ``mmgpu why``: how the run ended, evidence, cause, cure."""
+    """Makes ``mmgpu why``'s output: how the run ended, evidence, cause, cure."""
     proof = [
         Fact(
             phrase('line {line}', proof)

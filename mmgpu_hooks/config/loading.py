@@ -303,7 +303,7 @@ def bare_name(kind: object) -> str:
 
 
 def is_held(config: FlatConfig, dotted: str, value: SettingValue) -> bool:
-    """True if a setting in a loaded config already has a value, of the same type."""
+    """True if a setting in a loaded config has the given value, of the same type."""
     path = tuple(dotted.split('.'))
     return path in config and is_same(config[path], value)
 

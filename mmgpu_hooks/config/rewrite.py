@@ -561,7 +561,7 @@ class _Job:
             ) from error
 
     def _allow_own_name(self, before: FlatConfig, after: FlatConfig) -> None:
-        """Accepts the new file's name in ``work_dir``; refuses it in any other key.
+        """Accepts a ``work_dir`` that follows the new file's name; refuses other keys.
 
         Raises:
             RefusedError: If MMEngine fills the file's name into another value.

@@ -16,7 +16,7 @@ from typing import Any
 from mmgpu_hooks.config.hook_arguments import check_argument
 
 RUN = 'MMGPU_RUN'
-"""Environment variable with arguments for the hook that every MMEngine training gets.
+"""Environment variable that adds GPUEfficiencyHook to trainings, with its arguments.
 
 Every one of them then has the hook; the variable holds its arguments, as JSON."""
 DISABLE = 'MMGPU_DISABLE'

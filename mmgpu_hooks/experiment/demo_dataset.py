@@ -87,7 +87,7 @@ def write_demo_dataset(
 
 
 def _read_complete(root: Path, asked: Mapping[str, int]) -> int | None:
-    """Returns a data set's image bytes; ``None`` if the data set is incomplete."""
+    """Returns the total bytes of a data set's images; ``None`` if it is incomplete."""
     try:
         known = json.loads((root / _ANNOTATIONS).read_text(encoding='utf-8'))['info']
         found = sum(path.stat().st_size for path in (root / _IMAGES).iterdir())

@@ -50,7 +50,7 @@ class Turn:
     """Name of the training and its stored trial, unique in the experiment's plan."""
     spec: TrialSpec
     blocks: tuple[int, ...]
-    """Number of iterations of each block; a report is sent at the end of a block.
+    """Number of iterations of each block, after which the training sends a report.
 
     There is no pause between blocks."""
     more: Callable[[Progress], int] | None = None

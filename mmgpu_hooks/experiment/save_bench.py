@@ -77,7 +77,7 @@ class SaveBenchPlan(Plan):
         self.turns = [self._make_turn(workers) for workers in order]
 
     def finish(self, outcome: Outcome) -> SaveBench:
-        """Compares save times of each number of workers with those of the fewest.
+        """Compares checkpoint save times of each worker count to those of the smallest.
 
         Raises:
             UserError: If nothing was measured without an interruption.

@@ -26,7 +26,7 @@ from mmgpu_hooks.schema.tried import (
 )
 
 KNOWN_WITHIN = 0.03
-"""Largest relative half width of the iteration time's interval at which a trial ends.
+"""Relative half width of the iteration time's confidence interval that ends a trial.
 
 0.03 is 3 %."""
 
@@ -120,7 +120,7 @@ def _add_saves(row: SweepRow, run: Run) -> SweepRow:
 
 
 def _list_spans(run: Run, warm_up: int) -> Iterator[GpuSpan]:
-    """Yields GPU utilisation (%) and times (s) of log intervals with GPU samples."""
+    """Yields GPU utilisation (%), begin and end (s) of log intervals with samples."""
     for number, interval in enumerate(run.intervals):
         gpu = interval.gpu
         if gpu is None or gpu.util_pct is None:
@@ -136,7 +136,7 @@ def _list_spans(run: Run, warm_up: int) -> Iterator[GpuSpan]:
 
 
 def fit_memory(rows: Sequence[SweepRow]) -> tuple[MemoryLine, ...]:
-    """Fits a line of GPU memory over batch size to rows that agree in other settings.
+    """Fits lines of memory over batch size to trials that agree in other settings.
 
     Args:
         rows: All trials; those that failed are left out.
@@ -206,7 +206,7 @@ def choose_best(rows: Sequence[SweepRow]) -> tuple[SweepSetting, ...]:
 
 
 def _speed(row: SweepRow) -> float:
-    """Returns a row's images per second; iterations per second if that is unknown."""
+    """Returns a trial's images per second; if unknown, its iterations per second."""
     if row.images_per_s is not None:
         return row.images_per_s
     return 1 / row.iter_s.value if row.iter_s is not None else 0.0

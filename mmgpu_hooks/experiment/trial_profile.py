@@ -125,7 +125,7 @@ def _average(seconds: list[float], is_rare: bool) -> float:
 
 
 def _find_error(seconds: list[float]) -> float:
-    """Returns the standard error of the mean of seconds, with the largest left out.
+    """Returns the standard error of mean CPU seconds, with the largest value left out.
 
     Python's garbage collector may be in that.
     """

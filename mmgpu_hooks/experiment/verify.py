@@ -34,16 +34,16 @@ from mmgpu_hooks.schema.tried import (
 )
 
 LEAST_PAIRS = 6
-"""Smallest number of pairs of blocks before a verification may end early.
+"""Fewest pairs of blocks (one per training) before a verification may end early.
 
 With fewer pairs, a narrow confidence interval is often chance.
 
 Stopping at +-2 % from 6 pairs on, a 95 % interval covers the truth 92 to 96 times in
 100."""
 SETTLED_GAIN = 0.02
-"""Largest half width of the gain's interval (0.02: 2 %) that ends a verification."""
+"""Half width (0.02: 2 %) of the gain's confidence interval that ends a verification."""
 SETTLED_SHARE = 0.1
-"""Largest half width of the gain's interval, as a share of the gain, to stop early."""
+"""Ratio of confidence half width to speed gain that ends a verification."""
 
 _SIDE_NAMES = {FIRST: phrase('first'), SECOND: phrase('second'), '': phrase('other')}
 

@@ -273,7 +273,7 @@ class GPUEfficiencyHook(Hook):
         self._start_account: StartSource | None = None
         self._lone_loop: LoneLoop | None = None
         self._knows_end = False
-        """True while a val or test loop runs whose end, even an error, is noticed."""
+        """True while a val or test loop runs in a wrapper that notices its end."""
         self.tuned_start: TunedStart | None = None
         self._is_disabled = is_disabled(os.environ)
         if not self._is_disabled:
@@ -364,7 +364,7 @@ class GPUEfficiencyHook(Hook):
         return start is not None and start.switch.take_back(error)
 
     def _book_teardown(self) -> AbstractContextManager[Any]:
-        """Context whose time is recorded as spent on ending replaced workers."""
+        """Context whose time is recorded as spent on ending a loader's old workers."""
         if self._recorder is None:
             return contextlib.nullcontext()
         return self._recorder.book_teardown()

@@ -57,7 +57,7 @@ from mmgpu_hooks.schema.recorded import UNATTRIBUTED
 
 SAVE = 'checkpoint_save'
 VALIDATION_PART = 'validation'
-"""Name of the time ledger's part for a whole validation, its hooks included."""
+"""Name of the part of training time that validations take, their hooks included."""
 
 FOLLOWING: Mapping[str, str] = {
     'before_train_iter': 'step',
@@ -108,7 +108,7 @@ class HookTimer:
         self._points: dict[str, _Point] = {}
 
     def follow(self, fn_name: str, part: str) -> None:
-        """Sets the time ledger's part that begins after the hooks of a hook point."""
+        """Sets the part of training time that begins after a hook point."""
         self._following[fn_name] = part
         self._plan()
 
@@ -246,7 +246,7 @@ def _calls(function: Any) -> tuple[str, ...] | None:
 
 
 def open_ledger(runner: Any, hook: Any, device: str) -> TimeLedger:
-    """Creates the time ledger of a training; its clock runs from now on.
+    """Creates the ledger that sums a training's seconds by part; starts its clock.
 
     Args:
         runner: The runner.

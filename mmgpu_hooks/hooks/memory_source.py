@@ -29,17 +29,17 @@ MEMORY_SOURCE = phrase('memory holders')
 HOLDERS_THREAD = 'mmgpu-memory'
 
 _SHORTEST_S, _PERIOD_S, _PERIODS = 0.25, 2.0, 20
-"""Bounds in seconds of the pause between memory readings, elapsed time / `_PERIODS`.
+"""Bounds (s) of the pause between memory readings; elapsed time divided by the pause.
 
 Each takes 60 us. The pause is never more than a twentieth of the time so far."""
 _PERIOD_SCARCE_S = 0.5
 """Longest pause in seconds between memory readings while less than 20 % is free."""
 _LOW_SHARE, _SCARCE_SHARE, _SOON_S = 0.05, 0.2, 30.0
-"""Free shares (0 to 1) under which memory is low, the second if full in `_SOON_S` s.
+"""Free shares (0 to 1) of memory that are low: always, or if full within `_SOON_S` s.
 
 Low is below 5 % free, or below 20 % that are gone in 30 s."""
 _CALM_SHARE, _AGAIN_S = 0.25, 600.0
-"""Free share (0 to 1) that permits a new warning; least seconds between warnings."""
+"""Free share (0 to 1) of memory to allow a new warning; seconds between warnings."""
 _FIRST_S, _SELDOM_S, _VALIDATION_S = 4.0, 60.0, 5.0
 """Seconds between readings of processes' memory: at first, at most, in validation."""
 _MOST_SHARE, _MOST_SHARE_LOW = 0.00025, 0.02

@@ -36,7 +36,7 @@ Calls of other timed methods inside a part are not in it."""
 
 
 class PartTimers:
-    """Replaces methods of model, metrics and others by timed ones, until :meth:`close`.
+    """Times a validation's parts by replaced methods, which :meth:`close` restores.
 
     What cannot be replaced is not told apart from what calls it.
 
@@ -52,7 +52,7 @@ class PartTimers:
         self._patches = Patches()
 
     def open(self, parts: ValidationParts) -> None:
-        """Begins to time a validation's calls: replaces the methods by timed ones.
+        """Begins to time a validation's parts: replaces methods such as ``val_step``.
 
         Args:
             parts: Gets the time.

@@ -178,7 +178,7 @@ class Recorder(LoopListener):
 
     @contextlib.contextmanager
     def book_teardown(self) -> Iterator[None]:
-        """Context whose time is recorded as spent on ending replaced workers."""
+        """Context whose time is recorded as spent on ending a loader's old workers."""
         self._guard.run('ledger', self._ledger.push, 'teardown')
         try:
             yield
@@ -276,7 +276,7 @@ class Recorder(LoopListener):
         return record
 
     def _sum_up(self, window: LedgerWindow) -> IntervalRecord | None:
-        """Makes a log interval's record from the time ledger alone.
+        """Makes a log interval's record of times; other values are added later.
 
         Returns:
             ``None`` where no iteration has ended in it.
@@ -316,7 +316,7 @@ class Recorder(LoopListener):
             self._publisher.note('hours_left', self._ending.hours_left)
 
     def begin_epoch(self) -> None:
-        """Begins an epoch: reads its length, and applies an open DataLoader change."""
+        """Begins an epoch: reads its length, and makes any deferred loader change."""
         self._due_at = 0
         self._recording.begin_epoch()
         self._schedule.begin_epoch()

@@ -97,7 +97,7 @@ def _name_error(error: Exception) -> Text:
 
 
 class Recording:
-    """State of a training that is recorded: iterations, evidence file, ledger.
+    """State of a training that is recorded: iterations, evidence file, time ledger.
 
     Args:
         runner: The runner, about to enter its train loop.
@@ -122,7 +122,7 @@ class Recording:
         return self.recorded + self.ledger.iterations_now
 
     def count_iterations(self) -> int:
-        """Sums up the time ledger; returns the number of training iterations so far."""
+        """Sums up the times recorded so far; returns the number of iterations."""
         self.guard.run('interval', self.ledger.sum_up)
         return self.iteration
 

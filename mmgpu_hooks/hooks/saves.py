@@ -45,11 +45,11 @@ from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.words import say
 
 SAVES_SOURCE = 'checkpoint saves'
-"""Name of the measuring of checkpoint saves, in warnings and the evidence file."""
+"""Name, in warnings and the evidence file, of the code that times checkpoint saves."""
 
 
 class _Save:
-    """Checkpoint save that runs now, timed by replaced methods until :meth:`end`.
+    """Checkpoint save in progress, timed by methods that are replaced until it ends.
 
     Args:
         recording: The run; a stamp that fails is not seen by the save.
@@ -79,7 +79,7 @@ class _Save:
         self._patches.set(mmengine_checkpoint, 'get_file_backend', get_file_backend)
 
     def end(self) -> ThreadTimes:
-        """Restores the timed methods; returns the thread's clock and CPU seconds."""
+        """Restores timed methods; returns the saving thread's wall and CPU clocks."""
         self._thread = -1
         self._patches.close()
         return read_thread_times()

@@ -352,7 +352,7 @@ class BatchSource(FigureSource):
         self._runner, self._probe = runner, probe
         self._opened_s = self._due_s = monotonic_s()
         self._watch = BatchWatch(_pad_size_divisor(runner))
-        """Counter of batch contents in this process, where workers count none."""
+        """Counter of a batch's contents in this process, if no worker counts them."""
         self._resizers = ''
 
     def open(self) -> None:
@@ -432,7 +432,7 @@ class OverheadSource(FigureSource):
 
 
 class Sources:
-    """All sources of measured values of one training, except the time ledger.
+    """All sources of a training's measured values, except its ledger of time by part.
 
     Args:
         recording: The run that is recorded.

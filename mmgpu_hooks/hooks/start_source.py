@@ -39,7 +39,7 @@ from mmgpu_hooks.show.text import visible
 from mmgpu_hooks.show.words import say
 
 ACCOUNT_SOURCE = 'account of the start'
-"""Name of the timing of training's start, in warnings and the evidence file."""
+"""Name, in warnings and evidence file, of the code that times training's start."""
 
 METHODS: Mapping[str, str] = {
     'build_optim_wrapper': 'optimizer',
@@ -306,7 +306,7 @@ class StartSource:
         self._run(self._account.pop, 'workers')
 
     def leave(self) -> None:
-        """Restores the Runner's timed methods, as the ledger times the train loop."""
+        """Restores the Runner's methods that were replaced to time training's start."""
         self._patches.close()
         self.watch.close()
         self._account.follow('other')

@@ -122,11 +122,11 @@ class StuckSource:
             self._note_long(hook, seconds)
 
     def _note_longest(self, label: str, seconds: float) -> None:
-        """Notes the longest duration in seconds of a part that comes once an epoch."""
+        """Notes the most seconds that a once-an-epoch part of the train loop took."""
         self._usual_s[label] = max(self._usual_s.get(label, 0.0), seconds)
 
     def _note_long(self, part: str, seconds: float) -> None:
-        """Updates a part's usual seconds from the seconds that it has just taken."""
+        """Updates a hook's usual duration in seconds from the seconds it just took."""
         usual_s = max(self._usual_s.get(part, 0.0), self._usual_s.get('hooks', 0.0))
         self._usual_s[part] = max(usual_s, seconds * _SEEN_TIMES / USUAL_TIMES)
 
@@ -157,7 +157,7 @@ class StuckSource:
         return Running(part, self._ledger.stamped_s, usual_s)
 
     def _ask_others(self, running: Running, waited_s: float) -> bool | None:
-        """True if no rank that this rank waits for works; ``None`` if unknown."""
+        """True if all ranks that this rank waits for are idle; ``None`` if unknown."""
         if self._waits is None:
             return None
         if self._noted is None:

@@ -58,7 +58,7 @@ class RankAgreement:
         self._set(f'answer/{self.rank}', b'yes' if can_change else b'no')
 
     def read_answers(self) -> bool | None:
-        """True if all ranks can make the change; ``None`` while answers are missing."""
+        """True if all ranks can change the loader; ``None`` if an answer is missing."""
         answers = [
             self._get(f'answer/{rank}', self._number) for rank in range(self._ranks)
         ]
@@ -71,7 +71,7 @@ class RankAgreement:
         self._set('at', str(iteration).encode())
 
     def read_decision(self) -> int | None:
-        """Returns the iteration of the change on all ranks; ``None`` if undecided."""
+        """Returns the loader change's iteration, or `NEVER`; ``None``: undecided."""
         found = self._get('at', self._number)
         return None if found is None else int(found)
 

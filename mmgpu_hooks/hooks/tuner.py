@@ -56,7 +56,7 @@ SHORT_ITERATIONS, SHORT_S = 10, 0.5
 The longer of both counts. A run in intervals of 50 iterations would be judged late."""
 
 ASK_AGAIN = 1.3
-"""Factor by which the iterations since a change grow before the tuner asks again."""
+"""Ratio of iterations since the last loader change between two requests for advice."""
 
 SPARE_BYTES = 2**30
 """Bytes of memory that must stay free while old and new loader workers both live.
@@ -102,27 +102,27 @@ class Tuner:
         self._loop = self._runner.train_loop
         self._adviser: TuningAdviser | None = None
         self._pending: TunedRecord | None = None
-        """Deferred change of settings, as between two epochs; ``None`` without one."""
+        """Loader change deferred to the next epoch or log interval; else ``None``."""
         self._open: TunedRecord | None = None
         """Newest change of loader settings, until its gain is judged."""
         self._changes = 0
         self._unproven: TunedRecord | None = None
-        """Change made between epochs whose workers have yet to start; else ``None``."""
+        """Loader change whose new workers are not yet known to start; else ``None``."""
         self._since = self._ask_at = recording.recorded
         """Iteration at which loader settings were changed last, or tuning began."""
         self._is_over = self._has_found = False
         self._why = Text('')
-        """Clause of the last answer on why nothing is changed; empty without one."""
+        """Last reason, as a clause, why loader settings are kept; may be empty."""
         self._ranks: RankAgreement | None = None
         """Agreement with other ranks on loader changes; ``None`` with only one rank."""
         self._offered: TuneOffer | None = None
-        """Offered change on which ranks still have to agree; ``None`` without one."""
+        """Loader change offered to all ranks and not made yet; ``None`` without one."""
         self._offered_at = 0
-        """Iteration at which that change was offered first, or was read."""
+        """Iteration at which this rank first offered or read the loader change."""
         self._due_at: int | None = None
-        """Iteration of the change that ranks agreed on; ``None`` until agreed."""
+        """Iteration at which all ranks change the loader; ``None`` until agreed."""
         self._missed: TunedRecord | None = None
-        """Change that ranks agreed on and this one could not make; else ``None``."""
+        """Loader change that this rank failed to make, or ``None``."""
         self._length = SHORT_ITERATIONS
         self._batch_bytes: int | None = None
         """Bytes of the tensors in the last counted batch; ``None`` if not counted."""
@@ -220,7 +220,7 @@ class Tuner:
         self._batch_bytes = size or self._batch_bytes
 
     def follow(self, iter_s: float) -> None:
-        """Asks for new loader settings or applies them, at each log interval's end.
+        """Asks the child process for new loader settings, or applies them, if due.
 
         Args:
             iter_s: Mean iteration of that interval.
@@ -340,14 +340,14 @@ class Tuner:
         )
 
     def _may_defer(self, record: TunedRecord) -> bool:
-        """True if a change that is not made now may be made later."""
+        """True if a loader change that is impossible now may be made later."""
         if self._is_by_epoch:
             return not self._is_last_epoch
         # what was refuted must not stay: tried again at each interval's end
         return record.action == 'roll_back'
 
     def _find_obstacle_now(self, record: TunedRecord) -> Text | None:
-        """Returns why this rank cannot make a change now; ``None`` if it can."""
+        """Returns why this rank cannot change the loader now; ``None`` if it can."""
         if self._is_as_before(record):
             return None
         new = record.new
@@ -356,17 +356,17 @@ class Tuner:
         return within or self._find_obstacle_to(new)
 
     def _is_as_before(self, record: TunedRecord) -> bool:
-        """True if a record takes back a change that this rank has not made."""
+        """True if a record undoes a loader change that this rank never made."""
         missed = self._missed
         is_back = record.action == 'roll_back'
         return is_back and missed is not None and record.old == missed.new
 
     def _is_given_up(self, done: int) -> bool:
-        """True if the offered change was not made for as long as is tried."""
+        """True if the offered loader change has been tried for too many iterations."""
         return done - self._offered_at > MOST_WATCHED
 
     def _offer(self, ranks: RankAgreement, record: TunedRecord, since: int) -> None:
-        """Offers the other ranks, as rank 0, a loader change, and answers for itself.
+        """Offers other ranks, as rank 0, a loader change; says if rank 0 can make it.
 
         Args:
             ranks: The agreement.
@@ -382,7 +382,7 @@ class Tuner:
         self._shorten(self._length)
 
     def _follow_ranks(self, ranks: RankAgreement, done: int) -> None:
-        """Reads and answers rank 0's offer; makes the change if all ranks agreed.
+        """Answers rank 0's offer of a loader change; makes it if all ranks agreed.
 
         Also where tuning is over on this rank: a roll-back needs all answers.
         """
@@ -424,14 +424,14 @@ class Tuner:
             self._shorten(self._length)
 
     def _leave_offer(self, ranks: RankAgreement, offer: TuneOffer, done: int) -> None:
-        """Ends tuning if not all ranks can make a change; offers a roll-back again."""
+        """Ends tuning if a rank cannot change its loader, or offers roll-back again."""
         if offer.record.action == 'change' or self._is_given_up(done):
             self._end(phrase('a rank cannot make the change, so none does'))
         elif not ranks.rank:
             self._offer(ranks, offer.record, self._offered_at)
 
     def _make_offered(self, offer: TuneOffer, done: int) -> None:
-        """Makes the change that all ranks agreed on, as soon as this one can."""
+        """Makes the loader change all ranks agreed on, as soon as this rank can."""
         record = offer.record
         obstacle = self._find_obstacle_now(record)
         if obstacle is not None and not self._is_given_up(done):
@@ -462,7 +462,7 @@ class Tuner:
         return due_at
 
     def _gain_in_epoch(self, record: TunedRecord) -> float:
-        """Returns the least seconds that a change saves in the rest of the epoch."""
+        """Returns the least seconds a loader change saves in the rest of the epoch."""
         recording = self._recording
         batches = read_length(self._runner.train_dataloader) or 0
         left = batches - (recording.iteration - recording.epoch_start)
@@ -556,7 +556,7 @@ class Tuner:
         )
 
     def _fail(self, record: TunedRecord, clause: Text) -> None:
-        """Stops tuning where this rank could not make a change, others perhaps did."""
+        """Stops tuning after a failed loader change; rank 0 has other ranks undo it."""
         self._end(clause)
         if record.action != 'change':
             return
@@ -626,7 +626,7 @@ class Tuner:
         return True
 
     def note_end(self) -> None:
-        """Logs why nothing was changed until training ended, where nothing says it."""
+        """Logs at training's end why loader settings never changed, if not yet said."""
         is_silent = not (self._is_over or self._changes or self._has_found)
         is_idle = self._pending is None and self._offered is None
         if self._adviser is not None and is_silent and is_idle:
@@ -634,7 +634,7 @@ class Tuner:
             self._say(phrase('nothing was changed: {why}', why=why))
 
     def close(self) -> None:
-        """Ends tuning: nothing is changed any more, and the child process ends."""
+        """Ends tuning of the loader, and the child process that judges changes."""
         # an interval still ends after the last iteration
         self._is_over, self._ranks = True, None
         adviser, self._adviser = self._adviser, None
@@ -643,7 +643,7 @@ class Tuner:
 
 
 def _undo(record: TunedRecord) -> TunedRecord:
-    """Returns the record that undoes a change whose workers could not start."""
+    """Returns the record that undoes a change of loader settings that failed."""
     return TunedRecord(
         iteration=0,
         action='roll_back',
@@ -663,5 +663,5 @@ def _phrase_left(record: TunedRecord, obstacle: Text | None) -> Text:
 
 
 def _choose_length(iter_s: float) -> int:
-    """Chooses the most iterations of a short log interval."""
+    """Chooses how many iterations a log interval has while the loader is tuned."""
     return max(SHORT_ITERATIONS, math.ceil(SHORT_S / max(iter_s, 1e-3)))

@@ -76,7 +76,7 @@ class _Validation:
     wait_cpu_s: float = 0.0
     step_cpu_s: float = 0.0
     step: _StepBegin | None = None
-    """Clocks at the start of the running validation step; ``None`` between steps."""
+    """Clock and CPU seconds at the running step's start; ``None`` between steps."""
     batch: TensorCount | None = None
     """Number and bytes of tensors in the first batch; ``None`` before that batch."""
     results: Objects | None = None
@@ -190,7 +190,7 @@ class ValidationSource(LoopListener):
             recording.runner, self._evaluator, recording.runner.world_size
         )
         self._creating: int | None = None
-        """Nesting depth of the timed call that makes an iterator, or ``None``."""
+        """Nesting depth of the call that makes the validation iterator, or ``None``."""
         guarded = partial(self._run, VALIDATION_SOURCE)
         probe = guarded(LoaderProbe, self._loader, guarded, listener=self)
         self._probe = probe or LoaderProbe(None)
@@ -207,12 +207,12 @@ class ValidationSource(LoopListener):
         return None if now is None else now.metrics
 
     def read_state(self) -> ValidationState | None:
-        """Returns the running validation's progress: timed call, seconds by part."""
+        """Returns the running validation's present call, and its seconds by part."""
         now = self._now
         return None if now is None else now.parts.read()
 
     def usual_s(self, call: PartCall) -> float | None:
-        """Returns the longest duration of a timed call so far in seconds, or ``None``.
+        """Returns the longest seconds of a validation's timed call so far, or ``None``.
 
         The call must have ended once.
         Between two calls it may be any hook that runs: then until a validation ended.

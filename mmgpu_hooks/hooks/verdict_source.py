@@ -21,7 +21,7 @@ from mmgpu_hooks.measure.clock import Clock, monotonic_s
 from mmgpu_hooks.schema.recorded import VerdictRecord
 
 VERDICT_SOURCE = 'hourly verdict'
-"""Name of the hourly judging of a training, in warnings and the evidence file."""
+"""Name, in warnings and evidence file, of the code that judges a training hourly."""
 
 VERDICT_PERIOD_S = 3600.0
 """Seconds until the first verdict on a training, and between two verdicts."""

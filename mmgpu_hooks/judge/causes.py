@@ -315,7 +315,7 @@ def rank_waits() -> None:
 
 @_cause
 def uneven_inputs() -> None:
-    """The ranks train another number of batches.
+    """The ranks train different numbers of batches.
 
     One rank has come to the end of its batches, and the others wait for it in the next.
 

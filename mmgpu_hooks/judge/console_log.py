@@ -154,7 +154,7 @@ class ConsoleLog:
 
     def __init__(self) -> None:
         self.lines = 0
-        """Number of the last line of the console log that was read."""
+        """Line number, from 1, of the last console line that was read."""
         self.progress = 0
         """Number of distinct iterations that the console log shows."""
         self.last_progress = 0
@@ -308,7 +308,7 @@ class ConsoleLog:
     def _find_sign(
         self, text: str, read: Reading, traceback: _Traceback, is_open: bool
     ) -> tuple[Sign | None, bool]:
-        """Finds a line's sign of a failure, and whether the line is an exception."""
+        """Finds the cause of failure a line points to, and if it is an exception."""
         if is_open and read.glued:
             text = text[read.glued :]
             read = read_shape(shape_of(text))
@@ -392,7 +392,7 @@ class ConsoleLog:
         return 0 if went_on else self._done_line
 
     def events(self) -> list[Event]:
-        """Returns the events that training did not survive, in log order."""
+        """Returns the log lines of failures that training did not survive, in order."""
         found = [
             event
             for kept in self._events.values()
@@ -437,7 +437,7 @@ def _match_sign(
 
 @cache
 def _own_sign(cause: str, is_sure: bool) -> Sign:
-    """Returns the `Sign` of a failure reported by the hook's own watchdog."""
+    """Returns the sign of a failure that GPUEfficiencyHook's watchdog reported."""
     return Sign(cause=cause, order=Order.WATCHED, is_sure=is_sure)
 
 

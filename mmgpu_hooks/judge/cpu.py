@@ -58,7 +58,7 @@ class TrainingCpu(NamedTuple):
     external_cores: float | None = None
     """Mean number of the host's cores that programs other than this training used."""
     external_unknown: str | None = None
-    """Reason why ``external_cores`` is not known on a host with several ranks."""
+    """Reason why other programs' core use is unknown on a host with several ranks."""
     unknown: str | None = None
     """Reason why the training's CPU seconds are not known."""
 
@@ -85,7 +85,7 @@ class CpuEvidence:
 
 @dataclass(frozen=True)
 class CpuUse:
-    """CPU seconds used in all saves and validations together; NaN is unknown."""
+    """CPU seconds of process, workers and host in all saves and validations; or NaN."""
 
     process_s: float = 0.0
     """CPU seconds of the training process in all saves and validations together."""
@@ -265,7 +265,7 @@ def _known(figure: float) -> float | None:
 
 
 class _EventCpu(NamedTuple):
-    """CPU seconds of one save or validation; ``None`` is unknown."""
+    """CPU seconds of process, workers and other programs in one save or validation."""
 
     wall_s: float
     process_s: float | None

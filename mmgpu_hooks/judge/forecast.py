@@ -86,7 +86,7 @@ class Forecast:
     predictions: Sequence[Prediction]
     notes: Sequence[str]
     fitted_runs: Mapping[str, int | None] | None = None
-    """Batch size of each run in the fit, by path; ``None`` if one run was asked for."""
+    """Batch size of each run the predictions rest on, by path; ``None`` for one run."""
     memory: MemoryForecast | None = None
     """Forecast of GPU memory against batch size; ``None`` without a fitted line.
 

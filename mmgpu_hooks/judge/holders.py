@@ -35,7 +35,7 @@ _LEAST_RECENT_FIT = 0.95
 
 A bend in them would make the rate too small."""
 _COPIES = 1.2
-"""Largest ratio of worker memory growth to dataset object bytes due to copying.
+"""Largest ratio of workers' memory growth to dataset object bytes taken for copying.
 
 A multiple of the size of the objects.
 """
@@ -45,7 +45,7 @@ _MOST_LEAKED = 0.95
 Workers hold something from the start.
 """
 _ALIKE = 1.25
-"""Largest ratio of two processes' memory at which they count as holding the same."""
+"""Largest ratio of two processes' memory at which the two are reported as equal."""
 _DROP = 0.2
 """Smallest relative fall of the workers' memory that indicates ended workers."""
 
@@ -91,7 +91,7 @@ class MemoryShares:
     ``None`` where no other number would have helped, or none was needed.
     """
     growing: _Growing | None
-    """Processes whose memory grows with any number of workers; ``None`` if none do."""
+    """Processes whose memory grows however few the workers; ``None`` if none do."""
     is_growing: bool = False
     """True if a training process's or worker's memory grew until the last reading."""
 
@@ -334,7 +334,7 @@ class _RankMemory(NamedTuple):
 
 
 def _list_ranks(run: RecordedRun, worst: MemoryRecord) -> list[_RankMemory]:
-    """Lists a host's ranks with their memory records nearest in time to ``worst``."""
+    """Lists a host's ranks with their memory records nearest in time to a given one."""
     at_s = run.meta.started_unix_s + worst.elapsed_s
     ranks = [_RankMemory(run, worst, worst.elapsed_s)]
     for other in run.other_ranks:
@@ -554,7 +554,7 @@ def _fit_line(
 
 
 class _Outlook(NamedTuple):
-    """Safe number of workers for the memory, or the processes that grow regardless."""
+    """Safe number of workers for host memory, or processes that grow in any case."""
 
     holding: Holding | None = None
     growing: _Growing | None = None

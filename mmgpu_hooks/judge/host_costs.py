@@ -44,7 +44,7 @@ class HostCost:
     """Host CPU seconds per iteration of one kind of work, and how many can be saved."""
 
     name: str
-    """Name of the optimisation, as ``optimize`` takes it."""
+    """Name of the optimisation, as ``GPUEfficiencyHook(optimize=...)`` takes it."""
     found: Text
     """Sentence, without full stop, on the host CPU work that was counted."""
     saved_s: float
@@ -55,7 +55,7 @@ class HostCost:
     now_s: float | None = None
     """Measured host CPU seconds per iteration; ``None`` if only counts are known."""
     error_s: float = 0.0
-    """Standard error of ``saved_s``, in seconds."""
+    """Standard error, in seconds, of the CPU seconds saved per iteration."""
     sent_s: float = 0.0
     """CPU seconds per batch that the optimisation saves in a worker."""
     is_covered: bool = False
@@ -63,7 +63,7 @@ class HostCost:
 
     @property
     def is_measured(self) -> bool:
-        """True if ``saved_s`` was measured, False if it is an upper bound."""
+        """True if the saved CPU time was measured, False if it is an upper bound."""
         return self.now_s is not None
 
     @property

@@ -120,7 +120,7 @@ def _with_settings(run: RunRecord, settings: TunedSettings) -> RunRecord:
 
 
 def _select_latest(every: Intervals, switch: TunedRecord | None) -> Intervals:
-    """Selects the intervals whose batches were all loaded under the last settings."""
+    """Selects log intervals with all batches loaded by the newest loader settings."""
     if switch is None:
         return every
     # the old workers' last batches come after it

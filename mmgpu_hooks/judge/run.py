@@ -203,7 +203,7 @@ class Run(RecordedRun):
 
     @cached_property
     def judged_saves(self) -> tuple[SaveJudgement, ...]:
-        """Judgement of each checkpoint save, in the order of ``save_records``."""
+        """Judgement of each checkpoint save of the run, in recorded order."""
         return judge_saves(
             self.save_records, self.after_saves, self.meta.host, self.meta.loader
         )
@@ -410,6 +410,6 @@ class Run(RecordedRun):
         )
 
     def saves_held_by(self, cause: str | None) -> list[SaveJudgement]:
-        """Lists the slow saves with one cause; ``None`` lists those without a cause."""
+        """Lists the slow saves with a given cause; ``None``: without a proven cause."""
         judged = self.judged_saves
         return [save for save in judged if save.is_slow and save.cause == cause]

@@ -46,7 +46,7 @@ _LARGER = 1.5
 
 @dataclass(frozen=True)
 class RunPool:
-    """Comparable runs of one training, with the lines fitted to all of them."""
+    """Comparable runs of one training, with step time and memory fitted to all."""
 
     newest: Run
     """Newest run with enough measurements to predict from: the run that is judged."""
@@ -57,9 +57,9 @@ class RunPool:
     """
     memory: CardMemory
     fitted: Mapping[str, int | None] = field(default_factory=dict)
-    """Batch size of each run in the fit, by path of its evidence file, newest first."""
+    """Batch size of each run with fitted times, by evidence file, newest first."""
     notes: tuple[Text, ...] = ()
-    """Sentences on the runs that were left out of the fit."""
+    """Sentences on the runs that step time and memory were not fitted to."""
 
 
 def pool_runs(runs: Sequence[Run]) -> RunPool:

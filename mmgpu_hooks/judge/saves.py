@@ -468,7 +468,7 @@ def _find_cause(
 
 
 def is_delay(delay_s: float, usual_s: float, least: thresholds.DelayThreshold) -> bool:
-    """True if a delay reaches a threshold, in seconds and as a ratio."""
+    """True if a delay is long enough, in seconds and relative to the usual time."""
     return delay_s >= max(least.least_s, least.ratio * usual_s)
 
 

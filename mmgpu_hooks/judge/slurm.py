@@ -34,7 +34,7 @@ class NarrowStart:
 
     @property
     def fact(self) -> Text:
-        """Clause on the number of CPUs that ``srun`` left the task."""
+        """Clause that says to how few CPUs ``srun`` bound the SLURM task."""
         return phrase(
             'srun bound this task to {bound_cpus} of the {given_cpus:d} that SLURM '
             'gave it',
@@ -43,7 +43,7 @@ class NarrowStart:
 
     @property
     def cure(self) -> Text:
-        """Sentence with the command that gives the task all its CPUs.
+        """Advice for the user: the command that gives the SLURM task all its CPUs.
 
         A batch script itself is never narrowed.
         """

@@ -31,7 +31,7 @@ _OTHERS_NEEDED = re.compile(r'torch/(?:autograd|cuda|nn/parallel)/|message_hub')
 _IDLE = re.compile(r'multiprocessing/(?:queues|connection)|selectors')
 _MOST_CALLS = 4
 _SLOW_TIMES, _SLOW_S = 3.0, 1.0
-"""For a slow, not stuck sample: largest ratio to the mean time, least mean seconds.
+"""Limits for a slow, not stuck sample: load time over mean of earlier ones, mean (s).
 
 It takes at most this factor of the mean of the samples before it in its batch, which
 took at least so many seconds each.
@@ -186,7 +186,7 @@ def find_first_gone(ranks: Sequence[Rank]) -> Rank | None:
 
 
 def describe_gone(ranks: Sequence[Rank]) -> list[Text]:
-    """Describes the processes that left no end record, a sentence each."""
+    """Returns a sentence on each rank whose process ended without an end record."""
     return [
         phrase('process {pid} is gone and left no end record', rank.evidence.run)
         if rank.number is None
@@ -303,7 +303,7 @@ def _loads_itself(stuck: StuckRecord) -> bool:
 
 
 def _list_cures(stuck: StuckRecord, cause: str) -> tuple[Text, ...]:
-    """Lists what helps against a standstill, advice for the hanging call first."""
+    """Lists advice against a standstill, that for the hanging call first."""
     if _loads_itself(stuck) and cause == 'worker_stuck':
         look, *rest = CAUSES[cause].do
         look = phrase(
@@ -334,7 +334,7 @@ def _is_work_on_one_rank(stuck: StuckRecord, cause: str) -> bool:
 
 
 class _Meeting(NamedTuple):
-    """Reason why waiting ranks never continue, and the rank at fault."""
+    """Reason why ranks wait for one another without end, and the rank at fault."""
 
     cause: str
     certainty: str
@@ -462,7 +462,7 @@ class Uneven(NamedTuple):
     """Rank that trains fewest batches; ``None`` if several do."""
     proof: Sequence[Text]
     certainty: str = 'sure'
-    """Certainty: ``sure`` if the lengths of the loaders prove it, otherwise ``likely``.
+    """Certainty of uneven batches: ``sure`` if loader lengths prove it, or ``likely``.
 
     Without them, a rank may have been told to stop early."""
 
@@ -598,7 +598,7 @@ def describe_batches(batches: Mapping[int, int]) -> list[Text]:
 
 
 def is_late_by_others(words: Sequence[EvidenceLine | None]) -> bool:
-    """True if another rank has ended or raised an alarm, or if all ranks stand still.
+    """True if other ranks show a hang: one ended or raised an alarm, or all are stuck.
 
     Args:
         words: The last interval, standstill or end of each.
@@ -689,7 +689,7 @@ class SlowBatch(NamedTuple):
     """Position in the batch, counted from 1, of the sample that is being loaded."""
     samples: int
     each_s: float
-    """Mean seconds of loading the samples of a batch before the current one."""
+    """Mean seconds of loading each of the batch's samples before the current one."""
 
     @property
     def sentence(self) -> Text:
@@ -780,7 +780,7 @@ def _count_workers(rank: Rank, stuck: StuckRecord) -> int:
 
 
 def find_row(stuck: StuckRecord) -> HangingFrame | None:
-    """Finds the known hanging call that a worker or the pinning thread is in."""
+    """Finds a known hanging call, a table row, in a worker's or pin thread's calls."""
     if not waits_for_data(stuck):
         return None
     of_worker = None
@@ -804,7 +804,7 @@ def is_lost(stuck: StuckRecord) -> bool:
 
 
 def describe_stuck(stuck: StuckRecord) -> list[str]:
-    """Describes a standstill in sentences, with its calls, for log and `mmgpu why`."""
+    """Describes a standstill in sentences and stack calls, for log and `mmgpu why`."""
     found: list[str] = []
     if stuck.idle_s is not None:
         found.append(

@@ -111,7 +111,7 @@ The training thread is ready and has no core.
 """
 
 THROTTLED_NOTICE_PCT = 5.0
-"""Smallest share of the time held back by a CPU quota that is reported, in per cent.
+"""Smallest share of run time, in per cent, throttled by a CPU quota that is reported.
 
 A burst now and then is usual.
 """
@@ -129,10 +129,11 @@ Below, it is a finding.
 """
 
 EXTERNAL_LOAD = 0.25
-"""Smallest share (0 to 1) of host CPUs in use by others that spoils measurements."""
+"""Smallest share (0 to 1) of host CPUs used by other programs that spoils measuring."""
 
 WORTHWHILE_GAIN = 0.03
-"""Smallest predicted gain, as a share (0 to 1) of time, worth changing a setting."""
+"""Smallest predicted gain, as a share (0 to 1) of run time, worth changing a setting.
+"""
 
 HOST_COST_WORTH = 0.01
 """Smallest measured share (0 to 1) of iteration time saved to advise an optimisation.
@@ -246,7 +247,7 @@ Threads are then what the loading suffers from.
 """
 
 IDLE_CORES = 0.25
-"""Smallest idle share (0 to 1) of the cores, while the loop waits, that is reported."""
+"""Smallest idle share (0 to 1) of usable cores, during data waits, that is reported."""
 
 BUSY_WORKERS = 0.7
 """Smallest mean number of busy cores per worker at which workers count as busy."""
@@ -264,7 +265,7 @@ A finding needs it besides ``RISE_BYTES``.
 """
 
 WORTH_GROWTH = 0.1
-"""Smallest share (0 to 1) of free host memory that growth must take to be reported."""
+"""Smallest memory growth to report, as a share (0 to 1) of the host's free memory."""
 
 CONTAINER_SHM_BYTES = 2**26
 """Size of ``/dev/shm`` in a container started without ``--shm-size``: 64 MiB.

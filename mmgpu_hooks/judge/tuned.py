@@ -33,10 +33,11 @@ LEAST_INTERVALS, ENOUGH_INTERVALS = 3, 8
 """Fewest log intervals to judge a settings change with a clear, or unclear, effect."""
 
 LEAST_LOSS = 0.03
-"""Smallest slow-down that counts, as a share (0 to 1) of an iteration's time."""
+"""Smallest slow-down by new settings that counts, as a share (0 to 1) of an iteration.
+"""
 
 NO_LOSS = 0.01
-"""Largest loss, as a share (0 to 1) of an iteration's time, that keeps a change."""
+"""Largest slow-down, as a share (0 to 1) of an iteration, that keeps new settings."""
 
 LEAST_SPREAD = 0.01
 """Least relative spread of iteration times assumed for a short series of intervals."""
@@ -193,7 +194,7 @@ def _estimate_saved(before: _Stage, after: _Stage, name: str) -> Estimate | None
 
 
 def _estimate_short(old: Sequence[float], new: Sequence[float]) -> Estimate | None:
-    """Estimates the seconds saved per iteration from a short series, by Student's t.
+    """Estimates seconds per iteration that a loader change saves, from few intervals.
 
     A loader is changed after few intervals; those after it show how they scatter.
     """

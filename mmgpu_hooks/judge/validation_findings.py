@@ -27,7 +27,7 @@ bench-metric``).
 """
 
 SET_IN_LIST = f"type='{FAST_METRIC}'"
-"""Argument to write by hand where CocoMetric is one evaluator of a list."""
+"""Config text that selects FastCocoMetric, to write by hand in a list of evaluators."""
 
 _WANTED_SHARE = 0.1
 """Largest share (0 to 1) of training time in validation at a recommended interval."""
@@ -66,7 +66,7 @@ class WholeValidation:
 
 
 def find_whole(run: Run) -> WholeValidation | None:
-    """Finds the seconds that a run's validations take; ``None`` if one is unknown."""
+    """Finds seconds and planned number of a run's validations; ``None`` if unknown."""
     costs = find_costs(run)
     if costs is None:
         return None
@@ -88,13 +88,14 @@ class RarerValidation:
     training_s: float
     """Seconds of training between two validations at the run's interval."""
     rarer: int
-    """Interval (epochs or iterations) at which validation takes 10 % of the time."""
+    """Longer interval (epochs or iterations): validation takes 10 % of the run's time.
+    """
     saved_s: float
     """Seconds that the longer validation interval saves in the complete training."""
 
 
 def find_rarer(run: Run, whole: WholeValidation) -> RarerValidation | None:
-    """Finds the validation interval at which validations take a tenth of the time.
+    """Finds the validation interval at which validations take a tenth of the run.
 
     Returns:
         ``None`` where the plan is unknown, the interval changes while it trains, or is

@@ -94,7 +94,7 @@ def list_parts(costs: ValidationCosts) -> Iterator[Text]:
 
 
 def list_shares(costs: ValidationCosts) -> Iterator[Text]:
-    """Lists the notable parts of validations with their share of the time."""
+    """Lists the notable parts of validations with their shares of validation time."""
     for part, spent_s in _list_worth(costs.parts_s, costs.wall_s):
         name, spent_pct = VALIDATION_PART_NAMES[part], 100 * spent_s / costs.wall_s
         said = phrase('{part} {spent_pct:exact}', part=name, spent_pct=spent_pct)

@@ -36,12 +36,12 @@ _AMPLE = 0.15
 """Share (0 to 1) of free host memory above which memory was not the cause of a kill."""
 _MOST_PROOF = 4
 _GIVEN_UP = {Order.ENDED, Order.KILLED, Order.KILLED_TOO, Order.AFTER}
-"""Priorities of log lines on a run that was ended deliberately."""
+"""Priority classes of log lines that may report that the run was ended on purpose."""
 _OWN_REASONS = {order for order in Order if order < Order.CRASHED}
 _OWN_REASONS -= {Order.AFTER, Order.ENDED}
 """Priorities of log lines with the run's own failure, before it was ended."""
 _UNNAMED = {Order.RAISED, Order.CRASHED, Order.WRAPPER}
-"""Priorities of log lines that report an end of the run without a reason."""
+"""Priority classes of log lines that report a run's end but not its reason."""
 _PATH = re.compile(
     r'[\'"]([^\'"]*[/\\][^\'"]+|[^\'"/]+\.\w{2,5})[\'"]'
     r'|(?<!at )(\b[^\s\'"]*[/\\][^\s\'"]+\.(?!py\b)\w{2,5})\b'
@@ -57,7 +57,8 @@ _UNCLEAR = 'oom_host', 'worker_killed', 'unknown'
 _HEAD = 10
 """Number of ordinary lines that show that the run continued after an error."""
 _OUTSIDE = Order.STATED, Order.ENDED
-"""Priorities of lines that kernel, scheduler or terminal print about a run."""
+"""Priority classes of log lines that kernel, scheduler or terminal print about a run.
+"""
 _CONSEQUENCES = {
     Order.LOST,
     Order.KILLED,
@@ -68,9 +69,9 @@ _CONSEQUENCES = {
     Order.CRASHED,
     Order.WRAPPER,
 }
-"""Priorities of lines that workers and ranks print because the program ended."""
+"""Priority classes of lines that workers and ranks print because the program ended."""
 _OF_OTHERS = Order.PEERS, Order.PEER_GONE, Order.CRASHED, Order.WRAPPER
-"""Priorities of console lines that report the end of another process."""
+"""Priority classes of console lines that report the end of another process."""
 _OF_MEMORY = 'oom_host', 'oom_cgroup'
 _NEVER_BY_NAN = *_OF_MEMORY, 'oom_gpu', 'shm_full', 'disk_full'
 """Causes of a failure that a NaN in the losses does not lead to."""
@@ -95,10 +96,10 @@ _NCCL_ERROR = re.compile(r'(?:\w+\.)*(?:DistBackendError|nccl\w+Error)\b')
 _NAMED_RANK = re.compile(r'\bprocess rank (\d+) with PID')
 """Regex for the name of a rank as mpirun prints it."""
 _TIMED_OUT = 'worker_stuck', 'rank_waits', 'rank_never_came'
-"""Causes of a time-out that a full disk quota of other programs cannot explain."""
+"""Causes of a failure by time-out: a worker or another rank was awaited in vain."""
 
 _OF_A_STANDSTILL = None, 'unknown', 'interrupted', 'rank_waits', 'rank_lost'
-"""Causes that logs name for a start that hung or was ended while hanging."""
+"""Causes found in logs that a recorded standstill of the training's start overrules."""
 _OF_OTHER_RANKS = 'rank_waits', 'rank_never_came', 'rank_lost'
 """Causes that a rank logs about other ranks, whose own records decide."""
 _OF_NO_END = ('uneven_inputs',)
@@ -230,7 +231,7 @@ def _judge_end(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
 
 
 def _weigh_ranks(why: Why, event: Event, ranks: Sequence[Rank]) -> Why:
-    """Checks a cause by measurements of the rank that a line names, or ended first."""
+    """Checks a diagnosis by measurements of the rank at fault, and names that rank."""
     named = _find_named(ranks, event.text)
     own = (rank for rank in ranks if event.rank in (None, rank.number))
     said, measured = why, named or next(own, None)
@@ -251,7 +252,7 @@ def _weigh_ranks(why: Why, event: Event, ranks: Sequence[Rank]) -> Why:
 def _judge_peers(
     standstill: Why | None, ranks: Sequence[Rank], line: Proof
 ) -> Why | None:
-    """Judges a run by its ranks' own records if a line only reports other ranks."""
+    """Judges a run by its ranks' own records if its log only blames other ranks."""
     if standstill and standstill.cause in _JOINED:
         return replace(standstill, state='ended')
     uneven = find_uneven(ranks)
@@ -676,7 +677,7 @@ def _judge_silence(logs: Sequence[NamedLog], ranks: Sequence[Rank]) -> Why:
 
 
 def _judge_gone(ranks: Sequence[Rank]) -> Why:
-    """Judges a run whose processes ended without any other sign of the cause."""
+    """Judges a run whose processes ended without a sign of the cause."""
     first, gone = find_first_gone(ranks), describe_gone(ranks)
     proof = tuple(Proof('host', None, text) for text in gone[:_MOST_PROOF])
     why = Why('ended', 'unknown', 'unknown', Text(''), proof)
@@ -809,11 +810,11 @@ _DISTRIBUTIONS = {
     'sklearn': 'scikit-learn',
     'yaml': 'PyYAML',
 }
-"""Names of packages at PyPI, by the module's name where that is another one."""
+"""Names of packages at PyPI that differ from their module's name, by that name."""
 
 
 def _phrase_install(proof: Sequence[Proof]) -> Text:
-    """Phrases how to install the module that an exception misses."""
+    """Phrases how to install the module that an exception reports as missing."""
     found = next(
         (match for line in proof if (match := _MODULE.search(line.text))), None
     )
@@ -839,7 +840,7 @@ def _phrase_install(proof: Sequence[Proof]) -> Text:
 
 
 def _complete(why: Why, sample: str | None = None) -> Why:
-    """Adds cures to a diagnosis, and the sample that failed if a line names it."""
+    """Adds cures to a diagnosis, and the sample that failed if a log line names it."""
     do = CAUSES[why.cause or 'unknown'].do
     if why.cause == 'package_missing':
         do = (_phrase_install(why.proof), *do[1:])

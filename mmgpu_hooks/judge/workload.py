@@ -533,7 +533,7 @@ def _batch_cpu_cost(part: _Part, loading: Cost) -> Cost | None:
 
 
 def _of_intervals(part: _Part, mean_s: float, field: str) -> Cost:
-    """Makes a `Cost` of a mean whose spread and error come from the log intervals."""
+    """Makes a `Cost` from a mean time, with spread and error over the log intervals."""
     intervals, count = part.recorded.latest.after(1), part.figures.steady_iterations
     # too few to show how they vary: their means below still do
     variation = _variation(intervals, field) or 0.0

@@ -303,7 +303,7 @@ class CacheFolder:
         return self._write(name, parts)
 
     def _write(self, name: str, parts: Sequence[memoryview]) -> bool:
-        """Writes a cache file, then renames it; returns False if it vanished before.
+        """Writes a temporary file and renames it; returns False if it had vanished.
 
         That one writes the same, or has written it.
         """

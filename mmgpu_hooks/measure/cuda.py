@@ -168,7 +168,7 @@ class CudaMemory:
         self._left: int | None = None
         """CUDA memory peak, in bytes, that was reached outside of training steps."""
         self._hidden = 0
-        """Largest peak (bytes) from outside training, which may hide training's."""
+        """CUDA memory peak (bytes) from outside training that may hide training's."""
         self._retries: int | None = None
         """Allocator's count of retried allocations at the last :meth:`drain`."""
         self._stats: Mapping[str, Any] = {}

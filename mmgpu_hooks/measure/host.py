@@ -347,7 +347,7 @@ def read_run_delay_s(proc: Path = Path('/proc')) -> float | None:
 
 
 def read_pressure_s(path: Path) -> float:
-    """Reads the seconds since boot in which some task waited, from ``/proc/pressure``.
+    """Reads the seconds since boot in which a task waited for a resource (PSI file).
 
     Linux has it from 4.20 on.
 

@@ -33,7 +33,7 @@ Long idleness must not make up for what computes now."""
 _BUSY_BYTES = 2**16
 """Most bytes a second that the watched thread may read and write when idle."""
 _STALE_S = 10.0
-"""Seconds between two readings above which they are not compared."""
+"""Longest time in seconds between two readings of CPU use that are compared."""
 _OWN_THREADS = 'mmgpu-'
 """Prefix of the names of all threads that this package starts."""
 

@@ -12,7 +12,7 @@ from mmgpu_hooks.measure.clock import seconds_until
 _LIMIT_S = 5.0
 """Longest wait for an answer of SLURM's controller, in seconds."""
 _FARTHEST_S = 300 * 86400.0
-"""Seconds to a job's end from which on the end does not count as a time limit."""
+"""Seconds until a job's end above which that end does not count as a time limit."""
 
 
 def parse_end_unix_s(text: str) -> float | None:

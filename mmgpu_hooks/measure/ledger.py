@@ -61,7 +61,7 @@ Seconds = npt.NDArray[np.float64]
 
 
 def is_part(running: Any) -> bool:
-    """True if ``running`` is the label of a part such as ``step``, not a hook."""
+    """True if ``running`` labels a part of training such as ``step``, not a hook."""
     # by identity: a hook may be equal to anything
     return any(running is label for label in _LABELS)
 
@@ -72,7 +72,7 @@ def _no_seconds() -> Seconds:
 
 @dataclass
 class LedgerWindow:
-    """Seconds booked on the ledger between two calls of :meth:`TimeLedger.take`."""
+    """Seconds the time ledger booked in a log interval: by part, hook, iteration."""
 
     parts_s: dict[str, float] = field(default_factory=dict)
     """Seconds by part of the training; their sum is the wall clock time."""
@@ -120,7 +120,8 @@ class TimeLedger:
         """Stack of the parts and hooks that run now, the innermost last."""
         self._lap_of = lap_of
         self.totals = LedgerWindow()
-        """Seconds by part and by hook, from training's start to the last `take`."""
+        """Seconds by part and hook, from training's start to the last interval's end.
+        """
         self.elapsed_s = 0.0
         """Seconds from the ledger's creation to the last time stamp it summed up."""
         self._until = clock()
@@ -137,7 +138,7 @@ class TimeLedger:
         self._columns = [_COLUMNS.get(name, _OUTSIDE) for name in _LABELS]
         self._step_codes: list[int] = []
         self._sums = np.zeros(_FIRST_HOOK)
-        """Seconds since the last :meth:`take`, by integer code of part or hook."""
+        """Seconds in the current log interval, by integer code of part or hook."""
         self._laps: list[Any] = []
         self._open_lap: Any = np.zeros((1, _LAP_WIDTH))
         self._read_cpu_s: list[float] = []
@@ -159,7 +160,7 @@ class TimeLedger:
 
     @property
     def mean_lap_s(self) -> float | None:
-        """Mean seconds of an iteration since the last `sum_up`; thread-safe."""
+        """Mean seconds of the newest iterations, not yet summed up; thread-safe."""
         stamps = self.stamps[:]
         laps = sum(ended is LAP for ended in stamps[1::2])
         return (stamps[-2] - stamps[0]) / laps if laps else None
@@ -207,19 +208,19 @@ class TimeLedger:
 
     @property
     def iterations(self) -> int:
-        """Number of iterations summed up since the last :meth:`take`."""
+        """Number of iterations of the current log interval summed up so far."""
         return sum(map(len, self._laps))
 
     @property
     def iterations_now(self) -> int:
-        """Number of iterations since :meth:`take`, those not yet summed up included.
+        """Number of iterations in the current log interval, all that ended included.
 
         From any thread at rest.
         """
         return self.iterations + sum(ended is LAP for ended in self.stamps[1::2])
 
     def sum_up(self) -> None:
-        """Turns the stamps since the last call to seconds by part, hook and iteration.
+        """Converts time stamps since the last call to seconds by part, hook, iteration.
 
         There are some 15 an iteration.
         """
@@ -271,7 +272,7 @@ class TimeLedger:
         codes[np.isin(codes, self._step_codes) & (codes[last] == _STEP)] = _STEP
 
     def read_parts(self) -> dict[str, float]:
-        """Returns seconds by part from the last `take` to the last `sum_up`."""
+        """Returns the current log interval's seconds by part, as far as summed up."""
         sums = self._sums.tolist()
         parts = dict(zip(_LABELS, sums))
         parts['hooks'] += parts.pop(LAP) + sum(sums[_FIRST_HOOK:])

@@ -38,7 +38,7 @@ class PeerProcesses:
     def __init__(self, environ: Mapping[str, str], clock: Clock = monotonic_s) -> None:
         self._environ, self._clock = environ, clock
         self.rank = int(environ.get(_RANK, 0))
-        """Index of this rank, by its launcher."""
+        """Index of this rank, as its launcher set it."""
         self.ranks = int(environ.get(_SIZE, 1))
         """Number of ranks that the launcher starts."""
         self._is_told = _read_own_rank() == environ.get(_RANK)

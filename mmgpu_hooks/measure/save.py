@@ -157,7 +157,7 @@ class Surroundings(NamedTuple):
     def since(
         self, before: Surroundings, workers_cpu_s: float | None
     ) -> SurroundingsChange:
-        """Returns others' CPU seconds, and memory pressure, since an earlier reading.
+        """Returns other processes' CPU seconds, and memory pressure, since a reading.
 
         Args:
             before: An earlier reading.

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class SlurmTask:
-    """CPUs, tasks and memory by SLURM's environment; ``None`` if not stated."""
+    """CPUs, tasks and memory stated by SLURM's environment; ``None`` if not stated."""
 
     requested_cpus: int | None = None
     """Number of CPUs requested for the task: ``SLURM_CPUS_PER_TASK``."""

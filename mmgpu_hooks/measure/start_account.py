@@ -72,7 +72,7 @@ class StartAccount:
 
 
 def join_parts(*accounts: Mapping[str, float]) -> dict[str, float]:
-    """Adds up several mappings of start parts to seconds, part by part."""
+    """Adds up mappings from parts of a training's start to their seconds."""
     joined: dict[str, float] = {}
     for account in accounts:
         for part, seconds in account.items():

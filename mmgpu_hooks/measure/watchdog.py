@@ -31,7 +31,7 @@ USUAL_TIMES = 20
 UNKNOWN_TIMES = 10
 """Multiple of ``stuck_after_s`` until an alarm, if the usual duration is unknown."""
 IDLE_TIMES = 2
-"""Multiple of a part's usual duration before an idle or proven standstill is alarmed.
+"""Multiple of a part's usual duration until an alarm, if idle or proven to hang.
 
 It computes nothing for so long: a usual call may wait, too."""
 AGAIN_S = (0.0, 600.0, 3600.0, math.inf)

@@ -228,7 +228,7 @@ def _raw(number: int, height: int, width: int) -> dict[str, Any]:
 
 
 def _instance(number: int, height: int, width: int) -> dict[str, Any]:
-    """Returns an artificial object: mask, and box with 8 to 40 % of the image's sides.
+    """Returns an artificial annotated object with sides of 8 to 40 % of the image's.
 
     The mask is the outline of the box.
     """

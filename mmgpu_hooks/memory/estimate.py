@@ -36,7 +36,7 @@ PEAK_FACTORS = {
     False: PeakFactors(least=1.01, most=1.5),
     True: PeakFactors(least=1.06, most=6.7),
 }
-"""Range of ratios of published memory peaks to their estimates, by ``cudnn_benchmark``.
+"""Range of ratios of MMDetection's memory peaks to estimates, by ``cudnn_benchmark``.
 
 MMDetection published the peaks: benchmarks/results/memory.md.
 """
@@ -158,7 +158,7 @@ class _SafeEstimate(NamedTuple):
 def _correct(
     estimate: MemoryEstimate, room: int, measured: MeasuredPeak
 ) -> _SafeEstimate:
-    """Returns the limit for a memory estimate, corrected by a run's measured peak."""
+    """Returns the largest estimate that fits a GPU, corrected by a measured peak."""
     peak_bytes = measured.peak_bytes
     static = estimate.static.total_bytes
     activations = _activations(estimate.fit, estimate.image_size, measured.batch_size)
@@ -248,7 +248,7 @@ def count_static(
 
 
 _GOOD_PCT = 0.5
-"""Error in per cent up to which a simpler memory growth law is preferred."""
+"""Fit error in per cent up to which a simpler memory growth law is preferred."""
 
 _MEGAPIXEL = 1e6
 
@@ -257,7 +257,7 @@ _FIXED, _PER_IMAGE, _PER_PIXEL, _PER_PIXEL_PAIR = range(4)
 
 
 class _Law(NamedTuple):
-    """Growth law of activation memory over batch size and pixels: its terms."""
+    """Formula of activation memory by batch size and pixels: the terms it sums."""
 
     sizes: int
     """Number of distinct image sizes that are needed to fit the growth law."""

@@ -210,7 +210,7 @@ def predict_peak(fit: MemoryFit, batch_size: int) -> PeakPrediction:
 
 
 def find_largest_batch(fit: MemoryFit, free_bytes: float) -> int:
-    """Finds the largest batch size whose upper peak bound fits in free bytes, or 0."""
+    """Finds the largest batch size whose peak, at its upper bound, fits given bytes."""
     return int((fit.band(_BATCHES).high <= free_bytes).sum())
 
 

@@ -32,12 +32,12 @@ is a third.
 
 _POWERS = 1.0, 4.0
 _SEEN_FROM = 0.02
-"""Least share (0 to 1) of step time lost to workers to fit the slow-down exponent.
+"""Share (0 to 1) of step time lost to workers from which the slow-down is fitted.
 
 The exponent is `Workload.step_power`.
 """
 _LEAST_SHARE = 0.25
-"""Smallest share (0 to 1) of the measured step that is kept when delays are removed.
+"""Smallest share (0 to 1) of measured step time left after core waits are removed.
 
 However delayed its threads were.
 """
@@ -77,7 +77,7 @@ def calibrate(
     main_delay_s: float = 0.0,
     batch_bytes: int | None = None,
 ) -> Workload:
-    """Corrects measured times so that their simulation reproduces the run.
+    """Corrects measured loading and step times so that a simulation reproduces the run.
 
     Args:
         workload: With the costs as they were measured, and the usual fetching.
@@ -132,7 +132,7 @@ def _step_waits_s(measured: Workload, main_delay_s: float) -> float:
 def _correct_step(
     measured: Workload, workload: Workload, simulated_s: float
 ) -> Workload:
-    """Corrects a step's time or slow-down exponent to make the simulation reproduce it.
+    """Corrects a step's time or slow-down exponent so that its simulation fits the run.
 
     The exponent (`Workload.step_power`) shows only where simulated cores are crowded.
     """
@@ -151,7 +151,7 @@ def _correct_step(
 
 
 def _without_delay(measured: Workload, workload: Workload, delay_s: float) -> Workload:
-    """Subtracts from the loading time the core waits that the simulation lacks.
+    """Subtracts workers' measured waits for cores from loading time if cores are busy.
 
     A loop that does not starve does not show how long loading takes, nor does one whose
     workers take up all cores: a wrong figure would not show at the run's own setting.

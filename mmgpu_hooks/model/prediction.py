@@ -47,7 +47,7 @@ class Rate:
 # a grid asks for the same settings again and again
 @functools.lru_cache(maxsize=512)
 def rate_of(workload: Workload, num_workers: int, prefetch: int, draws: int) -> Rate:
-    """Simulates ``draws`` different batches; returns a steady iteration's `Rate`."""
+    """Simulates ``draws`` batches; returns a steady iteration's time and core use."""
     if num_workers == 0:
         rate = _rate_alone(workload)
     else:
@@ -82,7 +82,7 @@ def _rate_fed(workload: Workload, num_workers: int, prefetch: int, draws: int) -
 def predict_setting(
     workload: Workload, num_workers: int, prefetch: int = DEFAULT_PREFETCH
 ) -> Prediction:
-    """Predicts a steady iteration's seconds with other settings of the loader.
+    """Predicts a steady iteration's seconds with given settings of the DataLoader.
 
     Args:
         workload: What the run says; for another batch size, see
@@ -145,30 +145,30 @@ twice) on one of another's.
 """
 
 _OTHER = 0.035
-"""Relative error of a prediction, added if the number of workers changes.
+"""Relative error added to a predicted iteration time if the worker count changes.
 
 Caches, memory bandwidth and the scheduler's ways are not simulated.
 """
 
 _ALONE = 0.06
-"""Relative error of a prediction, added if workers are introduced or removed.
+"""Relative error added to a predicted iteration time on a switch to or from 0 workers.
 
 Two busy CPUs that are threads of one core are slower than one alone, and so is what
 shares a cache. The same loading took 1 to 1.14 times the CPU beside a worker.
 """
 
 _TRANSFER = 0.06
-"""Relative error of a prediction with workers, added if the measured run had none."""
+"""Relative error of an iteration time predicted with workers from a run without."""
 
 _CROWDED = 0.06
-"""Relative error of a prediction, added if all cores are in use.
+"""Relative error added to a predicted iteration time if all cores are in use.
 
 In the run or in the prediction; less where fewer are: the real scheduler does not share
 cores equally.
 """
 
 _RESIZED = 0.03
-"""Relative error of a prediction, added per doubling or halving of the batch size.
+"""Relative error added to a predicted iteration time per factor 2 in batch size.
 
 Counted from the nearest batch size that was measured: loading is taken to grow with the
 images, and the step along its line.
@@ -193,7 +193,7 @@ That is `Workload.step_power`, where no run showed it.
 def model_error(
     workload: Workload, num_workers: int, run_cpu_share: float, cpu_share: float
 ) -> float:
-    """Estimates a prediction's relative standard error due to effects not simulated.
+    """Estimates a predicted iteration time's relative error from effects not simulated.
 
     Args:
         workload: What the run says.
@@ -295,7 +295,7 @@ class LoaderSetting:
 
 @dataclass(frozen=True)
 class JobPlan:
-    """Length of a training: epochs, iterations per epoch, seconds of saves."""
+    """Training length: epochs, iterations per epoch, seconds of checkpoint saves."""
 
     iterations: int
     """Number of iterations in one epoch."""
@@ -352,7 +352,7 @@ def _epoch_s(epoch: Loop, count: int, turns: int) -> float:
 
 
 def first_batch_s(workload: Workload) -> float:
-    """Computes how many seconds longer an epoch's first wait is than a usual wait.
+    """Computes by how many seconds an epoch's first wait for data exceeds usual ones.
 
     Without the start of workers.
     """

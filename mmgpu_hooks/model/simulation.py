@@ -31,7 +31,7 @@ from mmgpu_hooks.model.workload import Cost, Workload
 
 @dataclass(frozen=True)
 class Loop:
-    """Input of a loader simulation, in seconds; sequences are repeated endlessly."""
+    """Input of a loader simulation; its sequences of seconds are repeated endlessly."""
 
     workers: int
     """Number of loader workers to simulate, at least one."""
@@ -72,7 +72,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Trace:
-    """Result of a loader simulation, with sums over the requested iterations."""
+    """Result of a loader simulation: summed seconds of waits, steps and worker time."""
 
     ends_s: Sequence[float]
     """Seconds from the simulation's start to the end of each iteration, in order."""
@@ -125,7 +125,7 @@ def draw_costs(cost: Cost, count: int, stream: int) -> tuple[float, ...]:
 
 _MAIN = -1
 _SUMS = ('start_s', 'wait_s', 'fetch_s', 'step_s', 'busy_s', 'others_cpu_s')
-"""Names of the sums of seconds that `_Simulation` adds up.
+"""Names of the durations (data waits, train steps etc.) that the simulation sums.
 
 All but the first are in a `Trace`; the first four are of the training process.
 """
@@ -180,7 +180,7 @@ class _Simulation:
         next(self._tasks[_MAIN])
 
     def run_until(self, iterations: int) -> dict[str, float]:
-        """Simulates until a number of iterations is done; returns sums of seconds."""
+        """Simulates up to an iteration count; returns seconds of waits, steps etc."""
         while len(self.ends_s) < iterations:
             next(self._tasks[self._advance()])
             if self._is_starving and len(self.ends_s) in self._made:

@@ -84,7 +84,7 @@ where it is high (``make bench-drift``).
 """
 
 _NEGLIGIBLE = 1e-6
-"""Probability (0 to 1) below which a component of the mixture is dropped."""
+"""Probability (0 to 1) below which a mixture's Student's t component is dropped."""
 
 _MOST_LAGS = 10_000
 """Maximum number of lags of a series over which autocorrelations are summed.
@@ -346,7 +346,7 @@ Growth below the larger of this and :data:`LEAST_GROWTH_BYTES` is the allocator'
 """
 
 _EVEN = 0.25
-"""Smallest growth of a block of memory readings, relative to the mean, that is steady.
+"""Smallest ratio of one block's memory growth to the mean growth that counts as steady.
 
 A pool that only reaches its largest size now and then grows by jumps, and stands still
 between them.

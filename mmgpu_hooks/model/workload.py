@@ -33,17 +33,17 @@ class Cost:
     error_s: float = 0.0
     """Standard error of the mean duration in seconds."""
     count: int = 0
-    """Number of occurrences that the mean is taken over."""
+    """Number of measured durations of the work that the mean is taken over."""
     rare_share: float = 0.0
-    """Share (0 to 1) of occurrences that are rare and take far longer than the others.
+    """Share (0 to 1) of the work's durations that are rare and far above the others.
 
     Such as a huge file, or a cold cache. 0 where there are none; the mean is of all."""
     rare_s: float = 0.0
-    """Mean duration of the rare, slow occurrences in seconds."""
+    """Mean of the work's rare, slow durations in seconds."""
 
     @property
     def variation(self) -> float:
-        """Coefficient of variation of the duration, rare occurrences left out.
+        """Coefficient of variation of the work's durations, rare slow ones left out.
 
         ``std_s`` over ``usual_s``; 0 if that is 0.
         """
@@ -56,7 +56,7 @@ class Cost:
 
     @property
     def usual_s(self) -> float:
-        """Mean duration of all but the rare, slow occurrences in seconds."""
+        """Mean of the work's durations in seconds, rare slow ones left out."""
         left_s = self.mean_s - self.rare_share * self.rare_s
         return max(left_s / (1.0 - self.rare_share), 0.0)
 
@@ -69,7 +69,7 @@ class Cost:
         return math.sqrt(max(square - self.mean_s**2, 0.0))
 
     def with_mean(self, mean_s: float) -> Cost:
-        """Returns a copy with another mean, made by more or fewer rare slow durations.
+        """Returns these durations with another mean, from more or fewer rare slow ones.
 
         How many there are in a run is known far less well than the usual ones.
         """
@@ -464,7 +464,7 @@ class Transfer(NamedTuple):
 
     cpu_s: float
     whole_s: float
-    """Seconds that sending a batch adds to loading it, :data:`GAP_S` included."""
+    """Seconds that sending a batch adds to loading it, with the gap before the next."""
     fetch_s: float
     fetch_busy_s: float
     cpu_error: float

@@ -49,7 +49,7 @@ _KNOWN_INITS = (
 )
 """``full_init`` methods known to only load, filter, cut and serialise samples."""
 _PLAIN_METHODS = 'get_data_info', '_serialize_data', '__len__'
-"""Methods of `BaseDataset` that read samples; overriding classes are refused."""
+"""Methods of `BaseDataset` that read samples; classes that override one go uncached."""
 _NOT_IN_KEY = {'pipeline', 'data_list', 'max_refetch', 'full_init'}
 _NOT_KEPT = _NOT_IN_KEY | {'data_bytes', 'data_address', '_fully_initialized'}
 _LIBRARIES = 'mmengine', 'mmdet', 'mmcv', 'numpy', 'pycocotools', 'lvis'

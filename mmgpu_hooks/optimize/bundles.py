@@ -23,7 +23,7 @@ from torch.multiprocessing import get_sharing_strategy, reductions
 from torch.utils.data._utils import worker as torch_worker
 
 MOST_FILES = 64
-"""Largest number of files that are fetched with one connection.
+"""Largest number of tensors' shared-memory files that are fetched over one connection.
 
 The kernel allows 253. The more there are, the more files are open at once where the
 receiver has most of the tensors already.
@@ -34,7 +34,7 @@ _sharer: Any = resource_sharer._resource_sharer  # type: ignore[attr-defined]
 
 
 class _State(threading.local):
-    """State of the message that a thread sends or receives."""
+    """Per-thread state of the batch message that is being sent or received."""
 
     is_sending = False
     bundle: Bundle | None = None
@@ -45,7 +45,7 @@ _state = _State()
 
 
 def bundle_files() -> None:
-    """Makes the worker that calls it send the files of each message together.
+    """Makes the calling loader worker send the file descriptors of a batch together.
 
     Raises:
         AttributeError: If the caller is no worker of PyTorch's DataLoader.
@@ -64,7 +64,7 @@ def bundle_files() -> None:
 
 
 class Message:
-    """Wrapper that the receiver of a message never sees, around what a worker sends.
+    """Wrapper of a worker's batch that sends its files together; unpickling drops it.
 
     Args:
         content: The batch, with its number.
@@ -80,7 +80,7 @@ class Message:
 
 
 class _End:
-    """Mark after which a thread that pickles sends files as PyTorch does."""
+    """Mark pickled behind a batch; files after it are sent singly, as PyTorch does."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         _state.is_sending, _state.bundle = False, None
@@ -88,7 +88,7 @@ class _End:
 
 
 def reduce_storage(storage: Any) -> tuple[Any, ...]:
-    """Pickles a storage as PyTorch does, its file among those of the message."""
+    """Pickles a tensor storage so that its file is sent with others of its batch."""
     if _state.is_sending:
         # an exception would lose the batch: the storage goes as ever
         with contextlib.suppress(Exception):
@@ -115,7 +115,7 @@ class Bundle:
         self.ident = _sharer.register(self._send, self._close)
 
     def add(self, fd: int) -> BundledFd:
-        """Adds a copy of a descriptor; returns what is pickled for it."""
+        """Adds a copy of a file descriptor; returns the stand-in to pickle for it."""
         self.fds.append(os.dup(fd))
         return BundledFd(self.ident, len(self.fds) - 1)
 
@@ -142,7 +142,7 @@ class BundledFd(NamedTuple):
 
 
 class Arrival:
-    """File descriptors of the message that a thread is loading, closed with it.
+    """Received file descriptors of the batch that a thread unpickles, closed after it.
 
     The unpickler alone holds it, so it is freed where loading fails, too.
     """
@@ -154,7 +154,7 @@ class Arrival:
         return _arrive, ()
 
     def take(self, bundled: BundledFd) -> int:
-        """Returns a descriptor; the first call for a bundle fetches all of it."""
+        """Returns one file descriptor; fetches its whole bundle on the first call."""
         ident, place = bundled
         if ident not in self._fds:
             self._fds[ident] = _fetch(ident)
@@ -163,7 +163,7 @@ class Arrival:
         return fd
 
     def close(self) -> None:
-        """Closes what nobody took."""
+        """Closes the received file descriptors that no tensor has taken."""
         for fds in self._fds.values():
             _close_all(fds)
         self._fds.clear()

@@ -1,4 +1,4 @@
-"""Counts the host's work per train step, once when training begins."""
+"""Counts parameter groups, EMA tensors and other host work when training begins."""
 
 from __future__ import annotations
 

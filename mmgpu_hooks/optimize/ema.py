@@ -213,7 +213,7 @@ class ListedAverage:
         return self._lists
 
     def _expect_settings(self) -> None:
-        """Raises if a setting that the formula depends on was replaced meanwhile."""
+        """Raises if a setting that the EMA's update formula depends on was replaced."""
         if (now := _read_settings(self._ema)) != self._given:
             names = tuple(name for name in now if now[name] != self._given[name])
             raise RefusalError(

@@ -59,7 +59,7 @@ class Optimizations:
 
     @property
     def spared(self) -> dict[str, SparedTime]:
-        """CPU seconds of a call without and with each optimisation, by name."""
+        """CPU seconds per optimised call, without and with optimisation, by name."""
         # one whose work is not in this thread's calls has none
         known = {
             name: getattr(active, 'spared', None) for name, active in self._on.items()
@@ -195,7 +195,7 @@ class Optimizations:
             )
 
     def report(self) -> None:
-        """Logs CPU seconds of a call without and with each optimisation, if timed."""
+        """Logs CPU seconds of each timed call, without and with its optimisation."""
         for name, found in self.spared.items():
             facts = dict(name=name, change=format_change(found.plain_s, found.ours_s))
             said = phrase(

@@ -54,7 +54,7 @@ def describe(value: Any) -> str:
 
 
 def count_values(value: Any, most: int) -> int:
-    """Counts the values within a value, as a measure of :func:`describe`'s time.
+    """Counts the values nested in a value, to estimate how long describing it takes.
 
     Containers are counted with all in them, long texts and arrays by their size.
     """

@@ -186,7 +186,7 @@ class SampledResume:
         return fresh
 
     def close(self) -> None:
-        """Stops skipping batches by the sampler; the loop loads further ones."""
+        """Stops skipping batches by the sampler; the loop loads them as usual."""
         self._patches.close()
         self._live = None
 
@@ -239,7 +239,7 @@ class _Once:
 
 @dataclass
 class SeededInit:
-    """A ``worker_init_fn`` that calls the user's own, then seeds by the iteration."""
+    """A ``worker_init_fn`` that calls the user's, then seeds a worker by iteration."""
 
     own_init: Callable[[int], Any] | None
     iteration: int

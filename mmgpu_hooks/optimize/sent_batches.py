@@ -25,7 +25,7 @@ class SentBatch(NamedTuple):
     The copy that stands for loading is not in it.
     """
     received_error_s: float
-    """Standard error of ``received_s``, in seconds."""
+    """Standard error, in seconds, of the CPU time in which a batch is received."""
 
 
 class SentBatches(NamedTuple):

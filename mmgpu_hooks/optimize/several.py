@@ -21,7 +21,7 @@ class Part(Protocol):
 
     @property
     def spared(self) -> SparedTime | None:
-        """CPU seconds of a call without and with the optimisation, if it was timed."""
+        """CPU seconds of an optimised call, without and with optimisation, if timed."""
 
     def close(self) -> None:
         """Ends the optimisation of one object, and restores the object."""
@@ -66,7 +66,7 @@ class Several:
 
     @property
     def spared(self) -> SparedTime | None:
-        """CPU seconds without and with the optimisation, summed over all objects."""
+        """CPU seconds of one call per object, summed, without and with optimisation."""
         known = [part.spared for part in self._parts if part.spared is not None]
         if not known:
             return None

@@ -18,14 +18,14 @@ from mmgpu_hooks.schema.recorded import SparedTime
 
 
 class Turns:
-    """Runs the first calls alternately with and without an optimisation, timed.
+    """Times the first calls of a function, alternately with and without optimisation.
 
     Both ways compute the same bits, so it does not matter which goes first. After
     that every call is ours, and none is timed.
     """
 
     calls: ClassVar[int] = 8
-    """Number of calls to time with the optimisation, and the same number without it.
+    """Number of calls of a function to time with, and again without, its optimisation.
 
     0 takes no turns, for who compares whole iterations in a process of its own.
     """

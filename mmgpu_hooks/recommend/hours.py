@@ -40,9 +40,9 @@ class _Length(NamedTuple):
     """Hours of one part of a training, such as iterations: in total, and remaining."""
 
     whole: float
-    """Hours of the part over the whole training."""
+    """Hours that this part of the training takes from its start to its end."""
     rest: float | None
-    """Hours of the part until the training's end; ``None`` if over or unknown."""
+    """Hours of this part of the training still ahead; ``None`` if over or unknown."""
 
     def take(self, share: float) -> SavedHours:
         """Converts a saved share (0 to 1) of time to hours: in total, and remaining."""

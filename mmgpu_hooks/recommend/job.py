@@ -67,7 +67,7 @@ class Setting:
     resting: ClassVar[Any] = ...
     """Value that PyTorch demands of the setting without workers; ``...``: any value."""
     near: ClassVar[float] = SAME_SPEED
-    """Relative difference to the fastest up to which values count as equally fast.
+    """Relative time difference to the fastest value up to which values count as equal.
 
     The first one wins."""
     is_nested: ClassVar[bool] = False
@@ -176,7 +176,7 @@ class Setting:
         return self.rules
 
     def judge_alone(self, run: Run, at: Choice) -> LoneChange | None:
-        """Returns the `LoneChange`, if any, that measured checkpoint saves suggest.
+        """Returns a value that shortens checkpoint saves, and its effect, or ``None``.
 
         Args:
             run: The run.
@@ -380,7 +380,7 @@ class Rejection:
     choice: Choice
     gain: Gain
     alone: Gain
-    """Gain of the rejected values on a host without other load."""
+    """Predicted gain of the rejected values on a host without other programs."""
 
 
 @dataclass(frozen=True)

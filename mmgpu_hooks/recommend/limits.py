@@ -47,7 +47,7 @@ class Limits:
 
     Without them no number of workers is known to be safe."""
     beside: LiveLoader | None = None
-    """Other loader whose workers take memory while this loader is used."""
+    """DataLoader whose live workers take memory while the limited loader is used."""
 
     def cap(
         self, prefetch_factor: int = DEFAULT_PREFETCH, larger: float = 1.0

@@ -85,7 +85,7 @@ _TUNED = (
 
 
 def _since_config(run: Run, changes: Sequence[Change]) -> Iterator[Change]:
-    """Lists changes relative to the config's values instead of tuned ones."""
+    """Lists setting changes relative to the config, not to values that tuning set."""
     switch = run.last_switch
     if switch is None:
         yield from changes

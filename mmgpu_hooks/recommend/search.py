@@ -80,14 +80,14 @@ def _search(
 
 
 def _is_worth_a_search(job: Job, setting: Setting, at: Choice) -> bool:
-    """True if another value may save enough time, or is needed by the host."""
+    """True if another value of a setting may save enough time, or the host needs it."""
     if setting.may_be_needed(job, at):
         return True
     return job.at(at).most_gain >= thresholds.WORTHWHILE_GAIN
 
 
 def _is_at_bound(job: Job, setting: Setting, value: Any, then: Choice) -> bool:
-    """True if a value's time is at the lower bound, so that no other is faster."""
+    """True if a setting value's time is at the lower bound, so that none is faster."""
     reached = job.at(job.assume(then))
     enough_s = reached.bound_s * (1 + setting.near / 4)
     return reached.total_s <= enough_s and not setting.handicap(job, value)
@@ -100,7 +100,7 @@ def _pick(
     options: dict[Any, Choice],
     rejected: dict[str, Rejection],
 ) -> Choice:
-    """Chooses the first value nearly as fast as the fastest, or keeps the old one."""
+    """Picks a setting's first value nearly as fast as its fastest, or keeps the old."""
     own = at[setting.name]
     stays = options.get(own, at)
     assumed = {value: job.assume(then) for value, then in options.items()}
@@ -149,7 +149,7 @@ def _find_doubt_alone(
 
 
 def predict_gain(job: Job, before: Choice, after: Choice) -> Gain:
-    """Predicts the share (0 to 1) of time saved by values ``after`` over ``before``.
+    """Predicts the share (0 to 1) of time that settings ``after`` save over ``before``.
 
     Both see the same errors of the costs.
     """

@@ -181,7 +181,7 @@ def _choose(job: Job) -> Choice:
 
 
 def _is_worth_a_trial(job: Job, choice: Choice, gain: Gain) -> bool:
-    """True if settings are likely faster, and only the model is uncertain."""
+    """True if settings are likely faster, and the doubt is not measurement noise."""
     is_model_alone = gain.share - COVERAGE * gain.noise >= TRIED_DESPITE_NOISE
     alone = predict_gain(job.without_other_load, job.old, choice)
     return (

@@ -66,7 +66,7 @@ def make_verdict_record(
 
 
 class _Saved(NamedTuple):
-    """Predicted saving by all changes together, as a share (0 to 1) of run time."""
+    """Predicted share (0 to 1) of run time that all recommended changes save."""
 
     share: float
     low: float
@@ -75,7 +75,7 @@ class _Saved(NamedTuple):
 
 
 def _predict_saved(run: Run, found: Recommendation) -> _Saved | None:
-    """Predicts the share (0 to 1) of time that all changes together save."""
+    """Predicts the share (0 to 1) of time that all recommended changes save."""
     parts = [*_list_saved(run, found)]
     if not parts:
         return None

@@ -32,7 +32,7 @@ class SaveJudgement:
     uncontended_s: Optional[float]
     """Predicted seconds of the save without contention; ``None`` when unknown."""
     gross_delay_s: Optional[float]
-    """Seconds that the checkpoint save took beyond ``uncontended_s``."""
+    """Seconds that the checkpoint save took beyond its time without contention."""
     net_delay_s: Optional[float]
     """Seconds lost to the save: its delay minus the data wait saved afterwards.
 
@@ -227,7 +227,7 @@ class HostOverhead:
     predicted_gain_low_pct: Optional[float] = None
     predicted_gain_high_pct: Optional[float] = None
     predicted_gain_alone_pct: Optional[float] = None
-    """``predicted_gain_pct``, in per cent, if no other programs used the host."""
+    """Predicted saving, per cent of training time, on a host without other programs."""
     key: Optional[str] = None
     """Dotted config key that switches the optimisations on.
 
@@ -281,7 +281,7 @@ class TrainingEnd:
     That is until one was seen, where some are planned, or the plan is unknown; so are
     ``metric_hours`` and ``save_hours``."""
     metric_hours: Optional[float]
-    """Hours of ``validation_hours`` that metrics (``compute_metrics``) will take."""
+    """Hours that metrics (``compute_metrics``) will take in the coming validations."""
     save_hours: Optional[float]
     """Hours that scheduled checkpoint saves will take until the training ends.
 
@@ -589,11 +589,11 @@ class Proof:
     """One line of a log or file that proves why a run ended badly or stands still."""
 
     source: str
-    """Source of the line: ``console``, ``log``, ``evidence``, ``kernel``, ``host``.
+    """Source of the proof: ``console``, ``log``, ``evidence``, ``kernel`` or ``host``.
 
     ``log`` is MMEngine's own."""
     line: Optional[int]
-    """Line number in the source file, from 1; ``None`` if there is none."""
+    """Number of the line in the log or file, from 1; ``None`` if it has none."""
     text: str
 
 
@@ -604,17 +604,17 @@ class Why:
     state: str
     """State of the run: ``completed``, ``running``, ``ended``, or ``unknown``."""
     cause: Optional[str]
-    """Name of the cause in ``mmgpu explain``; ``None`` if nothing ended badly."""
+    """Name, for ``mmgpu explain``, of the cause of a bad end or standstill, if any."""
     certainty: str
-    """Certainty of the cause: ``sure``, ``likely`` or ``unknown``."""
+    """Certainty of the diagnosis: ``sure``, ``likely`` or ``unknown``."""
     sentence: Text
     """Sentence that says what happened to the run."""
     proof: Tuple[Proof, ...] = ()
-    """Lines of logs and files that prove the cause."""
+    """Lines of logs and files that prove the diagnosis."""
     do: Tuple[Text, ...] = ()
-    """Sentences on what helps against the cause."""
+    """Advice in sentences: what helps against the cause, or what to run next."""
     rank: Optional[int] = None
-    """Rank that wrote the decisive line of the log, if the log names it."""
+    """Rank that failed first, or that the cause concerns; ``None`` if unknown."""
     sample: Optional[str] = None
     """Sample whose loading raised an exception: index or path."""
     run: Optional[str] = None
@@ -667,9 +667,9 @@ class LogFigures:
     peak_memory_bytes: Optional[int]
     """Peak bytes of torch's allocator on the fullest GPU; ``None``: not logged."""
     num_workers: Optional[int]
-    """Number of workers in the config that the run left; ``None`` if it names none."""
+    """Number of workers in the run's copy of its config; ``None`` if it names none."""
     batch_size: Optional[int]
-    """Batch size per GPU in the config that the run left; ``None`` if it names none."""
+    """Batch size per GPU in the run's copy of its config; ``None`` if it names none."""
     switch_on: str
     """Command that trains with GPUEfficiencyHook switched on."""
 

@@ -37,7 +37,7 @@ An interval with 64 workers has some 20 KiB.
 
 
 def _to_plain(value: Any) -> Any:
-    """Converts a NumPy scalar to a plain Python value; raises an error for others."""
+    """Converts a NumPy scalar to a Python value; raises an error for other types."""
     if isinstance(value, (str, float)):
         return float(value) if isinstance(value, float) else str(value)
     if hasattr(value, 'item'):

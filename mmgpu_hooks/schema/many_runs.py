@@ -43,7 +43,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     gpu_hours: Optional[float] = None
     """GPU hours: ``training_hours`` times the number of ranks; 0 on the CPU."""
     ledger_pct: Mapping[str, float] = {}
-    """Per cent of ``training_hours`` by part of the time, such as ``data_wait``."""
+    """Per cent of ``training_hours`` by part of training, such as ``data_wait``."""
     changes: Tuple[RecommendedChange, ...] = ()
     saved_hours: Optional[float] = None
     """Predicted hours that the recommended changes would have saved the training."""
@@ -51,7 +51,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Lower end of the 90 % interval of ``saved_hours``; below zero it is a loss."""
     saved_high_hours: Optional[float] = None
     saved_gpu_hours: Optional[float] = None
-    """Predicted GPU hours saved: ``saved_hours`` times the ranks, each with a GPU."""
+    """Predicted GPU hours that changes would save: ``saved_hours`` times the ranks."""
     slurm_job_id: Optional[int] = None
     reason: Optional[Text] = None
     """Reason why the run has no verdict, as a sentence."""

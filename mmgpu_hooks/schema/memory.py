@@ -20,7 +20,7 @@ class ImageSize(NamedTuple):
 
 
 class PeakFactors(NamedTuple):
-    """Smallest and largest ratio of published memory peaks to their estimates."""
+    """Least and largest ratio of MMDetection's published memory peaks to estimates."""
 
     least: float
     most: float
@@ -44,7 +44,7 @@ class StaticBytes:
 
     @property
     def total_bytes(self) -> Optional[int]:
-        """Bytes of all static memory; ``None`` if the optimizer's state is unknown."""
+        """Bytes of weights, gradients, optimizer, EMA; ``None`` if partly unknown."""
         if self.optimizer_state_bytes is None:
             return None
         model = self.parameter_bytes + self.gradient_bytes + self.buffer_bytes
@@ -124,7 +124,7 @@ class MemoryEstimate:
     activation_bytes: Mapping[int, Optional[int]] = field(default_factory=dict)
     """Bytes saved for the backward pass, by batch size."""
     peak_factors: PeakFactors = field(default=PeakFactors(1.0, 1.0))
-    """Range of the ratio of published memory peaks to estimated memory."""
+    """Range of the ratio of MMDetection's published memory peaks to estimates."""
     notes: Tuple[str, ...] = ()
     card: Optional[CardFit] = None
     """Largest batch sizes for a GPU; ``None`` when no GPU was asked for."""

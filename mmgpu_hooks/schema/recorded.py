@@ -58,9 +58,9 @@ class DurationStats(Recorded, frozen=True, kw_only=True):
     """Mean, median and 95th percentile of a duration, over ``count`` occurrences."""
 
     count: Count
-    """Number of occurrences that the statistics are taken over."""
+    """Number of measured durations that the statistics are taken over."""
     total_s: Number
-    """Sum of the duration over all occurrences, in seconds."""
+    """Sum of all measured durations, in seconds."""
     mean_s: Number
     p50_s: Number
     """Median of the duration, in seconds."""
@@ -433,7 +433,7 @@ class StartRecord(EvidenceLine, frozen=True, kw_only=True, tag='start'):
     """Seconds, by part, from the start of the process to the first iteration's end."""
 
     wall_s: Number
-    """Seconds from process (if unknown, hook) start to the first iteration's end."""
+    """Seconds from process start (or else hook creation) to first iteration's end."""
     parts_s: Mapping[str, Number]
     """Seconds of each part of training's start, by a name of :data:`START_PARTS`.
 
@@ -485,7 +485,7 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
     """Measurements of DataLoader workers in a log interval: CPU, batch time, memory."""
 
     count: Count
-    """Largest number of workers seen at a time; 0 if the training process loads."""
+    """Largest number of workers at a time; 0 if the training process loads the data."""
     cpu_s: Number
     run_delay_s: Number
     """Seconds that the workers' main threads waited for a core, workers summed."""
@@ -498,7 +498,7 @@ class WorkersWindow(Recorded, frozen=True, kw_only=True):
 
     ``count`` is of those that were made. ``None`` where workers were not reached."""
     batch_time_std_s: Optional[Number] = None
-    """Standard deviation in seconds of the batch time over the batches taken."""
+    """Standard deviation, in seconds, of a worker's busy time for one batch."""
     batch_cpu: Optional[DurationStats] = None
     """CPU seconds of a worker for one batch, all of its threads.
 
@@ -647,7 +647,7 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     The rest is MMEngine's own calling; ``(unattributed)`` stands for all hooks where a
     Runner calls them in a way of its own."""
     data_wait_cpu_s: Optional[Number] = None
-    """CPU seconds during the interval's waits for data, without epochs' first waits.
+    """CPU seconds of training thread or process in data waits, epochs' first left out.
 
     Of the training thread, estimated from every eighth wait on average; of the whole
     process when it loads without workers."""
@@ -816,7 +816,7 @@ class SaveRecord(EvidenceLine, frozen=True, kw_only=True, tag='save'):
     ``workers_cpu_s``."""
     workers_cpu_s: Optional[Number] = None
     other_cpu_s: Optional[Number] = None
-    """CPU seconds of other processes on the host during the checkpoint save.
+    """CPU seconds, during the save, of processes other than this one and its workers.
 
     All but this process and its workers: other ranks count, too. ``None`` where that of
     the workers or of the host is unknown."""
@@ -925,9 +925,9 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
     first_waits: Count = 0
     """Number of waits for data that were the first of a pass through the loader."""
     first_wait_s: Number = 0.0
-    """Seconds of waits for the first batch of a pass, with the start of workers."""
+    """Seconds of waits for first batches of validation's loader, with worker starts."""
     data_wait_cpu_s: Optional[Number] = None
-    """CPU seconds during a validation's waits for data, first waits left out.
+    """CPU seconds of training thread or process in data waits, first ones left out.
 
     Of what loads there: the training thread, or the whole process when it loads without
     workers."""
@@ -955,7 +955,7 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
     train_workers_cpu_s: Optional[Number] = None
     """CPU seconds of the train loader's workers during the validation."""
     other_cpu_s: Optional[Number] = None
-    """CPU seconds of all other processes on the host during the validation.
+    """CPU seconds, in validation, of processes other than this one and its workers.
 
     Other ranks are included."""
 
@@ -981,13 +981,14 @@ class ValidationProgressRecord(
     part: str
     """Part of the validation that was running when the record was written."""
     metric: Optional[str] = None
-    """Class name, numbered if shared, of the validation's running metric, if any."""
+    """Class name of the validation's running metric, with a number if several have it.
+    """
     call_s: Number
     """Seconds that the validation's current call, such as a metric, has been running.
 
     Nothing else has begun or ended in them."""
     parts_s: Mapping[str, Number]
-    """Seconds by part from the validation's start to the writing of this record."""
+    """Seconds of each part of the validation up to the writing of this record."""
     metrics_s: Optional[Mapping[str, Number]] = None
     """Seconds of the validation so far in ``compute_metrics``, by class of metric."""
     process_s: Optional[Mapping[str, Number]] = None
@@ -1101,7 +1102,8 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
 
     As in ``parts_s`` of a validation."""
     metric: Optional[str] = None
-    """Class name, numbered if shared, of the validation's running metric, if any."""
+    """Class name of the validation's running metric, with a number if several have it.
+    """
     waited_s: Number
     """Seconds from the training's last progress to the writing of this record."""
     idle_s: Optional[Number] = None
@@ -1130,7 +1132,8 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
 
     By the worker that owed the next batch; without workers, by the loop."""
     sample_s: Optional[Number] = None
-    """Seconds from the stuck sample's loading start to this record's writing."""
+    """Seconds from the start of loading the stuck sample to the writing of the record.
+    """
     sample_number: Optional[Count] = None
     """Position of the sample that was being loaded within its batch, from 1.
 
@@ -1138,7 +1141,8 @@ class StuckRecord(EvidenceLine, frozen=True, kw_only=True, tag='stuck'):
     batch_samples: Optional[Count] = None
     """Number of samples in the batch that was being loaded."""
     batch_s: Optional[Number] = None
-    """Seconds from the stuck batch's loading start to this record's writing."""
+    """Seconds from the start of loading the stuck batch to the writing of the record.
+    """
     image: Optional[str] = None
     """Image file of the sample that was being loaded; a long name is cut at its start.
 
@@ -1183,9 +1187,10 @@ Ending = Literal['completed', 'interrupted', 'failed']
 
 
 class SparedTime(Recorded, frozen=True, kw_only=True):
-    """Median CPU seconds of one call without and with an optimisation.
+    """Median CPU seconds of a call of an optimised function, original and optimised.
 
-    CPU of the training thread for one call, medians, over a few of its first calls.
+    CPU of the training thread for one call, medians, over a few of its first calls;
+    for ``scalar_history`` of an iteration at the training's end, ``calls`` 1.
     """
 
     plain_s: Number
@@ -1233,7 +1238,7 @@ class EndRecord(EvidenceLine, frozen=True, kw_only=True, tag='end'):
 
     Where its exception says so."""
     spared: Mapping[str, SparedTime] = {}
-    """CPU seconds of a call without and with each optimisation, by its name."""
+    """CPU seconds per call, original and optimised, by the optimisation's name."""
 
 
 TunedAction = Literal['change', 'keep', 'roll_back']
@@ -1341,7 +1346,7 @@ class VerdictRecord(EvidenceLine, frozen=True, kw_only=True, tag='verdict'):
     gpu_hours: Optional[Number] = None
     """GPU hours: ``training_hours`` times the number of ranks; 0 on the CPU."""
     ledger_pct: Mapping[str, Number] = {}
-    """Per cent of ``training_hours`` by part of the time, such as ``data_wait``.
+    """Per cent of ``training_hours`` by part of training, such as ``data_wait``.
 
     Empty when the ledger had been switched off."""
     changes: Tuple[RecommendedChange, ...] = ()

@@ -40,7 +40,8 @@ class RunEvidence:
     stuck: Tuple[recorded.StuckRecord, ...] = ()
     """Records of the watchdog's alarms on standstills, and of the standstills' ends."""
     notes_of_waits: Tuple[recorded.StuckRecord, ...] = ()
-    """Records of waits for other ranks without an alarm, and of the waits' ends."""
+    """Records of silent (alarm-free) waits for other ranks, and of these waits' ends.
+    """
     save_records: Tuple[recorded.SaveRecord, ...] = ()
     after_saves: Tuple[recorded.AfterSaveRecord, ...] = ()
     validations: Tuple[recorded.ValidationRecord, ...] = ()
@@ -55,7 +56,7 @@ class RunEvidence:
 
     Of a run that left no more."""
     start: Optional[recorded.StartRecord] = None
-    """Record of the start's seconds by part, from process start to first iteration.
+    """Record of the training's start in parts, from process start to first iteration.
 
     ``None`` of a run that did not end its first iteration, and of older evidence."""
     notes: Tuple[Text, ...] = ()
@@ -281,7 +282,7 @@ def _check_one_run(path: Path, starts: list[str], bad: list[Text]) -> None:
 
 
 class OtherRanks(NamedTuple):
-    """Records of the other ranks of a run, and notes on unreadable evidence files."""
+    """Records of several ranks of a run, and notes on unreadable evidence files."""
 
     ranks: List[RunEvidence]
     notes: List[Text]
@@ -289,7 +290,7 @@ class OtherRanks(NamedTuple):
 
 
 def read_other_ranks(paths: Sequence[Path]) -> OtherRanks:
-    """Reads the evidence files of other ranks; notes and leaves out unreadable ones."""
+    """Reads the evidence files of several ranks; notes and omits unreadable ones."""
     ranks, notes = [], []
     for path in paths:
         try:

@@ -69,7 +69,7 @@ class RunFiles:
     config_copy: Path | None = None
     """Path of the flattened copy of the config that MMEngine left."""
     other_ranks: tuple[Path, ...] = ()
-    """Paths of the evidence files of the run's other ranks, in rank order."""
+    """Paths of the evidence files of all ranks except rank 0, in rank order."""
     starting_ranks: tuple[Path, ...] = ()
     """Paths of evidence files of ranks that have not begun to train, in rank order."""
     older_runs: tuple[Path, ...] = ()
@@ -281,7 +281,7 @@ def find_other_ranks(evidence: Path) -> tuple[Path, ...]:
 
 
 def find_peers(evidence: Path) -> tuple[Path, ...]:
-    """Finds the evidence files of all other ranks of a run, in rank order.
+    """Finds evidence files of a run's ranks except the given file's, in rank order.
 
     Args:
         evidence: Of any rank, or what it has of its start.

@@ -114,7 +114,7 @@ _UNITS: dict[str, Callable[[Any], str]] = {
     'count': format_count,
     'numbers': format_numbers,
 }
-"""Functions that format a value in a template, by its name's end or its format.
+"""Functions that format a value in a template, by end of the value's name or format.
 
 ``sum`` is a sum of seconds over a run, ``long`` over a whole training, ``exact`` per
 cent as exact as a small share needs, ``count`` what may come in millions, ``numbers`` a

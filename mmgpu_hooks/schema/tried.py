@@ -37,7 +37,7 @@ class SweepSetting:
     gpus: Optional[int] = None
     """Number of processes that torchrun starts, one per GPU."""
     others: Mapping[str, Any] = field(default_factory=dict)
-    """Values of the trial's further settings, by name."""
+    """Values of the trial's settings that have no field of their own, by name."""
 
     def __hash__(self) -> int:
         """Returns the hash of all settings' values, those of ``others`` included.
@@ -64,7 +64,7 @@ class SweepSetting:
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """Values of all settings that differ from the config's own, by name."""
+        """Values of settings that replace the config's, by name, but AMP and GPUs."""
         named = {name: getattr(self, name) for name in _NAMED}
         known = {name: value for name, value in named.items() if value is not None}
         return {**known, **self.others}
@@ -82,7 +82,7 @@ class SweepSetting:
 
     @property
     def group(self) -> Text:
-        """Name of all settings except the workers: ``batch 3, prefetch 2, AMP on``."""
+        """Name of all settings but the workers: ``batch 3, prefetch 2, AMP on``."""
         parts = []
         if self.batch_size is not None:
             parts.append(phrase('batch {batch_size}', self))
@@ -102,7 +102,7 @@ class SweepSetting:
 
 
 _NAMED = ('num_workers', 'batch_size', 'prefetch_factor', 'pin_memory')
-"""Names of the settings that are fields of `SweepSetting`; others are in ``others``."""
+"""Names of the fields of `SweepSetting` that are DataLoader settings."""
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ class Sweep:
     rows: Tuple[SweepRow, ...]
     """Results of the trials, in order of batch size and workers."""
     asked: int = 0
-    """Number of settings that the sweep was asked to train with.
+    """Number of trials that the sweep was asked for, each with its own settings.
 
     There are fewer rows when the sweep was stopped."""
     best: Tuple[SweepSetting, ...] = ()
@@ -292,7 +292,7 @@ class SaveBenchRow:
     saves: Tuple[SaveRecord, ...] = ()
     """Checkpoint saves in order, without the training's first one and failed ones."""
     won_s: Tuple[Optional[float], ...] = ()
-    """Seconds of data wait saved after each checkpoint save.
+    """Seconds of later data wait spared by batches loaded during each checkpoint save.
 
     ``None`` is unknown."""
     save_s: Optional[float] = None
@@ -341,7 +341,7 @@ class SaveBench:
     is_interrupted: bool = False
     seconds: float = 0.0
     asked: int = 0
-    """Number of settings that the save benchmark was to train with.
+    """Number of trials the save benchmark was asked for, one per number of workers.
 
     There are fewer rows when the bench was stopped."""
 
@@ -422,17 +422,18 @@ TrialEvent = Union[TrialBlock, TrialEnd]
 FIRST = 'first'
 SECOND = 'second'
 SIDES = (FIRST, SECOND)
-"""Names of the two sides of a comparison, and of their folders."""
+"""Names of the two trainings that ``mmgpu verify`` compares, and of their folders."""
 
 
 @dataclass(frozen=True)
 class TrialRole:
-    """Role of a trial in a comparison: its side, and whether it only warms up."""
+    """Role of a trial in ``mmgpu verify``: its training, and whether it warms up."""
 
     side: str
-    """Side of the comparison that the trial trained: ``first`` or ``second``."""
+    """Compared training that the trial ran: ``first`` or ``second``."""
     is_held: bool
-    """True if the other side's process was paused meanwhile, False if it had ended."""
+    """True if the other compared training was paused meanwhile, False if it had ended.
+    """
     is_warm_up: bool
     """True if the trial only warms up: its times are not compared."""
 
@@ -479,7 +480,7 @@ class Trial:
     folder: str = ''
     """Path of the folder with the trial's log and evidence file."""
     role: Optional[TrialRole] = None
-    """Role of the trial in a comparison of two sides."""
+    """Role of the trial in a comparison of two trainings by ``mmgpu verify``."""
     figures: Mapping[str, Any] = field(default_factory=dict)
     """Results that the experiment computed from the trial, by name, as JSON values."""
 

@@ -115,7 +115,8 @@ _LAST_RESORT = 'Last Resort High-Efficiency'
 _POINTS = 400
 """Maximum number of points to draw of a line over time."""
 _CUT = 4.0
-"""Multiple of the bars' 99th percentile above which bars are cut off."""
+"""Multiple of the 99th percentile of a panel's values at which its y axis is cut off.
+"""
 
 
 @dataclass(frozen=True)
@@ -232,7 +233,7 @@ def chart_growth(run: Run) -> Chart | None:
 def chart_forecast(
     points: Sequence[Prediction], marks: Mapping[int, Text], measured_s: float | None
 ) -> Chart | None:
-    """Charts predicted seconds per iteration by workers; ``None`` for one point.
+    """Charts predicted seconds per iteration by worker count; ``None`` for one count.
 
     Args:
         points: By number of workers.

@@ -35,7 +35,7 @@ _LEAST_SHARE = 0.0005
 
 
 class _Figures(NamedTuple):
-    """Compared values of two runs: iteration time, images per second, ledger parts."""
+    """Compared values of two runs: iteration time, images/s, seconds of each part."""
 
     iteration: FigureComparison
     rate: FigureComparison

@@ -1,4 +1,4 @@
-"""Document model: an answer as sections of sentences, tables and charts.
+"""Document model: a command's answer as sections of sentences, tables and charts.
 
 A run, an experiment or a comparison becomes a list of sections; the terminal
 (:mod:`mmgpu_hooks.show.terminal`) and the page (:mod:`mmgpu_hooks.show.page`) render
@@ -81,7 +81,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Section:
-    """Section of an answer: its title with sentences, a table, a chart or a list."""
+    """Section of a command's answer: title, sentences, a table, chart or list."""
 
     title: Text = BLANK
     name: str = ''
@@ -126,7 +126,7 @@ def compose(
     basis: Sequence[str] = (),
     notes: Iterable[str] = (),
 ) -> list[Section]:
-    """Makes an answer's sections: title sentence, remarks, table with source, notes."""
+    """Makes an answer's sections: title, remarks, table with source, notes."""
     title, *more = sentences
     sections = [Section(title, sentences=more)]
     if table.rows:
@@ -192,7 +192,7 @@ def tabulate(
 
 
 def to_json(**body: Any) -> str:
-    """Encodes an answer as one JSON object; unknown values become ``null``.
+    """Encodes a command's answer as one JSON object; unknown values become ``null``.
 
     An object with sentences that were made of facts has these as ``facts``, by the key
     of the sentence. ``version`` is raised when a key changes its meaning or goes away.

@@ -39,7 +39,7 @@ _OTHERS_CORES = 0.25
 
 
 def _show_half_width(iter_s: Estimate) -> str:
-    """Formats a mean iteration time's interval half width, in per cent of the mean."""
+    """Formats half a confidence interval's width in % of the mean iteration time."""
     return f'{100 * iter_s.half_width / iter_s.value:.1f}'
 
 

@@ -17,7 +17,7 @@ from mmgpu_hooks.show.document import Section, Table, compose, with_facts
 from mmgpu_hooks.show.text import visible
 
 _MOST_CHANGES = 2
-"""Maximum number of changes that a row of the terminal table names."""
+"""Maximum number of recommended changes named in a row of the terminal table."""
 _UNKNOWN = Text('-')
 _PIECE = 500
 """Number of runs that are encoded at once when writing JSON or CSV."""

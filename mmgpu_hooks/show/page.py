@@ -42,7 +42,7 @@ _TEXTS = {
     'ok': phrase('ok'),
     'unknown': phrase('unknown'),
 }
-"""Texts of the page's own frame, and names of its items' severities, by key."""
+"""Fixed texts of an HTML page, and display names of severities, by key."""
 
 _MARK = b'name="generator" content="mmgpu_hooks '
 

@@ -79,7 +79,7 @@ MOST_LINES = 25
 """Maximum number of lines that ``mmgpu recommend`` prints without ``--details``."""
 
 _LEAST_HOURS = 0.05
-"""Smallest number of saved hours that an answer mentions: three minutes."""
+"""Smallest number of saved hours that ``mmgpu recommend`` mentions: three minutes."""
 
 
 def render_json(answer: Answer) -> str:

@@ -359,7 +359,7 @@ def _ranks_section(answer: Answer) -> list[Section]:
 
 
 def _findings_section(answer: Answer) -> Section:
-    """Makes the section of findings: share of the time, rule code and sentence."""
+    """Makes the section of findings: share of training time, rule code and sentence."""
     items = []
     for finding in answer.diagnosis.findings:
         basis = quoted(finding.code)

@@ -42,7 +42,7 @@ _LEGEND_WIDTH = 32
 _MOST_TIMELINES = 24
 _BEST = phrase('best of its batch size')
 _LONGEST_AXIS = 2.5
-"""Multiple of the largest mean beyond which axis and error bars are cut off."""
+"""Multiple of the largest plotted mean at which axis and error bars are cut off."""
 
 
 def _titled(axes: Any, title: Text) -> None:
@@ -329,7 +329,7 @@ def _phrase_intervals(estimates: Sequence[Estimate]) -> Text:
 
 
 def chart_speed(sweep: Sweep) -> Chart | None:
-    """Charts iteration time and images/s by workers, with 95 % intervals."""
+    """Charts iteration time and images/s by number of workers, with 95 % intervals."""
     groups = group_rows(sweep.rows, lambda row: row.is_measured)
     if not groups:
         return None
@@ -470,7 +470,7 @@ def title_saves(groups: Mapping[Text, Sequence[SweepRow]]) -> Text:
 
 
 def chart_saves(sweep: Sweep) -> Chart | None:
-    """Charts save times by workers: each save, and the median of each setting."""
+    """Charts save times by number of workers: each save, and each setting's median."""
     groups = group_rows(sweep.rows, lambda row: row.save_s is not None)
     if not groups:
         return None

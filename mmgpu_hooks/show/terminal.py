@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.show.document import SIGNS, Item, Section, Table
-from mmgpu_hooks.show.text import BOUND, BREAK, bind_units, break_paths, break_wide, visible
+from mmgpu_hooks.show.text import (
+    BOUND,
+    BREAK,
+    bind_units,
+    break_paths,
+    break_wide,
+    visible,
+)
 from mmgpu_hooks.show.words import say
 
 if TYPE_CHECKING:

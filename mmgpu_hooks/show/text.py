@@ -168,7 +168,7 @@ def widen(text: str) -> str:
 
 
 def _fill(text: str, breaking: str, joined: str) -> str:
-    """Adds a filler after each double-width character, breakable or not."""
+    """Adds a filler after each wide character, which allows or forbids a line break."""
     return _BEFORE_BREAK.sub(
         lambda found: found[1] + breaking if found[1] else found[2] + joined, text
     )

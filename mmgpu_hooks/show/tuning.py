@@ -101,7 +101,7 @@ def _spell(value: object) -> Text:
 
 
 def _phrase_gain(record: TunedRecord) -> Text:
-    """Phrases the measured gain per iteration: ``63 % less time, 41 to 80 %``."""
+    """Phrases the predicted or measured gain: ``63 % less time, 41 to 80 %``."""
     gain_pct = record.gain_pct
     low_pct, high_pct = record.gain_low_pct, record.gain_high_pct
     if gain_pct is None:

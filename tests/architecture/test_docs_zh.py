@@ -19,7 +19,7 @@ ENGLISH = ROOT / 'docs' / 'en'
 CHINESE = ROOT / 'docs' / 'zh_cn'
 READMES = ROOT / 'README.md', ROOT / 'README_zh-CN.md'
 SCALARS = ENGLISH / 'reference' / 'scalars.md', CHINESE / 'scalars.md'
-"""English page of scalars, which is generated, and its Chinese version."""
+"""English page on the logged scalars, which is generated, and its Chinese version."""
 
 FENCE = re.compile(r'^ *```(\w*)\n(.*?)^ *```', re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(
@@ -198,7 +198,7 @@ def test_each_readme_leads_to_the_other_one_below_its_title(readme: Path, other:
 
 
 def test_a_page_is_taken_apart(tmp_path: Path):
-    """Tests that the patterns find all parts of an example page."""
+    """Tests that headings, commands, code, figures and links of a page are found."""
     path = tmp_path / 'page.md'
     path.write_text(
         '# 标题\n\n`mmgpu\nwhy A` 占 5 %，3.2 s 到 1,000 ms，'

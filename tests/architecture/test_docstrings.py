@@ -67,7 +67,7 @@ class Docstring(NamedTuple):
 
     @property
     def has_sign(self) -> bool:
-        """True if the first line begins with one of :data:`SIGNS`, quotes ignored."""
+        """True if the first line begins with an unwanted word, such as "what"."""
         words = re.findall(r"[\w']+", self.first_line.lower())[:2]
         return not {' '.join(words), *words[:1]}.isdisjoint(SIGNS)
 

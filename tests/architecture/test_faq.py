@@ -36,7 +36,7 @@ SEARCHED = (
     'loading annotations into memory...',
     'Advance dataloader 26667 steps',
 )
-"""Messages that users search for, which must be on the page in one piece."""
+"""Messages that users search for, which the FAQ must contain in one piece."""
 
 UNANSWERED = 'No command answers this yet'
 CHINESE_UNANSWERED = '目前还没有命令能'

@@ -1,4 +1,4 @@
-"""Tests MMCV's build: few joined source files, and a line of progress."""
+"""Tests that MMCV is built from few joined source files, and shows its progress."""
 
 from __future__ import annotations
 

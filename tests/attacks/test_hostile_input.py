@@ -1,4 +1,4 @@
-"""Tests hostile input: evidence, names, configs and lock files by other people."""
+"""Tests hostile input by other people: evidence files, names, configs, lock files."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_without_cuda_it_says_so_in_a_sentence():
 
 @pytest.fixture
 def gpu_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The ``gpu_check`` command with fake checks that return the rows in ``found``."""
+    """The ``gpu_check`` command with fake checks, whose result rows a test can set."""
     before = SimpleNamespace(driver='550', util_pct=None)
     driver = SimpleNamespace(describe_gpu=lambda: before)
     monkeypatch.setitem(sys.modules, 'benchmarks.gpu_check.nvml', driver)
@@ -417,7 +417,7 @@ def test_the_changelog_counts_its_groups():
 
 
 def test_optimize_is_compared_on_a_cpu_as_on_a_card(monkeypatch):
-    """Tests the comparison with ``optimize`` by real trainings on the CPU."""
+    """Tests that the GPU check of ``optimize`` finds equal results in CPU trainings."""
     monkeypatch.setattr(host, 'KINDS', {'fp32': 'OptimWrapper'})
     (row,) = host.check_optimize()
     assert (row.verdict, row.measured) == (OK, 'the same')

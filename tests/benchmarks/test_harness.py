@@ -1,4 +1,4 @@
-"""Tests the benchmark harness: output, kept results, exit code, other load."""
+"""Tests the benchmark harness: output, kept results, exit code, load by others."""
 
 from __future__ import annotations
 

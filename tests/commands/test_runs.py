@@ -264,7 +264,7 @@ def test_processes_judge_what_has_no_verdict(unjudged, tmp_path, ask):
 
 
 class Breaking(ThreadPoolExecutor):
-    """Executor that breaks after some answers, as if a process had been killed."""
+    """Executor that breaks after a number of tasks, as if a process had been killed."""
 
     def __init__(self, answers: int) -> None:
         super().__init__(1)
@@ -407,7 +407,7 @@ def test_what_is_no_work_for_a_job_is_said_before_slurm_is_asked(
 
 
 class Fragile(ThreadPoolExecutor):
-    """Executor that breaks at the second run, as if a process had been killed."""
+    """Executor whose task for the second run fails, as if its process were killed."""
 
     def submit(self, *words: Any, **_: Any) -> Future[Any]:
         _judge, evidence = words

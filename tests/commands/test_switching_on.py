@@ -1,4 +1,4 @@
-"""Tests that ``mmgpu recommend`` lists gains by ``optimize``, and working commands."""
+"""Tests that ``mmgpu recommend`` says what ``optimize`` gains and how to enable it."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ LINES = {
     'pod': '2024-06-01T10:00:00.123456789Z stderr F {}',
     'srun': '1: {}',
 }
-"""Templates of how launchers and loggers decorate a line."""
+"""Templates of how launchers and loggers decorate a line of console output."""
 NOISE = {
     'windows': lambda text: text.replace('\n', '\r\n'),
     'bars': lambda text: re.sub(r'(?m)^(?=\S)', BAR, text),
@@ -152,7 +152,7 @@ LOGGED = '2026/11/20 10:15:01 - mmengine - INFO - Environment\n'
 
 
 def make_work_dir(work_dir: Path, *attempts: str) -> Path:
-    """Writes a completed run, and folders of attempts without evidence."""
+    """Writes a work_dir: a completed run, and later attempts without evidence files."""
     vis_data = write_run(work_dir / OLD / 'vis_data', make_evidence())
     (vis_data.parent / f'{OLD}.log').write_text(LOGGED)
     for stamp in attempts:

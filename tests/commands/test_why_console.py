@@ -378,7 +378,7 @@ REPEATED = [
 
 
 def list_worst_lines(example: str) -> list[str]:
-    """Returns 64 KB lines that nearly match an example, to test the regex's speed."""
+    """Returns 64 KB lines that nearly match a pattern's example, to test its speed."""
     line = example.rpartition('\n')[2]
     words = line.split(' ')
     step = max(len(words) // 3, 1)
@@ -491,7 +491,7 @@ def test_a_shape_hides_no_line_of_a_pattern():
 
 
 def name_pattern(matcher: Matcher) -> str:
-    """Returns a pattern's test id: its cause and the words of its example."""
+    """Returns the test id of a failure pattern: its cause and its example's words."""
     words = re.findall('[A-Za-z]+', matcher.sign.example.replace('\n', ' '))
     return f'{matcher.sign.cause}: {" ".join(words)[-90:]}'
 
@@ -502,7 +502,7 @@ def list_signs(text: str) -> list[Sign]:
 
 @pytest.mark.parametrize('matcher', MATCHERS, ids=name_pattern)
 def test_a_pattern_knows_its_example_from_what_is_well(matcher):
-    """Tests that a pattern matches its example, but not the similar harmless line."""
+    """Tests that a failure pattern matches its example, and no harmless line."""
     sign = matcher.sign
     assert sign in list_signs(f'{sign.example}\n')
     log = read_log(io.BytesIO(sign.example.encode()))

@@ -152,7 +152,7 @@ def ask_ranks(ask, tmp_path):
             {1: 118},
             'uneven_inputs',
             1,
-            'another number of batches',
+            'different numbers of batches',
             id='uneven, the long rank raised',
         ),
         pytest.param(

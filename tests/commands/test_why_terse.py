@@ -17,7 +17,7 @@ LINES = [
     line.split(': ', 1)
     for line in (HERE / 'console_lines.txt').read_text().splitlines()
 ]
-"""Causes, each with a console line in the form that some program prints."""
+"""Expected causes of failure, each with a console line that some program prints."""
 
 FRAME = '  File "tools/train.py", line 121, in <module>\n    main()\n'
 TRACEBACK = f'Traceback (most recent call last):\n{FRAME}'

@@ -1,4 +1,4 @@
-"""Tests the comparison of loaded configs: every kind of damage is noticed."""
+"""Tests the comparison of loaded configs: every unintended change is noticed."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def tree(folder):
 
 
 def refuse(source, settings=None, **options):
-    """Requests a rewrite that must be refused; returns its outcome."""
+    """Requests a config rewrite, asserts its refusal, and returns its outcome."""
     folder = Path(source).parent
     before = tree(folder)
     outcome = rewrite_config(

@@ -1,4 +1,4 @@
-"""Tests keys, types and ranges that a rewrite takes from the known settings."""
+"""Tests that config rewrites check keys, types and ranges of the known settings."""
 
 from __future__ import annotations
 

@@ -16,13 +16,13 @@ SLEEP_S = 0.03
 """Seconds of a train step in the test trainings."""
 
 MOST_COLD_S = 0.0015
-"""Most seconds that :func:`_work` may take right after a sleep, on a calm machine.
+"""Maximum seconds of a small piece of work right after a sleep, on a calm machine.
 
 0.2 ms without a sleep, 0.7 ms after one on a calm 2-core VM, more if other guests use
 the host."""
 
 ARITHMETIC_S = 0.0036
-"""CPU seconds of :func:`time_arithmetic_s` on the core that time limits refer to."""
+"""CPU seconds of a fixed piece of arithmetic on the core that time limits refer to."""
 
 MOST_LATE_S = 0.001
 """Limit in seconds by which a sleep may last too long (0.1 ms is usual)."""

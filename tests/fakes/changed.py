@@ -8,7 +8,7 @@ from mmgpu_hooks.schema.judged import Recommendation
 
 
 def changed(found: Recommendation) -> dict[str, Any]:
-    """Returns new values by key, without the prefix ``train_dataloader.``."""
+    """Returns the recommended values by config key, without ``train_dataloader.``."""
     return {
         change.key.replace('train_dataloader.', ''): change.new
         for change in found.changes

@@ -51,7 +51,7 @@ DRIFTING_AFTER_S = (
     0.379,
     0.443,
 )
-"""Iteration seconds of the second of two drifting trainings, like the demo's.
+"""Seconds per iteration in each interval of the second of two drifting trainings.
 
 Lag-1 autocorrelations of 0.68 before and 0.54 after, as on a busy machine."""
 
@@ -64,7 +64,7 @@ def make_noisy_run(
     alike: float = 0.5,
     **run: Any,
 ) -> RunEvidence:
-    """Returns a run whose autocorrelated waits and steps vary together.
+    """Returns a run whose data waits and steps vary together, with autocorrelation.
 
     They do by 3 %.
 

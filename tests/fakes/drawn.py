@@ -1,4 +1,4 @@
-"""Draws runs at random: loaders, hosts, limits, starts and other load."""
+"""Makes random synthetic runs: their loaders, hosts, core limits and other load."""
 
 from __future__ import annotations
 

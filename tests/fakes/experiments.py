@@ -25,7 +25,7 @@ SWEPT = make_sweep(
     make_sweep_row(4, 0.4),
     make_sweep_row(8, None, status='out_of_memory', error='MemoryError: no room'),
 )
-"""Sweep whose fastest setting needs more than the host has; one trial lacks memory."""
+"""Sweep whose fastest setting has too many workers for the host; one trial fails."""
 HARMED = make_bench(
     make_row(0, 0.4),
     make_row(2, 0.42),

@@ -26,7 +26,7 @@ from typing import Any
 HIDDEN = ('/proc', '/sys', '/dev/shm', '/dev/kmsg')
 """Paths that exist only on Linux."""
 OF_PSUTIL = ('/proc', '/sys')
-"""Linux folders that psutil reads, for which other systems have calls."""
+"""Linux folders that stay visible to psutil, as it needs no such files elsewhere."""
 
 IMPORTED_BEFORE = (
     'click',

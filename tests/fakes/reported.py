@@ -16,7 +16,7 @@ from mmgpu_hooks.schema.run import RunEvidence
 
 
 def make_full_ranks() -> list[RunEvidence]:
-    """Returns ranks with data for every panel of a page; the last rank is slowest."""
+    """Returns ranks with data for every panel of a report; the last rank is slowest."""
     ranks = make_ranks(
         [0.1, 0.15],
         hooks_s=0.01,

@@ -274,7 +274,7 @@ def make_evidence(
 
 
 def add_to_end(evidence: RunEvidence, **seconds: float) -> RunEvidence:
-    """Returns a run with more seconds in some parts of its time ledger."""
+    """Returns a run whose time ledger has more seconds in some parts at its end."""
     assert evidence.end is not None
     ledger = dict(evidence.end.ledger_s)
     for part, more in seconds.items():

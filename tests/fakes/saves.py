@@ -70,7 +70,7 @@ def make_contended(iteration: int = 100, **fields: Any) -> SaveRecord:
 
 
 def make_after_save(iteration: int = 100, **fields: Any) -> AfterSaveRecord:
-    """Returns a record of sixteen iterations with usual waits after a save."""
+    """Returns the record of usual data waits in the sixteen iterations after a save."""
     record = AfterSaveRecord(
         iteration=iteration, iterations=16, waits_s=16 * 0.05, usual_wait_s=0.05
     )
@@ -88,7 +88,7 @@ def make_contended_ones(count: int, **fields: Any) -> list[SaveRecord]:
 
 
 def with_saves(evidence: RunEvidence, saves: Sequence[SaveRecord]) -> RunEvidence:
-    """Returns a run with the given saves, each followed by usual waits."""
+    """Returns a run with the given saves, each followed by usual data waits."""
     walls_s = sum(save.wall_s for save in saves)
     evidence = add_to_end(evidence, checkpoint_save=walls_s)
     return replace(

@@ -21,7 +21,7 @@ class ScriptedTrial:
     ending: Callable[[TrialSpec], tuple[str, str | None] | None] = staticmethod(
         lambda spec: None
     )
-    """Scripted status of a trial that ends before its first block, or ``None``."""
+    """Gives status and error of a trial that ends before it trains, or ``None``."""
     batch_size: Callable[[TrialSpec], int | None] = staticmethod(lambda spec: 2)
     clock_s = 0.0
     is_loss_finite = True

@@ -91,7 +91,7 @@ WRONG = tuple(
 
 
 def lay_out_wrong(folder: Path) -> None:
-    """Writes what :data:`WRONG` names: runs, damaged evidence and configs."""
+    """Writes the runs, bad evidence files and configs that wrong command lines name."""
     lay_out(CASES / 'rtmdet_before', folder)
     for case in (
         'newer_schema',
@@ -109,7 +109,7 @@ def lay_out_wrong(folder: Path) -> None:
 
 
 def split_words(line: str, folder: Path) -> list[str]:
-    """Returns the words of a line of :data:`WRONG`, with paths below ``folder``."""
+    """Splits a command line into words; RUN, CONFIG and FOLDER become paths."""
     places = {'RUN': folder / 'run', 'CONFIG': folder / 'config.py', 'FOLDER': folder}
     words = []
     for word in line.split():

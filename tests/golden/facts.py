@@ -1,4 +1,4 @@
-"""Collects the facts in the answers of ``mmgpu`` to a recorded run.
+"""Collects the values in ``mmgpu``'s answers on a recorded run, for golden tests.
 
 A case is a folder with evidence under ``run`` (or several ``run...``), perhaps a
 ``config.py``, and ``expected.json``. ``@CASE@`` in a file stands for the folder that
@@ -27,7 +27,7 @@ SHARED_CONFIG = CASES / 'shared_config.py'
 """Config for the recorded runs that have none of their own."""
 
 TOLERANCES = {'measured': (1e-6, 0.0), 'predicted': (0.02, 2.0)}
-"""Allowed relative error, and error of percentages in percentage points, by kind."""
+"""Allowed errors of measured and predicted values: relative, and percentage points."""
 
 Json = dict[str, Any]
 Ask = Callable[[list[str]], tuple[int, str]]
@@ -93,7 +93,7 @@ def near(kind: str, figures: Json) -> Json:
 
 
 def lay_out(case: Path, folder: Path) -> None:
-    """Copies a recorded run to a folder and inserts the folder's path."""
+    """Copies a recorded run into a folder, whose path is filled in in its files."""
     for source in case.rglob('*'):
         if source.is_file() and source.name != EXPECTED:
             target = folder / source.relative_to(case)

@@ -62,7 +62,7 @@ def train_toy(name: str, folder: Path) -> None:
 
 
 def train_demo(folder: Path) -> None:
-    """Runs the demo, and stores its runs before and after as golden runs."""
+    """Runs the demo; stores its runs before and after the advice as golden runs."""
     run('tools/demo.py', DEMO, '--work-dir', str(folder))
     for name, (run_folder, config) in DEMO_RUNS.items():
         collect(name, folder / run_folder, folder)

@@ -1,4 +1,4 @@
-"""Tests the timing of each hook, in every kind of Runner, against its own clock."""
+"""Tests that each hook's measured time is what it took, in every kind of Runner."""
 
 from __future__ import annotations
 

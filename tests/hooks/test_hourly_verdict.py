@@ -39,7 +39,7 @@ def evidence(tmp_path) -> Path:
 
 
 class Recording:
-    """Fake recording with the attributes that `VerdictSource` uses."""
+    """Fake of the hook's `Recording`, with the attributes that `VerdictSource` uses."""
 
     def __init__(self, evidence: Path) -> None:
         self.writer = SimpleNamespace(path=evidence)

@@ -20,7 +20,7 @@ def record_of(
     save_s: float = 0.0,
     **fields: Any,
 ) -> IntervalRecord:
-    """Returns an interval record with given iterations; other values are unknown."""
+    """Returns a log interval record with the given data waits and iteration times."""
     return IntervalRecord(
         iteration=len(waits_s),
         epoch=1,

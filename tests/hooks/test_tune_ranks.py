@@ -1,4 +1,4 @@
-"""Tests the ranks' agreement on a loader change through a store without waits."""
+"""Tests that ranks agree on a loader change through a store, without waiting."""
 
 from __future__ import annotations
 

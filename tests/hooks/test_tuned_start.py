@@ -61,7 +61,7 @@ CASES = {
 
 
 def resume(work_dir: Path, evidence: RunEvidence) -> int:
-    """Returns the workers with which a run is resumed after one with this evidence."""
+    """Returns how many workers a run gets that resumes one with given evidence."""
     write_run(work_dir / '20200101_000000' / 'vis_data', evidence)
     runner = SimpleNamespace(
         _resume=True,
@@ -76,7 +76,7 @@ def resume(work_dir: Path, evidence: RunEvidence) -> int:
 
 
 def make_tuned(*tuned: TunedRecord, **run: Any) -> RunEvidence:
-    """Returns the evidence of a run without workers on this host that was tuned."""
+    """Returns the evidence of a run that began without workers and was tuned."""
     loader = make_loader(0, persistent_workers=False, prefetch_factor=None)
     host = read_host_limits(ranks_on_host=1)
     evidence = make_evidence(run=make_run(loader=loader, host=host, **run))

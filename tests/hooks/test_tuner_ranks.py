@@ -1,4 +1,4 @@
-"""Tests tuned ranks side by side in one process, with a store and no real loader."""
+"""Tests the tuning of several ranks in one process, with a fake store and loader."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOGGED = 50
 
 
 class Switch:
-    """Fake switch of a loader: notes new settings, or raises."""
+    """Fake `LoaderSwitch` that stores new loader settings, or raises an error."""
 
     def __init__(self) -> None:
         self.settings: TunedSettings = ONE
@@ -60,7 +60,7 @@ class Switch:
 
 
 class Rank:
-    """One rank of an endless loop, whose intervals end as in a training."""
+    """Fake rank with a real tuner, whose log intervals end as in a training."""
 
     def __init__(self, rank: int, world: int, most: int) -> None:
         self.switch, self.records, self.said = (
@@ -103,7 +103,7 @@ class Rank:
         )
 
     def train(self) -> None:
-        """Trains an iteration; where an interval ends, the tuner follows."""
+        """Trains one iteration, and calls the tuner if a log interval ends with it."""
         done = self.recording.iteration = self.recording.iteration + 1
         self._count += 1
         if self.schedule.is_due(done - 1, self._count).is_end:
@@ -152,7 +152,7 @@ def start(monkeypatch: pytest.MonkeyPatch, store: Store) -> Start:
 def train(
     ranks: Sequence[Rank], iterations: int, until: Callable[[], bool] = lambda: False
 ) -> None:
-    """Trains all ranks in step, the first one last, until something holds."""
+    """Trains all ranks in step, rank 0 last, until a condition holds."""
     for _ in range(iterations):
         for rank in reversed(ranks):
             rank.train()
@@ -161,7 +161,7 @@ def train(
 
 
 def read_decision(store: Store) -> int | None:
-    """Returns the iteration at which ranks agreed to change; ``None`` before."""
+    """Returns the iteration for which ranks agreed on a change; ``None`` if not yet."""
     found = [int(kept) for key, kept in store.kept.items() if key.endswith('/at')]
     return found[-1] if found else None
 

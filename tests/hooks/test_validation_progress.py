@@ -1,4 +1,4 @@
-"""Tests the pace of progress records, by a scripted validation."""
+"""Tests how often a validation's progress is recorded, by scripted validations."""
 
 from __future__ import annotations
 

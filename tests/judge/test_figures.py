@@ -107,7 +107,7 @@ def test_each_stored_figure_is_known_to_stand_alone_or_to_move_others():
 def find_unmoved(
     run: Run, figures: RunFigures, followers: tuple[str, ...]
 ) -> list[str]:
-    """Returns the derived values that do not change with other stored values."""
+    """Returns which given derived values stay the same with other stored values."""
     other = run.replaced(figures=figures)
 
     def read(some: Run, follower: str) -> Any:

@@ -161,7 +161,7 @@ def test_what_workers_share_with_the_training_process_goes_with_none_of_them():
 
 
 def with_process(evidence: Any, sizes: list[float]) -> Any:
-    """Returns a run whose training process has the given GiB, by log interval."""
+    """Returns a run whose training process holds the given GiB in each log interval."""
     intervals = tuple(
         replace(interval, process_own_bytes=int(size * GIB))
         for interval, size in zip(evidence.intervals, sizes)

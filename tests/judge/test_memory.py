@@ -66,7 +66,7 @@ def workers(mib_each: float) -> Fields:
 
 
 def sending(n: int) -> dict[str, Any]:
-    """Returns interval fields with the heap growth of eight sending workers.
+    """Returns interval fields with the heap growth of eight workers that send tensors.
 
     They grow until each has sent 128 tensors, more slowly until 256, and then swing.
     """

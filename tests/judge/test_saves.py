@@ -234,7 +234,7 @@ SIMPLE = {
 def records(
     kind: type[msgspec.Struct], **fixed: st.SearchStrategy
 ) -> st.SearchStrategy:
-    """Returns a Hypothesis strategy for any record of a kind, with unknown values."""
+    """Returns a Hypothesis strategy for records of a class, some lacking values."""
     hints = typing.get_type_hints(kind)
     fields: dict[str, st.SearchStrategy[Any]] = dict(fixed)
     for name in kind.__struct_fields__:

@@ -48,7 +48,7 @@ def make_start(*data_sets: DatasetStart, **more: Any) -> StartRecord:
 
 
 def make_run_of(start: StartRecord | None, ranks: int = 1, **ledger: float) -> Run:
-    """Returns a run of 48 s with a start record and more seconds in its ledger."""
+    """Returns a run with the given start record and seconds in its time ledger."""
     evidence: RunEvidence = make_evidence(run=make_run(world_size=ranks))
     assert evidence.end is not None
     parts = {**evidence.end.ledger_s, **ledger}

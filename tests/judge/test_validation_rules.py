@@ -1,4 +1,4 @@
-"""Tests the findings on validations by part, and the hours of a run."""
+"""Tests the findings on parts of validations, and the hours that a remedy saves."""
 
 from __future__ import annotations
 

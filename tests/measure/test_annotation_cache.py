@@ -1,4 +1,4 @@
-"""Tests that the annotation cache returns complete, current and own files only."""
+"""Tests that the annotation cache uses only complete, current files of its user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that scalar histories are timed from a length on, at each doubling."""
+"""Tests that scalar histories are timed at a minimum length and at each doubling."""
 
 from __future__ import annotations
 

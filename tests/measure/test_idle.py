@@ -51,7 +51,7 @@ def burning_child() -> Iterator[Callable[[], None]]:
 
 
 def follow(work: Callable[[], None]) -> list[float]:
-    """Returns the idle seconds that another thread reads of this one while it works."""
+    """Returns the idle seconds that another thread measures while a function runs."""
     meter, ended, read = WorkMeter(), threading.Event(), list[float]()
 
     def look() -> None:

@@ -80,7 +80,7 @@ WAVES = {'even': (80, 0.3, 0.3, 12), 'mostly_idle': (100, 0.4, 1.2, 5)}
 
 @pytest.fixture(scope='module')
 def squares() -> dict[str, SquareWave]:
-    """Square waves of GPU utilisation by training, filled when they have run."""
+    """Square waves of GPU utilisation, by training; empty until these have run."""
     return {}
 
 

@@ -41,7 +41,7 @@ CASES: dict[str, tuple[str, int, int, bool]] = {
 
 @pytest.fixture(scope='module')
 def trainings(mock_cards) -> dict[str, Any]:
-    """Trainings by name; those by loop alone are untouched."""
+    """Finished trainings by name; those named after a loop are not tuned."""
     cases = {**{loop: (loop, 2, 2, False) for loop in LOOPS}, **CASES}
     planned = {}
     for name, (loop, before, after, lives_on) in cases.items():

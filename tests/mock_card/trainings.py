@@ -117,7 +117,7 @@ class Training:
 
 @dataclass(frozen=True)
 class MockCards:
-    """Trainer of configs on the mock driver's GPUs (eight of a kind, four T4s).
+    """Trainer on the mock driver's GPUs: eight of one kind, or four of type T4.
 
     Args:
         source: The folder with ``driver/``.
@@ -252,7 +252,7 @@ class SquareWave(threading.Thread):
         self.join()
 
     def planted(self, begin_s: float, end_s: float) -> tuple[float, float]:
-        """Returns the set utilisation's mean and its time at 0, both in per cent."""
+        """Returns the set utilisation's mean, and its share of time at 0, in %."""
         total = zero_s = 0.0
         ends = [when for when, _ in self._changes[1:]] + [end_s]
         for (when, pct), until in zip(self._changes, ends, strict=True):

@@ -1,4 +1,4 @@
-"""Has trainings change their workers at once; configs import it after the hook's.
+"""Makes tuned trainings whose config imports it change their workers at once.
 
 Environment:
     MOCK_CARD_TUNED: Workers before and after, and whether they live on, as JSON.
@@ -66,7 +66,7 @@ class PinTape(Hook):
 
 
 def answer_at_once(before: int, after: int, lives_on: bool) -> None:
-    """Has the tuner propose other workers at its first question."""
+    """Replaces the tuning process by a script that proposes a change at once."""
     old = settings(before, persistent_workers=lives_on and before > 0)
     new = settings(after, persistent_workers=lives_on and after > 0)
     answers = propose(old, new), judge(new, new, 'gain')

@@ -20,7 +20,7 @@ def simulate(workload: Workload):
 
 
 def measure(truth: Workload) -> tuple[Workload, float]:
-    """Returns the workload measured in a simulated run, and other programs' cores."""
+    """Returns the workload measured in a simulation, and other programs' cores."""
     trace = simulate(truth)
     measured = replace(
         truth,

@@ -1,4 +1,4 @@
-"""Tests the comparison of both COCO metrics on a validation's stored results."""
+"""Tests comparing FastCocoMetric with CocoMetric on a validation's stored results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that batches sent by value equal batches sent as files, bit by bit."""
+"""Tests that workers' batches sent by value equal those sent as files, bit by bit."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def test_what_cannot_be_sent_so_goes_as_ever(monkeypatch, place):
 
 
 def count_files(loader: Any) -> int:
-    """Returns how many file descriptors this process holds with a batch."""
+    """Returns how many file descriptors a batch keeps open in this process."""
     before = len(os.listdir('/proc/self/fd'))
     iterator = iter(loader)
     batch = next(iterator)
@@ -290,7 +290,7 @@ def test_a_batch_holds_fewer_open_files():
 
 @pytest.fixture
 def connections(monkeypatch) -> list[Any]:
-    """Keys of the files that this process has connected to a worker for."""
+    """Keys of files for which this process has connected to a worker, in order."""
     made: list[Any] = []
     connect = bundles._sharer.get_connection
 
@@ -303,7 +303,7 @@ def connections(monkeypatch) -> list[Any]:
 
 
 def receive(tensors: int, is_ours: bool, **more: Any) -> list[Any]:
-    """Returns both batches of large tensors of one worker."""
+    """Returns both batches of a data set of large tensors, loaded by one worker."""
     given = dict(num_workers=1, batch_size=1, prefetch_factor=1)
     loader = make_loader(dataset=LargeDataset(tensors), **{**given, **more})
     if is_ours:

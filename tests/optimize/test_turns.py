@@ -1,4 +1,4 @@
-"""Tests that first calls alternate between plain and optimised, both timed."""
+"""Tests that a function's first calls alternate between plain and optimised code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def clock(monkeypatch):
 
 
 def go(timed: Turns, clock: dict[str, float], calls: int) -> str:
-    """Makes calls; returns each one's way: ``p`` plain (4 s), ``o`` optimised (1 s)."""
+    """Makes calls; returns for each ``p`` (plain, 4 s) or ``o`` (optimised, 1 s)."""
     ways = ''
     for _ in range(calls):
         clock['step_s'] = 1.0

@@ -1,4 +1,4 @@
-"""Tests the predicted gain of ``optimize`` by the model for all settings."""
+"""Tests the gain of ``optimize`` that is predicted from a run's host work."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from mmgpu_hooks.recommend.recommendation import recommend_settings
 from mmgpu_hooks.recommend.settings import SETTINGS
 
 EXPECTED = json.loads((Path(__file__).parent / 'drawn_changes.json').read_text())
-"""Expected changes by seed of the random run."""
+"""Setting changes that must be recommended, by seed of the random run."""
 USUAL = 40
 """Number of seeds that every test run uses."""
 

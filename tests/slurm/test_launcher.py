@@ -269,7 +269,7 @@ def test_runs_checks_its_places_before_a_job_waits(cluster, follow, line, said):
 
 @pytest.fixture
 def submit(cluster, tmp_path, monkeypatch, capsys) -> Callable[[str], str]:
-    """Function that types a command refused for its ``--slurm``; returns the error."""
+    """Function that runs ``sweep`` with a refused ``--slurm``; returns the error."""
     write_config(tmp_path)
     monkeypatch.chdir(tmp_path)
     for name in ('PATH', 'SLURM_CONF'):

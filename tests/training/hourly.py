@@ -1,4 +1,4 @@
-"""Program of a training for which an hour lasts four seconds."""
+"""Program of a training whose hourly verdicts are written every four seconds."""
 
 from __future__ import annotations
 

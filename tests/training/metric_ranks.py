@@ -14,7 +14,7 @@ METRICS = {'plain': 'mmdet.CocoMetric', 'fast': 'mmgpu_hooks.FastCocoMetric'}
 
 
 def main(annotations: Path, folder: Path) -> None:
-    """Evaluates with both COCO metrics; each rank writes their values."""
+    """Evaluates with CocoMetric and FastCocoMetric; each rank writes their values."""
     torch.distributed.init_process_group('gloo')
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
     samples = predict(annotations)

@@ -107,7 +107,7 @@ class Ended:
 
     @property
     def last_lines(self) -> list[str]:
-        """Lines of the summary from ``next`` on."""
+        """Lines of the printed summary, from its row ``next`` on."""
         lines = self.console.splitlines()
         starts = [n for n, line in enumerate(lines) if line.startswith('  next ')]
         last = lines[starts[-1] :][:2] if starts else []

@@ -28,7 +28,7 @@ COUNTS = [2, 4]
 
 
 def train_ranks(folder: Path, kind: str, count: int) -> tuple[Run, float]:
-    """Trains a number of ranks; returns rank 0's run and the cores others used.
+    """Trains on some ranks; returns rank 0's run and the cores other programs used.
 
     Returns:
         The rank that is judged, and the cores that all else on the host used while

@@ -181,7 +181,7 @@ def stop_within_a_write(folder: Path) -> None:
 
 
 class AfterLock(ToyDataset):
-    """Data set whose first worker loads nothing until another one has the lock."""
+    """Data set whose first worker waits until another one holds the queue's lock."""
 
     folder: Path
 

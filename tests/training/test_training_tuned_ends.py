@@ -39,23 +39,23 @@ class Ended(NamedTuple):
     folder: Path
     code: int
     left: dict[str, list[Any]]
-    """Processes and files in shared memory."""
+    """Processes and shared memory files that the training has left behind."""
 
     @property
     def last_line(self) -> str:
-        """Last line that it printed: what ended it."""
+        """Last line that the training printed, which says what ended it."""
         return (self.folder / 'log.txt').read_text().splitlines()[-1]
 
     @property
     def seen(self) -> dict[str, int]:
-        """Numbers of tuning processes, files and workers when the end came."""
+        """Numbers of tuning processes, shared files and workers just before the end."""
         seen: dict[str, int] = json.loads((self.folder / 'seen').read_text())
         return seen
 
 
 @pytest.fixture(scope='module')
 def ended(tmp_path_factory) -> dict[str, Ended]:
-    """Trainings that end while workers are switched, and untouched ones, by name."""
+    """Trainings ended while workers are switched, and untuned ones, by name."""
     folder = tmp_path_factory.mktemp('ended')
     plain = (f'{PLAIN}{name}' for name in ('start', 'owed', 'old'))
     names = [*ENDINGS, *plain]
@@ -230,7 +230,7 @@ def take_samples(
 
 @pytest.mark.parametrize('hook', [HOOK, TUNED], ids=['measured', 'tuned'])
 def test_no_sample_is_drawn_to_count_batches(tmp_path, script, hook):
-    """Such a sampler gives other samples each time that its batches are counted."""
+    """Tests that batches are not counted where counting would change the samples."""
     pytest.importorskip('mmdet.datasets.samplers', exc_type=ImportError)
     sampler = {'type': 'mmdet.CustomSampleSizeSampler', 'dataset_size': [20, -1]}
     loader = {'sampler': sampler, 'batch_sampler': BY_RATIO, 'batch_size': [2, 3]}
@@ -265,7 +265,7 @@ def test_samples_come_in_the_same_order_with_samplers_of_mmdetection(
 @pytest.mark.timing
 @pytest.mark.slow
 def test_a_slow_loader_is_tuned_by_epochs_and_the_order_stays(tmp_path):
-    """Tests that a training is tuned from 0 workers by the real child process."""
+    """Tests that tuning a slow loader between epochs leaves the order of samples."""
     options: dict[str, Any] = {'iterations': 200, 'epochs': 3, 'step_s': 0.005}
     hook = {**HOOK, 'tune': True}
     tuned = train_taped(tmp_path / 'tuned', hook, item_s=0.03, **options)

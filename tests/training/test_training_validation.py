@@ -206,7 +206,7 @@ def test_a_loop_without_a_training_is_taken_apart(tmp_path, loop):
 
 
 class StandsAt(ToyMetric):
-    """Metric that hangs, or computes for as long, until the watchdog speaks."""
+    """Metric that hangs or computes for some seconds in one of its methods."""
 
     method: ClassVar[str]
     seconds: ClassVar[float]
@@ -237,7 +237,7 @@ STUCK_AFTER_S = 1.5
 
 
 def stand(work_dir: Path, method: str, seconds: float, *, computes: bool) -> list[Any]:
-    """Trains with a metric that hangs in its first call; returns the standstills."""
+    """Trains with a metric that hangs or computes for long; returns the standstills."""
     StandsAt.method, StandsAt.seconds, StandsAt.computes = method, seconds, computes
     hook = {**HOOK, 'stuck_after_s': STUCK_AFTER_S, 'summary': False}
     metric = {'type': StandsAt}

@@ -31,26 +31,27 @@ from training.toy import HOOK, AfterIteration, build_runner
 BEFORE, AFTER = settings(2), settings(3)
 
 MARK = 'MMGPU_TEST_ENDING'
-"""Environment variable by which processes that a training executes are known."""
+"""Environment variable that marks the programs that a training has started."""
 
 SHM = Path('/dev/shm')
 
 LIMIT_S = 60
-"""Whole seconds after which a training is ended that does not end by itself."""
+"""Whole seconds after which a training that has not ended by itself is killed."""
 
 GONE_WITHIN_S = 10.0
-"""Seconds within which all that a training had started must have ended."""
+"""Seconds within which processes and files of an ended training must be gone."""
 
 
 class Ending(NamedTuple):
     """Way in which a training ends."""
 
     moment: str
-    """``launch`` of another worker, ``owed`` batches, or ``shutdown`` of old ones."""
+    """Moment of the end: worker ``launch``, ``owed`` batches, or worker ``shutdown``.
+    """
     victim: int | None = None
     """Index of the worker that is killed; ``None`` for Ctrl-C."""
     cost_s: float = 0.0
-    """Predicted seconds of a change; many put it off to between two epochs."""
+    """Predicted seconds that a change costs; if many, it waits for the epoch's end."""
     is_drained_first: bool = False
 
 
@@ -67,11 +68,11 @@ ENDINGS = {
 PLAIN = 'plain-'
 
 IMPORTED_ONCE = ('matplotlib.backends.backend_agg', 'torch._dynamo')
-"""Names of modules that each training would import, in seconds."""
+"""Modules imported before forking, as importing them takes each training seconds."""
 
 
 class RealAdviser(ScriptedAdviser):
-    """Real tuning process, which is not asked: a script has the answers.
+    """Tuning process that really runs, while a script answers in its place.
 
     Args:
         evidence: Of the run.
@@ -93,7 +94,7 @@ class RealAdviser(ScriptedAdviser):
 
 
 class Launches:
-    """Starts of worker processes, which are recorded.
+    """Recorder of all starts of worker processes.
 
     Args:
         folder: Where their numbers are left.
@@ -102,7 +103,7 @@ class Launches:
     def __init__(self, folder: Path) -> None:
         self.pids: list[int] = []
         self.before: Callable[[], None] = lambda: None
-        """Is called before each start."""
+        """Function that is called before each start of a worker process."""
         kind: Any = multiprocessing.popen_fork.Popen
         launch = kind._launch
 
@@ -116,7 +117,7 @@ class Launches:
 
 
 def list_processes(session: int, mark: str) -> Iterator[int]:
-    """Yields the numbers of living processes of a session, or marked as a training's.
+    """Yields the ids of living processes in a session or with a training's mark.
 
     Args:
         session: Of the training.
@@ -134,7 +135,7 @@ def list_processes(session: int, mark: str) -> Iterator[int]:
 
 
 def list_files(folder: Path) -> list[str]:
-    """Lists the names in shared memory of a training's processes."""
+    """Returns the names of shared memory files that a training's processes made."""
     pids = {*map(str, json.loads((folder / 'pids').read_text()))}
     return [
         path.name for path in SHM.glob('torch_*') if path.name.split('_')[1] in pids
@@ -142,7 +143,7 @@ def list_files(folder: Path) -> list[str]:
 
 
 def train(folder: Path, ending: Ending, *, is_tuned: bool) -> None:
-    """Trains until the given end comes."""
+    """Trains a toy model until the training is ended in the given way."""
     launches, is_switched, is_over = Launches(folder), [not is_tuned], list[bool]()
     advisers: list[RealAdviser] = []
     switch = LoaderSwitch.switch_within
@@ -222,7 +223,7 @@ def train(folder: Path, ending: Ending, *, is_tuned: bool) -> None:
 
 
 def wait_until_gone(folder: Path) -> dict[str, Any]:
-    """Returns what a training that has ended left, after some patience."""
+    """Returns processes and files that an ended training leaves for too long."""
     session = int((folder / 'session').read_text())
     until_s = time.monotonic() + GONE_WITHIN_S
     while True:
@@ -236,7 +237,7 @@ def wait_until_gone(folder: Path) -> dict[str, Any]:
 
 
 def fork_training(folder: Path, name: str) -> int:
-    """Forks a training and waits for its end; returns the status that it had.
+    """Forks a training and waits for its end; returns its exit status.
 
     Its session has its process's number, which it leaves beside its log.
     """

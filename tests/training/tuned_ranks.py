@@ -38,7 +38,7 @@ class Seeded(ToyDataset):
 
 
 def refuse(*_: Any, **__: Any) -> None:
-    """Raises as a host without room for another process."""
+    """Raises the error of a host that has no room for another process."""
     raise BlockingIOError(11, 'Resource temporarily unavailable')
 
 

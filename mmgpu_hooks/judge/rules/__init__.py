@@ -38,4 +38,4 @@ __all__ = [
 ]
 
 RULES = {code: REGISTERED[code] for code in sorted(REGISTERED)}
-"""Rules by code, in the order in which they are printed."""
+"""Diagnostic rules by code, in the order in which they are printed."""

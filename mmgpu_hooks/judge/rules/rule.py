@@ -38,7 +38,7 @@ class Rule:
 
 
 REGISTERED: dict[str, Rule] = {}
-"""Every registered rule by its code."""
+"""Every registered diagnostic rule by its code."""
 
 
 def rule(code: str, title: str, verdict: str | None = None) -> Callable[[Judge], Judge]:

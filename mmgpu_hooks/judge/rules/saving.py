@@ -184,7 +184,7 @@ def judge_unknown_saves(run: Run) -> Finding | None:
 
 
 def _delay_s(save: SaveJudgement) -> float:
-    """Returns the gross delay of a save in seconds; 0 if it is unknown."""
+    """Returns by how many seconds a save exceeded its usual time; 0 if unknown."""
     # one that was measured comes first
     return save.gross_delay_s or 0.0
 

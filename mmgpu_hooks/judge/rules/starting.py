@@ -186,7 +186,7 @@ def _is_worth(run: Run, seconds: float) -> bool:
 
 
 def _weigh(run: Run, detail: Text, seconds: float) -> Finding:
-    """Makes a finding: a problem if it took a tenth or more of a completed run's time.
+    """Makes a finding on a slow start: a problem if it took a tenth of a finished run.
 
     A run that was ended early would have had a smaller share of it.
     """

@@ -95,7 +95,7 @@ def judge_standstills(run: Run) -> Finding | None:
     )
 
 
-@rule('MG204', 'Ranks train another number of batches')
+@rule('MG204', 'Ranks train different numbers of batches')
 def judge_shards(run: Run) -> Finding | None:
     """One rank has fewer batches an epoch than the others.
 

@@ -81,7 +81,7 @@ class WorkerNotes:
 
 
 def join_rows(parts: Sequence[Rows]) -> Rows:
-    """Concatenates arrays of batch rows into one array."""
+    """Concatenates arrays of measured batches (rows of type :data:`BATCH`) into one."""
     if len(parts) == 1:
         return parts[0]
     # numpy compares types of rows name by name
@@ -90,7 +90,7 @@ def join_rows(parts: Sequence[Rows]) -> Rows:
 
 
 class Counters:
-    """Shared memory for the batch rows, counters and notes of one iterator's workers.
+    """Shared memory to which one DataLoader iterator's workers write measurements.
 
     Forked workers inherit it, without any file. For others it can be pickled while
     they are being started, and then holds one descriptor.

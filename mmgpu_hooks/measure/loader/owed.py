@@ -144,7 +144,7 @@ def find_owed(iterator: Any, counters: Counters | None, clock: Clock) -> OwedBat
 
 
 def _find_stopped(workers: Sequence[Any], awaited: int) -> int:
-    """Returns the worker that keeps the awaited one from delivering its batch.
+    """Finds the stopped worker, if any, that keeps the awaited one from sending.
 
     All workers write into one queue, under one lock. One that is stopped while it
     writes keeps that lock, and the others wait for it with their batch loaded.

@@ -131,7 +131,7 @@ class _Followed:
         self._epoch: Any = None
         """``_task_info`` dict of PyTorch's iterator; a restart makes a new dict."""
         self.notes: dict[int, WorkerNotes] = {}
-        """Newest notes of each DataLoader worker, by worker id."""
+        """Newest message (`WorkerNotes`) of each DataLoader worker, by worker id."""
 
     def living(self) -> Any:
         """Returns the DataLoader iterator; ``None`` if it was freed or shut down."""
@@ -144,7 +144,7 @@ class _Followed:
             self.local.close()
 
     def collect(self, tally: _Tally) -> str | None:
-        """Adds new batch and worker times to a tally; returns a worker's failure."""
+        """Adds new batch and worker times to given sums; returns a worker's failure."""
         if self.processes is not None and self.living() is not None:
             tally.uses.append(self.processes.read())
         counters = self.counters
@@ -163,7 +163,7 @@ class _Followed:
         return failure
 
     def _take_rows(self, counters: Counters) -> Rows:
-        """Reads the rows of batches that the training loop took since the last call."""
+        """Reads ring buffer rows of batches that training took since the last call."""
         iterator, taken = self.iterator(), self._taken
         if self.local is not None:
             taken = int(counters.workers['made'][0])
@@ -316,7 +316,7 @@ class LoaderProbe:
         return tally.summarize(pss_bytes)
 
     def read_contents(self, iterations: int) -> IntervalContents:
-        """Sums up images, pixels and boxes of the batches since the last `read`.
+        """Summarises images, pixels and boxes of the last log interval's batches.
 
         Args:
             iterations: How many it took; where others are known, nothing is.

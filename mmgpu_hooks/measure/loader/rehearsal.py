@@ -24,13 +24,13 @@ from typing import Any
 from mmgpu_hooks.schema.text import Text, phrase
 
 _MOST_S = 45.0
-"""Seconds in which a worker must have started and delivered its batch.
+"""Seconds within which a worker on trial must have started and delivered a batch.
 
 Fewer than those after which a standstill is alarmed.
 """
 
 _NO_DATA = ('/proc/', '/sys/')
-"""Folders of files that hold no samples, beside those of programs."""
+"""Folders whose open files hold no training samples, besides folders of programs."""
 
 _STANDARD = 2
 """Largest file descriptor of standard input, output and errors."""
@@ -38,7 +38,7 @@ _STANDARD = 2
 _MOST_LETTERS = 200
 
 _RAISED = re.compile(r'^[\w.]+: .*|^[\w.]*(?:Error|Exception|Interrupt)$', re.MULTILINE)
-"""Line of a worker's traceback that names the exception."""
+"""Regex for the line of a worker's traceback that names the exception."""
 
 
 def find_shared_file(loader: Any) -> Text | None:
@@ -117,7 +117,7 @@ class _Sent:
 
 
 def _name_reason(error: Exception) -> str:
-    """Returns an exception in one line; a worker's, without its traceback."""
+    """Returns an exception as one line of text, without a worker's traceback."""
     text = str(error).strip()
     if '\n' not in text:
         return f'{type(error).__name__}: {text}'[:_MOST_LETTERS]
@@ -137,7 +137,7 @@ def _list_program_folders() -> tuple[str, ...]:
 
 
 def _find_read_file() -> str | None:
-    """Finds a file that this process reads, not by mapping it, and workers would share.
+    """Finds a file open for reading whose position forked workers would share.
 
     A forked process has the same position in it. None is known where there is no
     ``/proc``.

@@ -61,7 +61,7 @@ def read_length(sized: Any) -> int | None:
 
 
 def _draws_to_count(batch_sampler: Any) -> bool:
-    """True if a batch sampler's length is found by drawing samples that then differ.
+    """True if asking a batch sampler's length draws samples, and so changes the next.
 
     Of MMDetection: the one iterates its sampler to count, and the other goes on from
     where it was iterated last.

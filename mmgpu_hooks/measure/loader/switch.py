@@ -40,7 +40,7 @@ OPENMMLAB = ('mmengine', 'mmdet', 'mmpretrain', 'mmcv', 'mmseg', 'mmyolo')
 """Names of OpenMMLab's packages, whose samplers use a random seed of their own."""
 
 _KNOWN_SAMPLERS = ('torch', *OPENMMLAB)
-"""Names of packages whose samplers may be asked further ahead within a pass.
+"""Names of packages whose samplers may be read further ahead in mid-epoch.
 
 Some of them draw a pass's order from training's random numbers as it begins."""
 
@@ -94,13 +94,13 @@ class LoaderSwitch:
         )
         """Present worker settings of the DataLoader."""
         self._is_rehearsed = self.settings.num_workers > 0
-        """True if none needs to load a batch for trial: it had workers, or one did."""
+        """True once workers need no trial: the loader had some, or a trial was made."""
         self._unloadable: Text | None = None
         """Reason why no worker can load a batch; ``None`` where one could."""
         self._old = self.settings
 
     def find_obstacle(self) -> Text | None:
-        """Says why the DataLoader cannot get other workers; ``None`` if it can."""
+        """Says why a DataLoader's workers cannot be replaced; ``None`` if they can."""
         from torch.utils import data
 
         loader = self._loader
@@ -230,7 +230,7 @@ class LoaderSwitch:
         return self._used_seeds + iteration
 
     def switch_between(self, new: TunedSettings, salt: int) -> None:
-        """Switches to other workers for the next pass over the data, before it begins.
+        """Ends old workers and sets new worker settings, before a pass over the data.
 
         Its iterator is not made here.
 
@@ -279,7 +279,7 @@ class LoaderSwitch:
         is_drained_first: bool = False,
         on_failure: Callable[[Exception], None] = lambda error: None,
     ) -> None:
-        """Switches to other workers in mid-epoch, between two batches.
+        """Replaces the workers, with new settings, in mid-epoch between two batches.
 
         The loop goes on with ``live``, which gives what its workers owe and then what
         a new iterator makes.
@@ -420,7 +420,7 @@ class _Rest:
 
     @property
     def whole(self) -> Iterator[Any]:
-        """Iterator over sample indices that no worker had before workers changed."""
+        """Iterator over all sample indices left when workers were replaced."""
         return itertools.chain(self._drawn, self.indices)
 
 

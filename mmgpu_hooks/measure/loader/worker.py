@@ -65,7 +65,7 @@ class WatchedDataset:
 
 
 class _ImagePaths:
-    """Has data sets note the path of each sample's image, for the fetch that runs.
+    """Makes data sets report the image path of each sample that is being loaded.
 
     There is one for the process. Each pass without workers has a probe of its own, and
     a wrapper of each would stack up around those before.
@@ -73,7 +73,7 @@ class _ImagePaths:
 
     def __init__(self) -> None:
         self.note: Callable[[str], None] | None = None
-        """Takes the path for the fetch that runs now; ``None`` between fetches."""
+        """Callback that gets image paths while a batch is fetched, else ``None``."""
         self._patches = Patches()
         self._is_open = False
 

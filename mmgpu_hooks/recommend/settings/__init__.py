@@ -1,4 +1,4 @@
-"""All tuned settings in the order of the search, with one module each.
+"""All config settings that recommendations consider, one module each, in search order.
 
 A setting is a function from a prospect to a prospect (``model/prospect.py``): its file
 says its key, type and range, how it is read from a run, its candidates or what it
@@ -25,7 +25,7 @@ SETTINGS: tuple[Setting, ...] = (
     PinMemory(),
     WorkerNice(),
 )
-"""Tuned settings in the order of the search.
+"""Config settings that recommendations consider, in search order.
 
 Those that change the work of a batch come first.
 """

@@ -65,7 +65,7 @@ class NumWorkers(Setting):
         return OWN_CORE_GAIN if new > spare else 0.0
 
     def may_be_needed(self, job: Job, at: Choice) -> bool:
-        """True if the workers are more than the usable cores."""
+        """True if fewer workers may be needed, as they outnumber the usable cores."""
         return bool(at[self.name] > job.cores)
 
     def is_needed(self, job: Job, before: Choice, after: Choice) -> bool:

@@ -36,7 +36,7 @@ class PersistentWorkers(Setting):
         return bool(loader.persistent_workers) and bool(loader.num_workers)
 
     def settle(self, job: Job, at: Choice) -> bool:
-        """True if repeated worker starts cost time and host memory suffices."""
+        """True (persistent) if worker starts cost time and host memory suffices."""
         recorded, workers = job.run.meta.loader, at['num_workers']
         if not workers:
             return False

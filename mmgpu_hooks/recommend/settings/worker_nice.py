@@ -60,7 +60,7 @@ class WorkerNice(Setting):
         )
 
     def judge_alone(self, run: Run, at: Choice) -> LoneChange | None:
-        """Returns niced workers' effect on saves; a nice value if cores are full."""
+        """Returns how much niced workers shorten saves, and a value if worthwhile."""
         cure = None if run.meta.worker_nice else _cure_by_nice(run)
         if cure is None or run.meta.host.cores_had is None:
             return None

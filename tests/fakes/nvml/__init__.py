@@ -52,7 +52,8 @@ class FakeGpu:
     more: Sequence[str] = ()
     """Further lines of the fake's script file, such as ``clocks 1980 2619``."""
     fail: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Failures by value: error code, good calls before, number of failing calls."""
+    """Failures by value name: error code, good calls before, number of failing calls.
+    """
 
     def script(self) -> str:
         lines = [f'device {self.uuid}', f'name {self.name}', f'bus {self.bus}']

@@ -1,4 +1,4 @@
-"""Tests which GPU is opened by its identifiers, and why none is."""
+"""Tests which GPU is opened for given identifiers, and the reason if none is."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ FIGURES = {
 
 
 class Watch:
-    """GPU of the fake NVML, sampled by a fake clock."""
+    """Sampler of the fake NVML's GPU, with a fake clock that it advances."""
 
     def __init__(self, fake: FakeNvml) -> None:
         self.fake, self.clock = fake, HandClock()

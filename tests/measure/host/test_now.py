@@ -1,4 +1,4 @@
-"""Tests what a host shows of a run now: its processes and their last stacks."""
+"""Tests reading from the host if a run's process lives, and its last stack."""
 
 from __future__ import annotations
 

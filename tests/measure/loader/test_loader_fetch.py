@@ -70,7 +70,7 @@ class Planted:
 
 
 class Worker:
-    """Fetch probe of one worker, with fake clocks."""
+    """Fake worker that fetches batches under a `FetchProbe` with fake clocks."""
 
     opened: ClassVar[list[FetchProbe]] = []
 

@@ -1,4 +1,4 @@
-"""Tests that a loader without workers gets none where one could not load a batch."""
+"""Tests that a loader stays without workers if they could not load its batches."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Made(Dataset):
 def find_obstacle(
     make: Callable[[int], Any], index: Any = (3, 4), **options: Any
 ) -> str | None:
-    """Returns why a loader of samples that a function makes cannot get workers."""
+    """Returns why a loader cannot get workers if a function makes its samples."""
     loader = DataLoader(Made(make), **{'collate_fn': list, **options})
     assert len(loader) == len([*loader])
     return LoaderSwitch(loader).find_first_obstacle(TWO, index)

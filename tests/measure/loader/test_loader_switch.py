@@ -1,4 +1,4 @@
-"""Tests that a live loader continues with other workers, without lost samples."""
+"""Tests that a live loader changes its number of workers without losing samples."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def children() -> list[Any]:
 
 
 def list_shared(pids: Sequence[int]) -> set[str]:
-    """Returns names of the memory that processes shared: there, or held by this one."""
+    """Returns name prefixes of the given processes' shared memory that still exists."""
     held = [Path('/proc/self/maps').read_text(), *os.listdir('/dev/shm')]
     for name in os.listdir('/proc/self/fd'):
         with contextlib.suppress(OSError):
@@ -154,7 +154,7 @@ def list_shared(pids: Sequence[int]) -> set[str]:
 
 @pytest.fixture(autouse=True)
 def worker_pids(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Pids of a test's processes; asserts that it leaves no worker, and no batch."""
+    """Ids of a test's processes; asserts that no worker or shared batch outlives it."""
     pids, start = [os.getpid()], multiprocessing.process.BaseProcess.start
 
     def note(process: Any) -> None:
@@ -345,7 +345,7 @@ def test_order_is_kept_with_samplers_of_mmdetection(name: str):
 def read_passes(
     before: int, after: int, sampler: dict[str, Any], *, is_persistent: bool = False
 ) -> list[list[list[int]]]:
-    """Returns the batches of two passes, with other workers in the first one."""
+    """Returns the batches of two passes; the number of workers changes in the first."""
     torch.manual_seed(1)
     loader = DataLoader(Numbers(), SIZE, num_workers=before, collate_fn=list, **sampler)
     switch, passes = LoaderSwitch(loader), []
@@ -651,7 +651,7 @@ def test_threads_and_niceness_are_set_in_the_new_workers(monkeypatch):
 
 @pytest.fixture
 def by_file() -> Iterator[None]:
-    """Has PyTorch pass tensors by the name of a file, which it leaves until then."""
+    """Makes PyTorch share tensors by its strategy ``file_system`` during a test."""
     before = torch.multiprocessing.get_sharing_strategy()
     torch.multiprocessing.set_sharing_strategy('file_system')
     yield
@@ -664,7 +664,7 @@ WORKERS = pytest.mark.parametrize(('before', 'after'), [(0, 2), (2, 0), (2, 3)])
 def take_while_shared(
     pids: Sequence[int], before: int, after: int, most: int | None = None
 ) -> None:
-    """Takes a pass in which workers change, or some batches behind that."""
+    """Changes the workers during a pass, and asserts that its batches are unchanged."""
     kept = Kept(before)
     live = iter(kept.loader)
     taken = [next(live) for _ in range(7)]
