@@ -15,13 +15,13 @@ import torch
 from scipy.stats import norm
 
 BLOCK = 64
-"""Images per block; the random loading times of a block have exactly the set mean."""
+"""Number of images in a block, whose random loading times have exactly the set mean."""
 
 T = TypeVar('T')
 
 
 class Work:
-    """Callable CPU load, split into a fixed number of equal pieces of computation.
+    """CPU load made of equal pieces of computation, each of known duration.
 
     Args:
         piece: The piece.

@@ -39,7 +39,7 @@ CORRELATIONS = (0.0, 0.2, 0.4, 0.6, 0.8)
 BEYOND = 0.95
 """Highest simulated autocorrelation, for which confidence intervals are not judged."""
 PAIRS, TREND_PAIRS, QUICK_PAIRS = 1000, 300, 50
-"""Numbers of simulated pairs of runs per case: by default, with a trend, if quick."""
+"""Numbers of simulated run pairs per grid cell: by default, with trend, if quick."""
 LEAST_COVERAGE_PCT = 93.0
 MOST_WIDTHS = {30: 2.0, 100: 1.4}
 """Largest allowed ratio of confidence interval width to the ideal, by series length."""
@@ -271,7 +271,7 @@ def judge_demo(pairs: int) -> list[Figure]:
 
 
 def judge_coverage(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
-    """Returns figures on the lowest coverage of confidence intervals, by simulation."""
+    """Returns figures on the lowest coverage of ``mmgpu compare``'s 95 % intervals."""
     for kind in KINDS:
         mine = [
             outcome
@@ -297,7 +297,7 @@ def judge_coverage(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
 
 
 def judge_widths(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
-    """Returns figures on the widest confidence intervals, by kind of simulation."""
+    """Returns figures on the widest 95 % confidence intervals of ``mmgpu compare``."""
     for kind, (length, limit) in product(WITHOUT_TREND, MOST_WIDTHS.items()):
         mine = [
             outcome
@@ -324,7 +324,7 @@ def _locate(cell: Cell) -> str:
 
 
 def render_outcomes(outcomes: Sequence[Outcome]) -> str:
-    """Renders coverage and width of confidence intervals, one table per simulation."""
+    """Renders tables of coverage and width of ``mmgpu compare``'s 95 % intervals."""
     correlations = (*CORRELATIONS, BEYOND)
     header = ('intervals', *(f'correlation {value:g}' for value in correlations))
     parts = []
@@ -360,7 +360,7 @@ def _show(outcome: Outcome) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark: judges all simulated cases in parallel."""
+    """Runs the benchmark: compares simulated runs in parallel, judges the intervals."""
     benchmark = Benchmark('drift', __doc__ or '', argv, is_timed=False)
     pairs, trend_pairs = PAIRS, TREND_PAIRS
     if benchmark.is_quick:

@@ -37,7 +37,7 @@ class End:
     """Seconds that a training took to end, and if it wrote a recommended config."""
 
     seconds: float
-    """Seconds from the last save to the exit of the process."""
+    """Seconds from the training's last checkpoint save to the exit of its process."""
     is_written: bool
     """True if the training wrote a recommended config into its work_dir."""
 
@@ -51,7 +51,7 @@ class Pair:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark: trains in pairs, prints the table and judges."""
+    """Runs the benchmark: trains with and without the config, prints the table."""
     benchmark = Benchmark('end', __doc__ or '', argv)
     folder = Path('work_dirs/bench_end').resolve()
     whole.prepare(folder, [whole.DEMO])

@@ -186,7 +186,7 @@ class Benchmark:
     def read_trials(
         self, measured: Iterator[dict[str, Any]], part: str | None = None
     ) -> list[dict[str, Any]]:
-        """Returns trainings from the given JSON file, or runs and records them first.
+        """Returns results of trainings, from the user's JSON file or newly measured.
 
         Args:
             measured: Trains, unless the file is one that the user named.

@@ -353,7 +353,7 @@ def _read_named(case: Case, sentence: str) -> float:
 
 
 def _planted_mib(case: Case, record: dict[str, Any], folder: Path) -> float:
-    """Returns the MiB that a training held on purpose when a record was written."""
+    """Returns the MiB that a training held on purpose when it wrote a memory record."""
     done = record.get('iteration', 0)
     if case.plant == 'worker' and case.leaks:
         made = SIZE * (done + 2 * case.workers)

@@ -312,7 +312,7 @@ def compare(name: str, images: Path, case: str, folder: Path) -> list[str]:
 
 
 def compare_apart(name: str, images: Path, case: str, answers: Any) -> None:
-    """Compares two trainings in a child process; puts differences on a queue."""
+    """Compares trainings with and without optimisations; puts the result on a queue."""
     os.environ['TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'] = '1'
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -603,7 +603,7 @@ def judge_batches(is_quick: bool, has_masks: bool) -> Iterator[Figure]:
 
 
 def judge_history(is_quick: bool) -> Iterator[Figure]:
-    """Returns figures on CPU time to log 13 scalars that have 300,000 values each."""
+    """Returns figures on CPU time to log 13 scalars with 300,000 past values each."""
     say('history')
     keys, values = [f'train/scalar_{number}' for number in range(13)], 300_000
     hubs = [MessageHub(name) for name in ('host_plain', 'host_ours')]
@@ -629,7 +629,7 @@ def judge_history(is_quick: bool) -> Iterator[Figure]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark: measures, prints and judges."""
+    """Runs the benchmark: compares results and host time, and prints the table."""
     benchmark = Benchmark('host', __doc__ or '', argv)
     torch.set_num_threads(1)
     benchmark.add(*judge_history(benchmark.is_quick))

@@ -1,4 +1,4 @@
-"""Benchmark of the time ledger: recorded seconds of each part against the true ones.
+"""Benchmark of the time ledger: recorded seconds of training parts against true ones.
 
     python -m benchmarks.ledger [--quick] [--output]
 
@@ -481,13 +481,13 @@ def run_workload(folder: Path, loop: str, resume: int = 0, **arguments: Any) -> 
 def near(
     name: str, value: float, truth: float, most_off: float, unit: str, note: str = ''
 ) -> Figure:
-    """Returns a figure whose target is the true value within ``most_off``."""
+    """Returns a benchmark figure whose target is the true value +- ``most_off``."""
     target, is_met = f'{truth:.4g} +- {most_off:.3g}', abs(value - truth) <= most_off
     return Figure(name, value, unit, target, is_met, note)
 
 
 def judge_workload(name: str, arguments: dict[str, Any]) -> Iterator[Figure]:
-    """Returns figures that compare the time ledger's parts with the true durations."""
+    """Returns figures that compare recorded parts of training time with true ones."""
     with tempfile.TemporaryDirectory() as folder:
         trained = run_workload(Path(folder), **arguments)
         (end,) = read_records(trained.evidence, 'end')
@@ -522,7 +522,7 @@ def judge_workload(name: str, arguments: dict[str, Any]) -> Iterator[Figure]:
 
 @dataclass(frozen=True)
 class PlantedPart:
-    """True duration of one part of the time ledger."""
+    """True duration of one part of the training time, such as validation."""
 
     count: int
     """Number of occurrences of the part during training."""
@@ -533,7 +533,7 @@ class PlantedPart:
 def plan_loading(
     loader: StampedLoader, is_iter: bool, skipped: int
 ) -> dict[str, PlantedPart]:
-    """Returns the true counts and seconds of the time ledger's data loading parts."""
+    """Returns true counts and seconds of the parts of training time that load data."""
     # the iteration-based loop makes its first iterator before training begins
     creations = loader.creations[1:] if is_iter else loader.creations
     firsts = {*loader.begins} - {*range(skipped)}

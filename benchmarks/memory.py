@@ -55,7 +55,7 @@ QUICK = ['ssd300', 'rtmdet-tiny']
 
 
 def choose_judged_size(fit: Mapping[str, Any]) -> tuple[int, int]:
-    """Returns an image size between a memory fit's two smallest, or its only one."""
+    """Returns the image size (height, width) at which a memory estimate is judged."""
     sizes = sorted({(point['height'], point['width']) for point in fit['points']})
     if len(sizes) == 1:
         return sizes[0]
@@ -183,7 +183,7 @@ def measure_model(name: str, config: Path) -> list[Figure]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark: estimates and judges all models."""
+    """Runs the benchmark: judges the memory estimates of all models."""
     benchmark = Benchmark('memory', __doc__ or '', argv, is_timed=False)
     configs = find_mmdet() / 'configs'
     # a process each: gigabytes of one model must be gone before the next

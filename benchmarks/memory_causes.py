@@ -399,7 +399,7 @@ def draw_growing(seed: int) -> GrowingSeries:
 
 
 def judge_series() -> Iterator[Figure]:
-    """Returns figures on false alarms without a leak, and on errors of found growth."""
+    """Returns figures on simulated memory: false alarms, and errors of found growth."""
     from mmgpu_hooks.model.stats import find_growth
 
     alarms = sum(find_growth(*draw_healthy(seed)) is not None for seed in range(1000))

@@ -120,7 +120,7 @@ def encode(boxes: np.ndarray[Any, Any]) -> list[dict[str, Any]]:
 
 
 class MadeCase(NamedTuple):
-    """Ground truth and predictions that were drawn for a case."""
+    """Ground truth and predictions drawn at random for a benchmark case."""
 
     truth: dict[str, Any]
     """Ground truth in COCO's format, as a dict."""
@@ -128,7 +128,7 @@ class MadeCase(NamedTuple):
 
 
 def make_case(case: Case, seed: int = 1) -> MadeCase:
-    """Draws images with objects, and predictions close to these objects."""
+    """Draws random annotated objects for each image, and predictions close to them."""
     rng = np.random.default_rng(seed)
     images, results = [], list[tuple[dict[str, Any], dict[str, Any]]]()
     annotations = list[dict[str, Any]]()
@@ -335,7 +335,7 @@ def judge_masks() -> Iterator[Figure]:
 
 
 def render_cases(outcomes: Mapping[str, Mapping[str, Outcome | None]]) -> str:
-    """Renders the CPU time of each evaluation as a Markdown table."""
+    """Renders time and peak memory of each evaluation as a Markdown table."""
     rows = [
         (
             name,

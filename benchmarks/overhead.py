@@ -81,7 +81,7 @@ PEER_SHARE, PEER_INTERVAL = 0.0667, 3.0
 """Limits of the hook's time per iteration and log interval, relative to TraceML's."""
 ADDED_PCT, ADDED_HALF_WIDTH_PCT = 0.4, 0.2
 GROWN_RATIO, GROWN_MIB, KEPT_BLOCKS = 1.05, 1.0, 0.5
-"""Limits of growth in a long run: time ratio, MiB of RSS, memory blocks per interval.
+"""Limits of the hook's growth: time ratio, MiB of RSS, memory blocks per interval.
 
 One object kept per interval is a block at least; short-lived ones make tens of blocks
 more or less, in any loop.
@@ -90,12 +90,12 @@ VALIDATION_PCT = 1.0
 """Largest per cent that the hook may add to a validation batch of a small network."""
 WORKER_GIB, LONG_READ_S = 4.0, 0.02
 VERDICT_PCT, VERDICT_CPU_PCT = 0.01, 0.5
-"""Limits of hourly verdicts: per cent of the training thread's time, and of a core."""
+"""Cost limits of hourly verdicts: per cent of training thread's time, and of a core."""
 MAX_MEMORY_THREAD_PCT = 0.1
 """Largest per cent of wall clock time in which reading memory may block a worker."""
 VERDICTS = 5
 LONG_RUN = Path(__file__).parents[1] / 'tests/golden/late_batches/run'
-"""Recorded run, repeated to the length of a day, whose verdict is costly to compute."""
+"""Folder of a recorded run, repeated to a day's length, that is costly to judge."""
 LONG_INTERVALS = 24 * 2_571
 """Number of log intervals in a day, at :data:`INTERVAL` iterations of 28 ms each."""
 
@@ -113,7 +113,7 @@ Their sum has no factor in common with :data:`INTERVAL`, so that the iterations 
 an interval are kept as often as the others.
 """
 FIRST = INTERVAL + 2
-"""Number of iterations of the first turn, which includes all one-time work."""
+"""Number of iterations of each training's first turn, with all its one-time work."""
 PARTS = 4
 VALIDATED = 40
 """Number of batches per validation."""
@@ -222,7 +222,7 @@ WAITS = WorkerWaits()
 
 
 class StampingValLoop(ValLoop):
-    """Val loop that times its batches, also without forward passes and worker waits."""
+    """Val loop that times each batch, with and without forward pass and worker wait."""
 
     def run(self) -> dict[str, float]:
         self._stamps, self._whole = array('d'), array('d')
@@ -457,11 +457,11 @@ class Spent:
 
     ordinary: list[float]
     ends: list[float]
-    """Overhead in seconds of iterations that end a log interval, except the first."""
+    """Measured hook seconds of iterations that end a log interval, except the first."""
 
 
 def split_ends(costs_s: Sequence[float], first: int = 0) -> Spent:
-    """Splits overhead seconds by iteration: ordinary ones, and ends of log intervals.
+    """Splits hook seconds of iterations: ordinary ones, and ends of log intervals.
 
     Args:
         costs_s: Of each iteration.
@@ -963,7 +963,7 @@ def run_bare_loop(intervals: int, compared: int = 400, seed: int = 0) -> Growth:
             runner.call_hook = accounts[index].above(runner.call_hook)
 
         def take_interval(index: int) -> tuple[float, float]:
-            """Returns a hook's seconds per iteration, and extra ones per interval."""
+            """Returns hook seconds: mean per iteration, extra at the interval's end."""
             costs_s, account = [], accounts[index]
             for _ in range(INTERVAL):
                 before_s = account.spent_s
@@ -1015,13 +1015,13 @@ def judge_growth(growth: Growth) -> list[Figure]:
 
 
 def _relate_iterations(costs: Costs) -> list[float]:
-    """Returns by which share an old hook takes longer per iteration than a new one."""
+    """Returns the extra time per iteration of an old over a new hook, as shares."""
     net_s = statistics.median(costs.young_s) - statistics.median(costs.border_s)
     return _relate(costs.aged_s, costs.young_s, net_s)
 
 
 def _relate_ends(costs: Costs) -> list[float]:
-    """Returns by which share interval ends take longer with an old than a new hook."""
+    """Returns the extra time at interval ends of an old over a new hook, as shares."""
     usual_s = statistics.median(costs.young_end_s)
     return _relate(costs.aged_end_s, costs.young_end_s, usual_s)
 
@@ -1170,7 +1170,7 @@ def judge_hourly_verdicts(count: int, intervals: int) -> list[Figure]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark: measures all parts and prints the table."""
+    """Runs the benchmark: measures the hook's time and memory, and prints the table."""
     benchmark = Benchmark('overhead', __doc__ or '', argv)
     warnings.filterwarnings('ignore')
     torch.set_num_threads(1)

@@ -62,7 +62,7 @@ def border_optimizer_hooks(account: Account) -> None:
 def train_once(
     trace: Callable[[nn.Module], Any], account: Account, iterations: int
 ) -> list[float]:
-    """Trains once; returns the measured seconds of each iteration except the first.
+    """Trains once; returns the seconds in TraceML's calls, for all but one iteration.
 
     Args:
         trace: Gives the context of each step.
@@ -102,7 +102,7 @@ def train_once(
 
 
 def main() -> int:
-    """Trains without and with TraceML, and prints the measured seconds of both."""
+    """Trains with and without TraceML; prints the seconds measured around its calls."""
     port, session, iterations = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     torch.set_num_threads(1)
     # what it prints goes to the other stream

@@ -1,4 +1,4 @@
-"""Pipelines of known loading times, designed by outsiders, to test the predictions.
+"""Pipelines of known loading times, by outsiders, to test iteration time predictions.
 
 Each is one kind of training that users of MMDetection have: what its samples cost, what
 they look like, how they are collated, and what a step does in the training process.

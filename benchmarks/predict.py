@@ -1,4 +1,4 @@
-"""Benchmark: predictions from one training, checked by trainings with other settings.
+"""Benchmark: iteration times predicted from one training, checked by other trainings.
 
     python -m benchmarks.predict [--trials FILE] [--only PART] [--quick] [--output]
 
@@ -434,7 +434,7 @@ class Case:
         truth_s = fmean(measured_s)
         self.pipeline, self.origin = pipeline, origin
         self.key = pipeline, predicted.num_workers, predicted.prefetch_factor
-        """Pipeline and setting that are predicted."""
+        """Pipeline and loader setting whose iteration time is predicted."""
         self.repeats = 100 * (slowest_s / fastest_s - 1.0) <= REPEATS_WITHIN_PCT
         """True if the setting's trainings agree, so that their mean is the truth."""
         self.error_pct = 100 * abs(predicted.iter_time_s / truth_s - 1.0)
@@ -459,7 +459,7 @@ def gather_truths(
 
 
 def judge_trials(trials: Sequence[dict[str, Any]]) -> list[Case]:
-    """Predicts each setting from every training with another setting."""
+    """Predicts iteration times by loader setting from trainings with other settings."""
     cases = []
     by_name = sorted(trials, key=lambda trial: trial['pipeline'])
     for name, group in itertools.groupby(by_name, lambda trial: trial['pipeline']):

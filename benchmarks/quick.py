@@ -121,7 +121,7 @@ def kill_family(leader: int) -> None:
 
 
 def render_outcomes(outcomes: Sequence[Outcome]) -> str:
-    """Renders the table of all outcomes with a summary line."""
+    """Renders a table of all benchmarks' outcomes, with a summary line."""
     rows = [
         (outcome.name, f'{outcome.seconds:.0f}', outcome.result, outcome.note)
         for outcome in outcomes

@@ -107,7 +107,7 @@ def phrase_predictions(kept: Kept) -> str:
 
 
 def phrase_whole(kept: Kept) -> str:
-    """Returns the README's sentence on the gain by advice in benchmark trainings."""
+    """Returns the README's sentence on training time saved by advice in benchmarks."""
     less = [int(case[3].split()[0]) for case in kept.cases if case[2]]
     quiet = len(kept.cases) - len(less)
     return (
@@ -124,7 +124,7 @@ def phrase_demo(kept: Kept) -> str:
 
 
 def phrase_demo_gain(kept: Kept) -> str:
-    """Returns the README's sentence on the demo's gain by advice and by tuning."""
+    """Returns the README's sentence on demo time saved by advice and by tuning."""
     _, before, after, less, tuned, *_ = kept.cases[0]
     gain = f'{before} before, {after} after: {less} less time.'
     if not tuned.endswith(' s'):
@@ -176,7 +176,7 @@ ZOO_HEAD_ZH = ('模型', '自带的 loader 设置', '每次迭代', '结论', '�
 
 
 def render_zoo(kept: Kept, head: Sequence[str] = ZOO_HEAD) -> str:
-    """Returns the table of four MMDetection configs, under a given heading row."""
+    """Returns the table of gains for four MMDetection configs, with a given heading."""
     return f'\n\n{render_table(head, kept.cases)}\n\n'
 
 
@@ -234,7 +234,7 @@ def render_page(page: str, results: Path = RESULTS) -> str:
 
 
 def main() -> None:
-    """Rewrites all pages whose figures have changed."""
+    """Rewrites those pages of README and docs whose benchmark figures have changed."""
     for path in PAGES:
         page = path.read_text()
         if (new := render_page(page)) != page:

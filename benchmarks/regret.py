@@ -67,9 +67,9 @@ DEFAULT = 2
 WORKERS, OF_RECIPES = (0, 1, 2, 3, 4, 5, 6, 8), (0, 1, 2, 3, 4)
 RULES = (0, 1, 2, 4, 8)
 REPEATS, FRESH = 2, 4
-"""Trainings per loader setting: in the grid, and for comparing chosen with best."""
+"""Trainings per loader setting: in the grid, and to compare chosen and best setting."""
 SECONDS, SECONDS_OF_RECIPES, LEAST_ITERATIONS = 1.8, 6.0, 40
-"""Approximate seconds of a synthetic and of an MMDetection job; least iterations."""
+"""Approximate seconds of a synthetic and an MMDetection job; minimum iterations."""
 
 NULLS = 1000
 """Number of simulated runs in which no loader setting gives a gain."""
@@ -246,7 +246,7 @@ def measure_grid(
 
 @dataclass(frozen=True)
 class Outcome:
-    """Per cent of time that a choice of loader settings loses on one job."""
+    """Time in per cent that a job loses by chosen loader settings, against the best."""
 
     job: PlantedJob
     setting: LoaderChoice
@@ -319,7 +319,7 @@ def _measure_distance(
 
 
 class FreshLoss(NamedTuple):
-    """Per cent of time that a chosen setting loses, measured in new trainings."""
+    """Extra time in per cent of a chosen over the best setting, in new trainings."""
 
     lost_pct: float
     trainings: list[JobTraining]
@@ -402,7 +402,7 @@ def judge_lost(outcomes: Sequence[Outcome]) -> Iterator[Figure]:
 def compare_rules(
     judged: Sequence[Outcome], rules: dict[int, dict[str, float]]
 ) -> Iterator[Figure]:
-    """Returns figures on recommendations against fixed worker counts.
+    """Returns figures on time lost by recommendations, and by fixed worker counts.
 
     Over the jobs that were trained with each; MMDetection's were not.
     """

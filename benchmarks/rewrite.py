@@ -1,4 +1,4 @@
-"""Benchmark: rewrites all MMDetection configs and checks that nothing else changed.
+"""Benchmark: rewrites settings of all MMDetection configs; no other text may change.
 
     python -m benchmarks.rewrite [--quick] [--output]
 
@@ -55,7 +55,7 @@ KEYS = (
 )
 _NAMES = '|'.join([*KEYS, THREADS[-1]])
 PAIR = rf"['\"]?\w*(?:{_NAMES})\w*['\"]?\s*[=:]\s*[\w.*+{{}} ]+"
-"""Regular expression of a setting, or a variable like ``train_batch_size_per_gpu``.
+"""Regular expression of an assigned loader or OpenCV setting, or a variable for one.
 
 That no other variable is changed is seen in what the result holds."""
 _FORMS = (
@@ -139,7 +139,7 @@ def flatten(value: object, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], 
 
 
 def differing(left: Flat, right: Flat) -> list[tuple[str, ...]]:
-    """Returns the keys whose values differ between two configs, addresses ignored."""
+    """Returns keys with different values in two configs, ignoring memory addresses."""
     missing = object()
 
     def text(value: object) -> str:
@@ -191,7 +191,7 @@ def choose_settings(before: Flat) -> dict[str, Any]:
 
 
 def is_variable(key: tuple[str, ...], before: Flat, after: Flat, asked: Flat) -> bool:
-    """True if a key is a config variable through which the setting is written.
+    """True if a key is a config variable that holds one of the requested settings.
 
     A setting that has a variable of its own changes that, which is a key of the config
     as well. It had the setting's value, and has the new one.

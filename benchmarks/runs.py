@@ -66,7 +66,7 @@ print(time.perf_counter() - begin_s, used.ru_maxrss, os.waitstatus_to_exitcode(s
 
 @dataclass(frozen=True)
 class Listing:
-    """Time and memory that listing all runs took once."""
+    """Time and peak memory of one call of ``mmgpu runs`` that lists all runs."""
 
     wall_s: float
     peak_mib: float
@@ -74,7 +74,7 @@ class Listing:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark: measures, prints the table and judges."""
+    """Runs the benchmark: measures ``mmgpu runs`` on many runs, prints the table."""
     benchmark = Benchmark('runs', __doc__ or '', argv)
     quick = benchmark.is_quick
     listed, judged = (QUICK_LISTED, QUICK_JUDGED) if quick else (LISTED, JUDGED)

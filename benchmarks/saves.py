@@ -53,7 +53,7 @@ from mmgpu_hooks.experiment.trial import ENDLESS, LOG_NAME
 from mmgpu_hooks.schema.tried import TrialSpec
 
 HEALTHY = ((5.0, 0, 0.0), (50.0, 2, 0.001), (100.0, 1, 0.0), (200.0, 0, 0.002))
-"""Checkpoint MB, workers and CPU seconds per item of trainings with normal saves."""
+"""Checkpoint MB, workers, CPU seconds per data item of trainings with normal saves."""
 BUSY: dict[str, Any] = {'num_workers': 16, 'cpu_s': 0.25, 'interval': 12}
 """Arguments for a training whose workers stay busy during each save."""
 
@@ -153,7 +153,7 @@ class Planted(Hook):
 
 @dataclass(frozen=True)
 class Trained:
-    """Results of one training: saves, warnings, losses and evidence file."""
+    """Results of one training: saves, warnings of slow saves, losses and duration."""
 
     saves: list[dict[str, Any]]
     """Checkpoint saves as judged by ``mmgpu recommend``."""
@@ -350,7 +350,7 @@ def judge_healthy(megabytes: float, run: Trained) -> Figure:
 
 
 def judge_counterfactual(busy: Trained, idle: Trained) -> Figure:
-    """Returns a figure on the predicted save time without busy workers."""
+    """Returns a figure on the error of the predicted save time without busy workers."""
     errors = [
         abs((save['uncontended_s'] or math.inf) / idle.wall_s - 1)
         for save in busy.saves
@@ -362,7 +362,7 @@ def judge_counterfactual(busy: Trained, idle: Trained) -> Figure:
 
 
 def judge_niced(busy: Trained, niced: Trained) -> Iterator[Figure]:
-    """Returns figures on saves beside busy workers that have a nice value."""
+    """Returns figures on save time and losses if busy workers have a nice value."""
     name = f'save beside busy workers, over that with worker_nice={NICE}'
     note = f'{busy.wall_s:.3f} s and {niced.wall_s:.3f} s, medians'
     yield at_least(name, busy.wall_s / niced.wall_s, 2, 'times', note)
@@ -372,7 +372,7 @@ def judge_niced(busy: Trained, niced: Trained) -> Iterator[Figure]:
 
 
 def judge_detector(folder: Path) -> Iterator[Figure]:
-    """Returns figures on frequent saves of RTMDet-tiny on two cores."""
+    """Returns figures on warnings about frequent saves of RTMDet-tiny on two cores."""
     for num_workers, judge in ((16, at_least), (1, at_most)):
         run = train_detector(folder, num_workers)
         name = f'MMDetection, num_workers={num_workers}: warnings'

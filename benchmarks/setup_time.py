@@ -56,7 +56,7 @@ Measured = Mapping[tuple[str, str], Sequence[SetUp]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark: measures, prints the table and judges."""
+    """Runs the benchmark: times the set-up of new clones, and prints the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument('--against', metavar='COMMIT', help='measure it too, in turns')
     parser.add_argument('--rounds', type=int, default=1, metavar='N')

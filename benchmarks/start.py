@@ -59,7 +59,7 @@ _WORKERS = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark: measures, prints the table and judges."""
+    """Runs the benchmark: judges recorded starts of trainings, and prints the table."""
     benchmark = Benchmark('start', __doc__ or '', argv)
     is_quick = benchmark.is_quick
     folder = FOLDER.resolve()

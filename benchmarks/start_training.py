@@ -37,7 +37,7 @@ _truth: dict[str, float] = {}
 
 
 def plant(part: str, seconds: float) -> None:
-    """Sleeps for the given time as a part of the start; records the true duration."""
+    """Sleeps as a part of the training's start, and records the true duration."""
     begun_s = time.perf_counter()
     time.sleep(seconds)
     _truth[part] = _truth.get(part, 0.0) + time.perf_counter() - begun_s
@@ -108,7 +108,7 @@ class Aged(Hook):
 
 
 def time_method(owner: Any, name: str, part: str) -> None:
-    """Wraps a class's method so that its calls add to the true seconds of a part."""
+    """Wraps a class's method so that its calls add to a start part's true seconds."""
     original: Callable[..., Any] = getattr(owner, name)
 
     @functools.wraps(original)

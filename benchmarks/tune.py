@@ -388,7 +388,7 @@ def _alone_s(job: SimulatedJob, workers: int) -> float:
 
 
 def judge_simulated(each: int) -> Iterator[Figure]:
-    """Returns figures on the tuning of all simulated jobs."""
+    """Returns figures on time that simulated tuned jobs lose to fixed worker counts."""
     cases = [
         (seed * len(STARTS) + number, start)
         for seed in range(each)
@@ -434,7 +434,7 @@ def judge_simulated(each: int) -> Iterator[Figure]:
 
 @dataclass(frozen=True)
 class RealJob:
-    """Real job with known loading and step times, and its best workers on two cores."""
+    """Real job with known loading and step times, and its best number of workers."""
 
     pipeline: Pipeline
     best: int
@@ -506,7 +506,7 @@ def time_alone(job: RealJob, works: dict[str, Work], workers: int) -> float:
 
 
 def judge_real(benchmark: Benchmark, jobs: Sequence[RealJob]) -> Iterator[Figure]:
-    """Returns figures on the tuning of all real jobs."""
+    """Returns figures on time that real tuned jobs lose to the best worker count."""
     works, lost, soon, switches = make_works(), list[float](), list[bool](), []
     starts = REAL_STARTS[:1] if benchmark.is_quick else REAL_STARTS
     for job in jobs:

@@ -283,7 +283,7 @@ def render_forecasts(forecasts: Sequence[Forecast]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark: measures, prints the table and judges."""
+    """Runs the benchmark: judges recorded validation parts and forecasts of the end."""
     benchmark = Benchmark('validation', __doc__ or '', argv)
     cases, lengths = tuple(CASES), tuple(LENGTHS)
     if benchmark.is_quick:

@@ -214,7 +214,7 @@ class PlantedMetric(BaseMetric):
 
 
 class SecondMetric(PlantedMetric):
-    """Subclass of the slow metric, so that a validation has two metric names."""
+    """Subclass of PlantedMetric, so that a validation has metrics of two names."""
 
 
 class SavesBest(Hook):

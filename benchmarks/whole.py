@@ -166,7 +166,7 @@ class Outcome:
 
     @property
     def gain_share_pct(self) -> float | None:
-        """Gain by the advice in per cent of the best gain; ``None`` without one."""
+        """Time saved by the advice, in per cent of that by hand-tuned settings."""
         before_s, best_s = fastest(self.before), fastest(self.best)
         if not self.case.best or best_s >= before_s:
             return None
@@ -364,7 +364,7 @@ def play_start(
 
 
 def judge_outcome(name: str, outcome: Outcome) -> Iterator[Figure]:
-    """Returns figures on one benchmark case: gain by the advice, against the best."""
+    """Returns figures on one case: time saved by the advice, against best settings."""
     before_s, after_s = fastest(outcome.before), fastest(outcome.after)
     if outcome.case.best:
         note = f'{before_s:.1f} s before, {after_s:.1f} s after'

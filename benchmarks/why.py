@@ -34,7 +34,7 @@ AT = 27
 IN_LOG_S = 90.0
 """Default limit, in seconds after a hang, until the log names worker and sample."""
 LATE_S = 30.0
-"""Maximum seconds after ``stuck_after_s`` until the log names the cause."""
+"""Maximum seconds after ``stuck_after_s`` until the log names the cause of a hang."""
 REPEATS, AT_ONCE = 3, 6
 """Number of trainings per case, and of trainings that run at the same time."""
 _PATIENCE_S = 240.0
@@ -163,7 +163,7 @@ CASES = {
     'a typo in the config': Case('typo', 'config_error'),
     'Ctrl-C': Case('ctrl-c', 'interrupted'),
 }
-"""All benchmark cases, ordered from the longest wait to the shortest."""
+"""Benchmark trainings by name, with expected answers; the slowest one is first."""
 MOUNTING = 'unshare', '-m'
 QUICK = (
     'a sample that sleeps',
@@ -177,7 +177,7 @@ QUICK = (
 
 @contextlib.contextmanager
 def started(case: Case, folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Context in which the processes of a training run."""
+    """Context manager that starts a training's processes and kills them at its exit."""
     module = [sys.executable, '-m', 'benchmarks.why_training']
     words = [*module, case.plant, str(folder), str(case.after_s)]
     if case.is_below_run:
@@ -216,7 +216,7 @@ def started(case: Case, folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]
 
 @dataclass(frozen=True)
 class Played:
-    """Answers about one training, from its work_dir and from its console output."""
+    """Answer of ``mmgpu why`` on a training, and seconds until its log named causes."""
 
     cause: str | None
     is_named: bool | None

@@ -39,7 +39,7 @@ ITERATIONS, BATCH = 40, 2
 
 PLANT, FOLDER, STUCK_AFTER_S = (*sys.argv[1:], '', '', '')[:3]
 SLOW_S = 10.0
-"""Seconds of a slow part of the training: twice the limit for an alarm."""
+"""Seconds of a slow part of the training: twice the limit for a hang alarm."""
 LOCK = threading.Lock()
 RANK = os.environ.get('RANK')
 

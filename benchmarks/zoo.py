@@ -50,7 +50,7 @@ _LOADER = ('num_workers', 'prefetch_factor', 'persistent_workers')
 
 @dataclass(frozen=True)
 class Model:
-    """Config of MMDetection, with the settings that must be replaced here.
+    """MMDetection config to train, and if its backbone would download weights.
 
     Attributes:
         config: Its path below MMDetection's ``configs``.
@@ -169,7 +169,7 @@ def phrase_gain(gain: Mapping[str, float] | None) -> str:
 
 
 def list_figures(results: Mapping[str, Result]) -> Iterator[Figure]:
-    """Returns figures over all configs, such as how many became slower."""
+    """Returns figures over all configs: gain by recommended settings and slow-downs."""
     verified = {
         name: result.verified['gain']
         for name, result in results.items()
@@ -184,7 +184,7 @@ def list_figures(results: Mapping[str, Result]) -> Iterator[Figure]:
 
 
 def render_models(results: Mapping[str, Result]) -> str:
-    """Renders a table row for each config."""
+    """Renders a table of each config's recommendation and its measured gain."""
     head = ['model', "MMDetection's loader", 'iteration', 'verdict']
     head += ['recommended', 'predicted', 'measured by `mmgpu verify`']
     rows = []

@@ -60,7 +60,7 @@ def extract() -> Catalog:
 
 
 def list_written() -> Iterator[str]:
-    """Yields translatable paragraphs of rules' and causes' docstrings, and of help."""
+    """Yields translatable texts of rules, causes, hanging frames and commands' help."""
     for rule in RULES.values():
         yield from _list_paragraphs(rule.explanation)
     for cause in CAUSES.values():

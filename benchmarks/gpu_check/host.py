@@ -32,7 +32,7 @@ model['more'] = {TENSORS}
 optim_wrapper = {BY_TENSOR!r}
 custom_hooks = [dict(type='EMAHook')]
 """
-"""Config lines appended to the config of the profiled training."""
+"""Config lines that add 200 tensors and an EMAHook to the profiled training."""
 
 
 class Digest(Hook):

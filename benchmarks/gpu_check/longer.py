@@ -39,7 +39,7 @@ CLOSE_PCT = 5.0
 
 
 def check_profile() -> list[Row]:
-    """Checks that the parts by ``mmgpu profile`` add up to the time of a train step."""
+    """Checks that a train step's parts by ``mmgpu profile`` add up to its duration."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, 'toy.py')
         config.write_text(CONFIG)

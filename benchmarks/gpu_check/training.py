@@ -52,11 +52,11 @@ class Tape(Hook):
 
 
 class Trained(NamedTuple):
-    """Results of one training: losses, iteration times, memory peaks, evidence file."""
+    """Results of one training: losses, end times, memory peaks, the hook's records."""
 
     tape: Tape
     evidence: Any = None
-    """Path of the evidence file (JSON lines by the hook); ``None`` without hook."""
+    """Parsed records of the hook's evidence file; ``None`` without the hook."""
 
 
 def train(
@@ -288,7 +288,7 @@ def check_ema() -> list[Row]:
 def read_idle_pct(
     spans: Sequence[tuple[float, float]], stall_us: float
 ) -> float | None:
-    """Returns the per cent of time in gaps between kernels that exceed ``stall_us``.
+    """Returns the per cent of GPU time in kernel-free gaps of ``stall_us`` or more.
 
     Args:
         spans: Begin and end of what the card did, in order.

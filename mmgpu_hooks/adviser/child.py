@@ -61,7 +61,7 @@ def main(evidence: str, parent: int) -> None:
 
 
 def judge_while_training(evidence: str, parent: int, is_commented: bool) -> None:
-    """Judges a run that still trains, and prints the verdict record as JSON.
+    """Judges what slows a run that still trains; prints the verdict record as JSON.
 
     Args:
         evidence: Of rank 0.
@@ -81,7 +81,7 @@ def judge_while_training(evidence: str, parent: int, is_commented: bool) -> None
 
 
 def tune_while_training(evidence: str, parent: int) -> None:
-    """Answers questions on the best loader settings from stdin, during a training.
+    """Answers questions from stdin on the best loader settings, during a training.
 
     Args:
         evidence: Of rank 0.

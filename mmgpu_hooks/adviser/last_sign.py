@@ -10,7 +10,7 @@ from mmgpu_hooks.measure.clock import local_time, seconds_until
 from mmgpu_hooks.schema.judged import JobEnd, TrainingEnd
 
 _FRESH_S = 3600.0
-"""Seconds after its newest log interval beyond which a run counts as not running."""
+"""Seconds without a new log interval after which a run counts as not running."""
 
 
 def find_last_sign(run: Run, ending: TrainingEnd | None) -> datetime | None:
@@ -51,5 +51,5 @@ def find_job_end(run: Run, ending: TrainingEnd | None) -> JobEnd | None:
 
 
 def _find_last_unix_s(run: Run, ending: TrainingEnd) -> float:
-    """Returns when the newest log interval ended, in seconds since 1970."""
+    """Returns when a run's newest log interval ended, in seconds since 1970."""
     return run.meta.started_unix_s + 3600 * (ending.whole_hours - ending.hours_left)

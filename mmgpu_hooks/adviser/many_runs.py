@@ -40,7 +40,7 @@ _NICE = 10
 
 
 class Judged(NamedTuple):
-    """Verdict on one run, or the reason why the run could not be judged."""
+    """Verdict on what slows one run, or the reason why the run could not be judged."""
 
     evidence: str
     verdict: VerdictRecord | None
@@ -49,7 +49,7 @@ class Judged(NamedTuple):
 
 
 def judge_evidence(evidence: str) -> VerdictRecord:
-    """Judges one run by its evidence file; returns the verdict record.
+    """Judges what slows one run, by its evidence file; returns the verdict record.
 
     Args:
         evidence: File of rank 0; other ranks' lie beside it.
@@ -70,7 +70,7 @@ def judge_evidence(evidence: str) -> VerdictRecord:
 
 
 def judge_all(evidence: Sequence[str], open_executor: OpenExecutor) -> Iterator[Judged]:
-    """Judges runs by an executor, and yields each verdict as soon as it is ready.
+    """Judges what slows runs, by an executor; yields each verdict once it is ready.
 
     A process that is killed, for memory as a rule, takes its pool with it. Which run it
     was is unknown: all that were on their way are judged again at the end, one by one,
@@ -108,7 +108,7 @@ def judge_all(evidence: Sequence[str], open_executor: OpenExecutor) -> Iterator[
 def _judge_until_broken(
     waiting: deque[str], executor: Executor, most_ahead: int
 ) -> Generator[Judged, None, list[str]]:
-    """Judges runs and yields verdicts; returns unjudged runs if the executor breaks.
+    """Judges runs, yields verdicts; returns runs in progress if the executor breaks.
 
     Args:
         waiting: Runs; those that are begun are taken off.

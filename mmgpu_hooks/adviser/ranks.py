@@ -16,7 +16,7 @@ _MOST_BYTES = 64 * 2**20
 
 
 def choose_rank(evidence: Path, first: Run) -> JudgedRank:
-    """Returns the rank of a run to judge, after comparing all ranks' evidence files.
+    """Chooses which rank of a run to judge, after comparing all ranks' evidence files.
 
     As :func:`mmgpu_hooks.judge.ranks.choose_judged` does.
 

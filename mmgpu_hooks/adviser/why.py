@@ -48,7 +48,7 @@ def _add_dumps(why: Why, ranks: Sequence[RunEvidence]) -> Why:
 
 
 def judge_start(logs: Sequence[NamedLog], ranks: Sequence[RunEvidence]) -> Why:
-    """Judges why a run has not begun to train, by logs and the records of its start.
+    """Judges why a run has not begun to train, by logs and what its ranks recorded.
 
     Args:
         logs: What was read of console and MMEngine's log.

@@ -166,7 +166,7 @@ def _images_per_s(run: Run) -> float:
 
 
 def _expect_demo(path: Path) -> None:
-    """Raises a `UserError` if a config does not train the demo with our hook."""
+    """Raises a `UserError` if a config lacks the demo's data or GPUEfficiencyHook."""
     config = read_trainable_config(path)
     root = Path(str(config.get(_DATA_KEY, '')))
     if root != _DATA_ROOT or not find_hooks(config):

@@ -1,4 +1,4 @@
-"""``mmgpu estimate-memory``: predicts the memory of a training without a GPU."""
+"""``mmgpu estimate-memory``: predicts on the CPU what GPU memory a training takes."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class WholeNumber(click.IntRange):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Any:
-        """Converts text to a whole number within the range; refuses any other text."""
+        """Converts text to a whole number in the option's range; refuses other text."""
         if not isinstance(value, int) and not re.fullmatch(_WHOLE, value, re.A):
             said = phrase('expected a whole number, found {found}', found=short(value))
             self.fail(said, param, ctx)

@@ -45,7 +45,7 @@ class ReadRun:
 
     @property
     def notes(self) -> Iterator[Text]:
-        """Sentences on gaps in the data: older runs, unread ranks, no end record."""
+        """Sentences on what the run's data lack, such as ranks or an end record."""
         yield from self.run.notes
         if self.ranks is not None:
             yield from self.ranks.notes

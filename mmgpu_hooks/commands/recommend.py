@@ -100,7 +100,7 @@ def recommend(
 def rewrite_judged(
     answer: Answer, files: RunFiles, target: Options, config: Path | None = None
 ) -> Answer:
-    """Rewrites a judged run's config; returns the command's answer with the outcome.
+    """Rewrites a judged run's config; returns the run's `Answer` plus the outcome.
 
     Args:
         answer: What is recommended.

@@ -39,7 +39,7 @@ _warn = warner('run')
 
 
 def _check(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
-    """Click callback that refuses values which GPUEfficiencyHook would refuse."""
+    """Click callback that refuses option values that GPUEfficiencyHook refuses."""
     if value is not None:
         try:
             expect_argument(option.name or '', value)

@@ -98,14 +98,14 @@ def _expect_judge(given: Mapping[str, Any]) -> None:
 
 
 def _count_cpus(given: Mapping[str, Any]) -> int | None:
-    """Returns the CPUs to request for a SLURM job that judges runs: ``--jobs``."""
+    """Returns how many CPUs a SLURM job that judges runs needs, by ``--jobs``."""
     _expect_places(given['work_dirs'], given['page'])
     jobs: int | None = given['jobs']
     return jobs
 
 
 def _expect_places(roots: Sequence[Path], page: Path | None) -> None:
-    """Raises a `UserError` if a folder is not there, or a page cannot be written."""
+    """Raises a `UserError` if a folder of runs is missing or a page is not writable."""
     if page is not None:
         # late: a listing does without numpy
         from mmgpu_hooks.commands.pages import expect_page_place

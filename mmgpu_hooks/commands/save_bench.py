@@ -88,7 +88,7 @@ def save_bench(
             store.clear()
 
     def render_json(bench: SaveBench) -> str:
-        """Returns the answer of ``mmgpu save-bench`` as JSON, with the trained config.
+        """Returns the measured save times as JSON, with the path of the trained config.
 
         Keys:
             config (str): The config that was trained.

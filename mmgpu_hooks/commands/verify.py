@@ -64,9 +64,9 @@ class _Known:
     before_config: str
     after_config: str
     predicted_gain: float | None = None
-    """Predicted gain in images/s (0.1 is 10 %); ``None`` without a prediction."""
+    """Predicted gain of the second training in images/s (0.1: 10 %), if predicted."""
     batches_per_epoch: int | None = None
-    """Batches per epoch of the run; ``None`` unless its recommendation is verified."""
+    """Batches per epoch of the recorded run; ``None`` unless its advice is verified."""
     other_work: tuple[str, ...] = ()
     untrained: tuple[str, ...] = ()
     notes: tuple[Text, ...] = ()
@@ -110,7 +110,7 @@ class _Trainings:
     """CPUs per rank of the run to verify; ``None`` if unknown, or without a run."""
 
     def count_cpus(self) -> int:
-        """Returns the CPUs to request: the run's per rank, or most workers plus one."""
+        """Returns how many CPUs to request: the run's per rank, or workers plus one."""
         return self.cpus or max(side.workers for side in self.sides) + 1
 
 
@@ -409,7 +409,7 @@ def _read_settings(
 def _know_difference(
     sides: tuple[_Side, _Side], difference: ConfigDifference
 ) -> _Known:
-    """Returns the known facts on two configs to be compared: differing settings."""
+    """Returns a `_Known` with the settings in which two configs to compare differ."""
     before, after = sides
     return _Known(
         before=difference.before,

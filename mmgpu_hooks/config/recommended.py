@@ -53,7 +53,7 @@ _WITH_WORK_DIR = """\
 
 
 class Applied(NamedTuple):
-    """Outcome of a rewrite as recommended, with the changes that it contains."""
+    """Outcome of rewriting a config as recommended, with the changes made to it."""
 
     outcome: RewriteOutcome
     recommendation: Recommendation
@@ -141,7 +141,7 @@ def write_beside_run(
 def _list_texts(
     config: str | None, copy: Path, target: Path
 ) -> Iterator[tuple[str, FlatConfig]]:
-    """Lists texts of configs that repeat a run's training, with loaded values.
+    """Lists configs, as text and loaded values, that train the same as a run did.
 
     The shortest comes first.
 
@@ -159,7 +159,7 @@ def _list_texts(
 
 
 def _inherit(config: str, target: Path) -> tuple[str, FlatConfig] | None:
-    """Makes a config that inherits one; returns its text and values, or ``None``."""
+    """Makes a config that inherits a given one; returns text and values or ``None``."""
     text = f'_base_ = {config!r}\n'
     try:
         if _lies_in_run_folder(Path(config)):

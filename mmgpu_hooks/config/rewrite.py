@@ -561,7 +561,7 @@ class _Job:
             ) from error
 
     def _allow_own_name(self, before: FlatConfig, after: FlatConfig) -> None:
-        """Accepts a ``work_dir`` that follows the new file's name; refuses other keys.
+        """Refuses values that MMEngine made of the new file's name, but ``work_dir``.
 
         Raises:
             RefusedError: If MMEngine fills the file's name into another value.

@@ -64,7 +64,7 @@ class Module:
 
     @property
     def is_script(self) -> bool:
-        """True if a file sets no variable and inherits none, as ``tools/train.py``."""
+        """True if the file is a script: it sets no variable and inherits no config."""
         return not self.is_lazy and not any(map(_sets_variable, self.body))
 
     def offset(self, line: int, column: int) -> int:

@@ -15,7 +15,7 @@ from mmgpu_hooks.schema.text import phrase
 
 VARIABLE = 'CUDA_VISIBLE_DEVICES'
 _SAME_MEMORY = 0.02
-"""Difference in free memory (0.02 is 2 %) up to which GPUs count as equally free."""
+"""Relative difference in free memory (0.02: 2 %) up to which GPUs count as equal."""
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,7 @@ def _examine_binding(environ: Mapping[str, str]) -> Binding:
 
 
 def _examine_folders(names: Sequence[str]) -> tuple[Folder, ...]:
-    """Reads facts on folders in parallel threads, as a dead network mount may hang.
+    """Reads mounts and free space of folders in threads, as a network mount may hang.
 
     A thread that waits stays behind as a daemon.
     """

@@ -31,7 +31,7 @@ from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tried import Trial, TrialRole, TrialSpec
 
 _MUCH_LOAD = 0.25
-"""Smallest number of cores used by other programs that is shown with progress."""
+"""Least number of cores in use outside the experiment that its progress text shows."""
 
 _LEAST_SHARE = 0.01
 """Share (0 to 1) of a training's iterations from which on its end is forecast."""
@@ -68,7 +68,7 @@ class Turn:
     title: str = ''
     """Name of the training in the progress bar; if empty, `name` is shown."""
     role: TrialRole | None = None
-    """Role in a comparison of two trainings, such as warm-up; ``None`` for no role."""
+    """Which training of ``mmgpu verify`` it is, and if warm-up; ``None`` elsewhere."""
 
 
 class Plan:
@@ -118,19 +118,19 @@ class Outcome:
     is_late: bool = False
     """True if the experiment was cut short by its time limit."""
     external_cpu_cores: float | None = None
-    """Mean number of cores used by other programs during the experiment."""
+    """Mean number of cores used by programs outside the experiment while it ran."""
     notes: tuple[Text, ...] = ()
 
 
 class _CpuReading(NamedTuple):
-    """Clock time in seconds, and CPU seconds that other programs used until then."""
+    """Clock time (s), and CPU seconds used until then outside the experiment."""
 
     clock_s: float
     others_s: float
 
 
 class OtherLoad:
-    """Measures the mean number of cores that other programs use since construction.
+    """Measures the mean number of cores used by programs outside the experiment.
 
     Args:
         read_own_s: CPU seconds that our trainings have used so far.
@@ -144,7 +144,7 @@ class OtherLoad:
         return _CpuReading(monotonic_s(), read_busy_s() - self._read_own_s())
 
     def read_cores(self) -> float | None:
-        """Returns the mean number of cores other programs used since construction."""
+        """Returns the mean number of cores used outside the experiment so far."""
         now = self._read()
         passed_s = now.clock_s - self._begin.clock_s
         used_s = now.others_s - self._begin.others_s

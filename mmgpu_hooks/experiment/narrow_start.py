@@ -1,4 +1,4 @@
-"""Refuses experiments if srun bound this process to fewer CPUs than SLURM gave."""
+"""Refuses experiments if srun bound this process to only part of its task's CPUs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mmgpu_hooks.schema.text import phrase, sentences
 
 
 def refuse_narrow_start() -> None:
-    """Raises a `UserError` if srun bound this process to fewer CPUs than SLURM gave."""
+    """Raises a `UserError` if srun bound this process to part of its task's CPUs."""
     found = find_narrow_start(read_host_limits(ranks_on_host=1))
     if found is not None:
         raise UserError(

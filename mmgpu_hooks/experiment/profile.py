@@ -37,7 +37,7 @@ LABEL = 'mmgpu '
 """Prefix of the names of ranges that ``mmgpu profile`` adds to a trace."""
 STEP, MODULE = f'{LABEL}step', f'{LABEL}module '
 LAUNCH_BOUND = 0.25
-"""Share (0 to 1) of a step with an idle GPU above which the step is launch-bound."""
+"""Share (0 to 1) of step time with an idle GPU above which a step is launch-bound."""
 
 _PARTS = ('preprocessor', 'forward', 'backward', 'optimizer', 'copies', 'other')
 _PARTS_OF_MODULES = ('preprocessor', 'forward', 'backward')
@@ -83,7 +83,7 @@ class StepSummary:
 
 
 def count_iterations(profiled: int) -> int:
-    """Counts the iterations to train for a profile, with the unprofiled first ones."""
+    """Returns how many iterations to train for a profile, unprofiled ones included."""
     return len(UNPROFILED) + 1 + profiled
 
 

@@ -101,7 +101,7 @@ class IntervalPlan(NamedTuple):
     iterations: int
     """Number of iterations in each log interval."""
     warm_up: int
-    """Number of log intervals at a trial's start that are not counted."""
+    """Number of log intervals at a trial's start that are left out of its results."""
 
 
 def plan_intervals(loader: LoaderSetting) -> IntervalPlan:

@@ -191,7 +191,7 @@ def parse_event(line: bytes) -> TrialEvent:
 
 
 def classify_exit(code: int, last_line: str) -> TrialEnd:
-    """Classifies how a trial ended that sent no final report, by its exit code.
+    """Classifies by exit code how a trial that sent no final report ended.
 
     Args:
         code: Its return code, negative for a signal as :mod:`subprocess` has it.

@@ -92,12 +92,12 @@ class HostClock:
                 self._now_s[within] -= spent_s
 
     def end_iteration(self, way: str) -> None:
-        """Stores the CPU seconds by part of an ended iteration of the given kind."""
+        """Stores an iteration's CPU seconds by part, as of a plain or optimised one."""
         self._parts_s[way].append(self._now_s)
         self._now_s = defaultdict(float)
 
     def summarize(self, *, is_optimized: bool, rare: Collection[str] = ()) -> HostParts:
-        """Returns an iteration's CPU seconds by part, with and without optimisations.
+        """Returns training thread CPU seconds per iteration by part: plain, optimised.
 
         Args:
             is_optimized: True if an optimisation was on.

@@ -41,7 +41,7 @@ With fewer pairs, a narrow confidence interval is often chance.
 Stopping at +-2 % from 6 pairs on, a 95 % interval covers the truth 92 to 96 times in
 100."""
 SETTLED_GAIN = 0.02
-"""Half width (0.02: 2 %) of the gain's confidence interval that ends a verification."""
+"""Confidence half width of the speed gain (0.02: 2 %) that ends a verification."""
 SETTLED_SHARE = 0.1
 """Ratio of confidence half width to speed gain that ends a verification."""
 
@@ -244,7 +244,7 @@ class _SideFigures:
 
 @dataclass(frozen=True)
 class _Blocks:
-    """Trials of a comparison, divided into warm-ups and measured blocks."""
+    """Trials of two compared trainings, divided into warm-ups and measured blocks."""
 
     warm_ups: list[_MeasuredTrial]
     measured: list[_MeasuredTrial]
@@ -322,7 +322,7 @@ def _invert(speed_up: Estimate | None) -> Estimate | None:
 
 
 def is_settled(gain: Estimate | None) -> bool:
-    """True if the measured gain is known precisely enough to end a verification.
+    """True if the speed gain is known precisely enough to end a verification.
 
     Only after an even number of pairs: then each setting was first as often.
     """

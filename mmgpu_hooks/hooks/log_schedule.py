@@ -15,7 +15,7 @@ MOST_ITERATIONS = 10_000
 """Maximum length of a log interval, in iterations; a longer one is cut."""
 
 MOST_SKIPPED = 64
-"""Maximum number of iterations between two aggregations of recorded times."""
+"""Maximum number of iterations without a check if a log line or interval end is due."""
 
 
 class Due(NamedTuple):
@@ -47,7 +47,7 @@ class LogSchedule:
         self.interval = logged if interval is None else interval
 
     def begin_epoch(self) -> None:
-        """Begins an epoch and sets its number of batches.
+        """Reads the train loader's number of batches, at the start of an epoch.
 
         Reading it in each iteration would cost more.
         """

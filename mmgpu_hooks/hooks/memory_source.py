@@ -29,23 +29,23 @@ MEMORY_SOURCE = phrase('memory holders')
 HOLDERS_THREAD = 'mmgpu-memory'
 
 _SHORTEST_S, _PERIOD_S, _PERIODS = 0.25, 2.0, 20
-"""Bounds (s) of the pause between memory readings; elapsed time divided by the pause.
+"""Bounds (s) of pauses between memory readings; a pause is elapsed time / `_PERIODS`.
 
 Each takes 60 us. The pause is never more than a twentieth of the time so far."""
 _PERIOD_SCARCE_S = 0.5
-"""Longest pause in seconds between memory readings while less than 20 % is free."""
+"""Longest pause (s) between readings of host memory while less than 20 % is free."""
 _LOW_SHARE, _SCARCE_SHARE, _SOON_S = 0.05, 0.2, 30.0
-"""Free shares (0 to 1) of memory that are low: always, or if full within `_SOON_S` s.
+"""Free shares (0 to 1) of host memory that are low: always, or if full within 30 s.
 
 Low is below 5 % free, or below 20 % that are gone in 30 s."""
 _CALM_SHARE, _AGAIN_S = 0.25, 600.0
-"""Free share (0 to 1) of memory to allow a new warning; seconds between warnings."""
+"""Free share (0 to 1) of memory that allows a new warning; seconds between warnings."""
 _FIRST_S, _SELDOM_S, _VALIDATION_S = 4.0, 60.0, 5.0
 """Seconds between readings of processes' memory: at first, at most, in validation."""
 _MOST_SHARE, _MOST_SHARE_LOW = 0.00025, 0.02
-"""Largest share (0 to 1) of time for reading memory: usually, and if memory is low."""
+"""Maximum CPU seconds per elapsed second to read memory: usually, and if it is low."""
 _CHANGE_SHARE = 0.02
-"""Change in the used share of memory (0 to 1) from which processes' memory is read."""
+"""Change in used share (0 to 1) of host memory after which processes are read again."""
 
 
 class MemoryPace:

@@ -45,12 +45,12 @@ class RankWaits:
         self._write, self._run, self._evidence = write, run, evidence
         self._runs: dict[Path, RunRecord] = {}
         self._ended: threading.Event | None = None
-        """Event to end the thread that reads other ranks; ``None`` without one."""
+        """Event to end the thread that reads other ranks' files; or ``None``."""
         self._is_late: bool | None = None
         self._has_answered = False
 
     def ask(self, record: StuckRecord, waited_s: float) -> bool | None:
-        """True if no rank that this rank waits for is working, ``None`` if unknown.
+        """True if this rank does not just wait for working ranks; ``None`` if unknown.
 
         Args:
             record: Where this rank stands. One in no collective waits for nobody: it is

@@ -1,4 +1,4 @@
-"""Records a training in its evidence file: time ledger and all measured values."""
+"""Records a training in its evidence file: its time by part and all measured values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State of a training that is recorded: iterations, evidence file, failed sources.
+"""State of a training that is recorded: iterations, evidence file, failed measurements.
 
 The guard keeps every failure of ours away from training.
 """
@@ -97,7 +97,7 @@ def _name_error(error: Exception) -> Text:
 
 
 class Recording:
-    """State of a training that is recorded: iterations, evidence file, time ledger.
+    """State of a training that is recorded: iterations, evidence file, time by part.
 
     Args:
         runner: The runner, about to enter its train loop.
@@ -111,7 +111,7 @@ class Recording:
         self.guard, self.timer, self.ledger = guard, timer, timer.ledger
         self.writer: EvidenceWriter | None = None
         self.recorded: int = runner.iter
-        """Number of iterations of training up to the end of the last record."""
+        """Number of training iterations up to the end of the last log interval."""
         self.epoch = runner.epoch + 1
         self.epoch_start = self.start = self.recorded
         """Number of training iterations done when the present epoch began."""
@@ -122,7 +122,7 @@ class Recording:
         return self.recorded + self.ledger.iterations_now
 
     def count_iterations(self) -> int:
-        """Sums up the times recorded so far; returns the number of iterations."""
+        """Sums up recorded times; returns the number of training iterations so far."""
         self.guard.run('interval', self.ledger.sum_up)
         return self.iteration
 

@@ -187,7 +187,7 @@ def describe_plan(runner: Any) -> TrainingPlan | None:
 
 
 def find_fast_metric(runner: Any) -> str | None:
-    """Finds how a config can name FastCocoMetric in place of a CocoMetric.
+    """Returns whether and how a config can replace CocoMetric by FastCocoMetric.
 
     Returns:
         ``None`` where nothing validates.

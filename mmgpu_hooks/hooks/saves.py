@@ -49,7 +49,7 @@ SAVES_SOURCE = 'checkpoint saves'
 
 
 class _Save:
-    """Checkpoint save in progress, timed by methods that are replaced until it ends.
+    """Checkpoint save in progress, timed by temporarily patched MMEngine functions.
 
     Args:
         recording: The run; a stamp that fails is not seen by the save.
@@ -79,7 +79,7 @@ class _Save:
         self._patches.set(mmengine_checkpoint, 'get_file_backend', get_file_backend)
 
     def end(self) -> ThreadTimes:
-        """Restores timed methods; returns the saving thread's wall and CPU clocks."""
+        """Restores patched functions; returns the saving thread's clock readings."""
         self._thread = -1
         self._patches.close()
         return read_thread_times()
@@ -210,7 +210,7 @@ class WaitsAfterSaves:
         self._saved_at, self._waits = None, []
 
     def finish(self) -> None:
-        """Writes the record of waits after the last save, at training's end."""
+        """Writes the record of data waits after the last save, at training's end."""
         self._heed_events()
         self._close()
 

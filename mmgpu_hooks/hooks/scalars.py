@@ -152,7 +152,7 @@ def _times(figure: float | None, weight: float) -> float | None:
 
 
 class LineFigures:
-    """Averages scalars over the log intervals since the last log line.
+    """Averages published scalars over the log intervals since LoggerHook's last line.
 
     Means and shares are over all iterations of the intervals that know them, peaks are
     the largest, and of workers the newest number counts. What is unknown is left out.
@@ -166,7 +166,7 @@ class LineFigures:
         """Newest values of scalars that are not averaged, by name."""
 
     def add(self, record: IntervalRecord) -> None:
-        """Adds a log interval's record to the averages of the next log line."""
+        """Adds a log interval's record to the averages of LoggerHook's next line."""
         for name, ratio in _list_ratios(record).items():
             if ratio.part is not None:
                 self._parts[name] = self._parts.get(name, 0.0) + ratio.part

@@ -460,7 +460,7 @@ class Sources:
         self.gpu = gpu
         self.device = 'cuda' if gpu.is_used else device
         self.loader = self._provide_probe(probe, listener)
-        """Object that measures the train loader; measures nothing if opening failed."""
+        """Probe that measures the train loader; inert if it could not be attached."""
         sources = self._sources = SourceList(guard)
         sources.open(LoaderSource(guard, self.loader))
         sources.open(HostSource())
@@ -473,7 +473,7 @@ class Sources:
     def _provide_probe(
         self, probe: LoaderProbe | None, listener: LoopListener
     ) -> LoaderProbe:
-        """Returns the object that measures the train loader; makes it if none fits."""
+        """Returns the given probe if it is of the train loader, else opens another."""
         loader, guard = self._runner.train_dataloader, self._guard
         if probe is not None and probe.loader is loader:
             probe.hand_over(listener)

@@ -50,7 +50,7 @@ START_SOURCE = 'watchdog of the start'
 _BUSY_SHARE = 0.02
 """Share (0 to 1) of a core above which a thread counts as working, not polling."""
 _MMENGINE = 'mmengine/runner/'
-"""Part of a source path that is in the stack while a Runner is built or starts."""
+"""Path part found in the training thread's call stack while a Runner is built."""
 
 
 class StartFile:
@@ -67,13 +67,13 @@ class StartFile:
 
     @property
     def path(self) -> Path | None:
-        """Path of the start's evidence file; ``None`` if the Runner has no folder."""
+        """Path of the evidence file of training's start; ``None`` without log_dir."""
         if getattr(self._runner, 'log_dir', None) is None:
             return None
         return vis_data_folder(self._runner) / start_name(self._runner.rank)
 
     def write(self, *records: EvidenceLine) -> None:
-        """Appends records to the start's evidence file, which the first call creates.
+        """Appends records to the evidence file of training's start, made if missing.
 
         Raises:
             OSError: If there is no room.
@@ -88,7 +88,7 @@ class StartFile:
                 self._writer.write(record)
 
     def _describe(self) -> RunRecord:
-        """Makes the file's first record: this rank, and facts known before training."""
+        """Makes the evidence file's first record: facts known before training."""
         runner, identity = self._runner, read_process_identity()
         world = runner.world_size
         ranks = count_ranks_on_host(world, os.environ)
@@ -110,7 +110,7 @@ class StartFile:
         )
 
     def close(self) -> None:
-        """Deletes the start's evidence file, which training does not need."""
+        """Deletes the evidence file of training's start, which is no longer needed."""
         with self._lock:
             self._is_over = True
             writer, self._writer = self._writer, None
@@ -327,7 +327,7 @@ class Start:
             self.close()
 
     def close(self) -> None:
-        """Stops watching the start, deletes its evidence file; may be called twice."""
+        """Stops watching training's start, deletes its evidence file; idempotent."""
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.close()

@@ -63,11 +63,11 @@ _OF_LEDGER = {
 SAID_BYTES = 20 * 2**20
 """Smallest size in bytes of a file whose loading is logged before it begins."""
 SAID_S = 5.0
-"""Smallest duration in seconds of a part of the start that the log mentions."""
+"""Smallest duration in seconds of a part of training's start that the log mentions."""
 SUMMED_S = 10.0
-"""Smallest duration in seconds of a start whose parts the log lists."""
+"""Smallest duration in seconds of a training's start whose parts the log lists."""
 STILL_S = 60.0
-"""Seconds between two log lines on the part of the start that is running."""
+"""Seconds between two log lines on which part of training's start is running."""
 _LISTS = '.txt', '.lst', ''
 """Suffixes of annotation files that may list one image per line."""
 
@@ -280,7 +280,7 @@ class StartSource:
             self._logger.info(visible(say(said)))
 
     def tick(self) -> None:
-        """Logs every minute which part of the start is running; thread-safe."""
+        """Logs every minute which part of training's start is running; thread-safe."""
         doing, now_s = self.doing, monotonic_s()
         if doing is not None and now_s - self._said_s >= STILL_S:
             since_s = now_s - self._account.began_s

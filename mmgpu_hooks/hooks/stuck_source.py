@@ -206,7 +206,7 @@ class StuckSource:
         return None if method is None else method == 'fork'
 
     def _is_proven(self, running: Running) -> bool:
-        """True if the worker's process state proves that its batch will never come."""
+        """True if process states prove that the batch the loop awaits never comes."""
         owed = self._find_owed(running)
         record = add_owed(self._record(running, self._watchdog.stuck_after_s), owed, ())
         slow = find_slow_batch(record)

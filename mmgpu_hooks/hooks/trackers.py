@@ -27,7 +27,7 @@ TRACKERS_SOURCE = 'summary fields'
 """Name in warnings of the code that writes into W&B and MLflow."""
 
 LIMIT_S = 10.0
-"""Longest wait for all experiment trackers of a run together, in seconds."""
+"""Maximum seconds to wait for writes to all of a run's experiment trackers."""
 
 _THREAD = 'mmgpu-trackers'
 

@@ -20,7 +20,7 @@ NEVER = -1
 """Value in place of an iteration number if ranks do not change loader settings."""
 
 _trainings = itertools.count()
-"""Number of trainings in this process so far, a part of their keys in the store.
+"""Number of trainings in this process so far; part of their keys in torch's store.
 
 All ranks train as often."""
 

@@ -81,7 +81,7 @@ def _find_settled(evidence: RunEvidence) -> TunedSettings | None:
 
 
 def _loader_part(settings: TunedSettings) -> list[object]:
-    """Returns the DataLoader settings that are not applied inside workers."""
+    """Returns worker number, prefetch factor and persistence from loader settings."""
     workers = settings.num_workers
     return [
         workers,

@@ -45,7 +45,7 @@ MOST_CHANGES = 2
 """Maximum number of loader changes in one training, undone ones not counted."""
 
 MOST_WATCHED = 2000
-"""Number of iterations without a change after which the tuner stops.
+"""Number of iterations without a loader change after which the tuner stops.
 
 A loader that could be faster has shown it by then, and what other programs do later is
 not chased."""
@@ -56,7 +56,7 @@ SHORT_ITERATIONS, SHORT_S = 10, 0.5
 The longer of both counts. A run in intervals of 50 iterations would be judged late."""
 
 ASK_AGAIN = 1.3
-"""Ratio of iterations since the last loader change between two requests for advice."""
+"""Ratio of iterations since a loader change at two successive requests for advice."""
 
 SPARE_BYTES = 2**30
 """Bytes of memory that must stay free while old and new loader workers both live.
@@ -212,7 +212,7 @@ class Tuner:
             self._say(clause)
 
     def note_batch(self, size: int | None) -> None:
-        """Notes the size of a training batch, for which a pool of workers needs room.
+        """Notes a batch's bytes, to estimate the shared memory new workers will need.
 
         Args:
             size: Bytes of its tensors; ``None`` where they were not counted.
@@ -220,7 +220,7 @@ class Tuner:
         self._batch_bytes = size or self._batch_bytes
 
     def follow(self, iter_s: float) -> None:
-        """Asks the child process for new loader settings, or applies them, if due.
+        """Asks the advising child process for loader settings, or applies them, if due.
 
         Args:
             iter_s: Mean iteration of that interval.
@@ -424,7 +424,7 @@ class Tuner:
             self._shorten(self._length)
 
     def _leave_offer(self, ranks: RankAgreement, offer: TuneOffer, done: int) -> None:
-        """Ends tuning if a rank cannot change its loader, or offers roll-back again."""
+        """Ends tuning, or re-offers a roll-back, as a rank cannot change its loader."""
         if offer.record.action == 'change' or self._is_given_up(done):
             self._end(phrase('a rank cannot make the change, so none does'))
         elif not ranks.rank:

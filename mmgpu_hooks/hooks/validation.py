@@ -207,7 +207,7 @@ class ValidationSource(LoopListener):
         return None if now is None else now.metrics
 
     def read_state(self) -> ValidationState | None:
-        """Returns the running validation's present call, and its seconds by part."""
+        """Returns which call the running validation is in, and its seconds by part."""
         now = self._now
         return None if now is None else now.parts.read()
 

@@ -14,7 +14,7 @@ PROGRESS_THREAD = 'mmgpu-validation'
 
 _LOOK_S = 1.0
 _CALL_S, _CALL_SHARE = 1.0, 0.01
-"""Seconds a call must run to be recorded; least pause as share (0 to 1) of validation.
+"""Least seconds of a call, and share of validation since the last record, to record it.
 
 The pause is since the last record; the seconds are doubled each time."""
 _PAUSE_S, _PAUSE_SHARE = 30.0, 0.05

@@ -40,7 +40,7 @@ class _AtRunner:
         return None
 
     def _follow(self, loader: 'Any') -> None:
-        """Makes a Runner module's loader patch the module after its execution."""
+        """Wraps a Runner module's import loader to patch the module once executed."""
 
         def exec_module(module: 'Any') -> None:
             del loader.exec_module

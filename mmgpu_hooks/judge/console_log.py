@@ -85,7 +85,7 @@ class Event(NamedTuple):
     """Line number in the log file, counted from 1; 0 if the event is in no line."""
     text: str
     order: int
-    """Position among all lines read, by which the first event is found."""
+    """Position of the event's line among all lines read, to find the earliest event."""
     progress: int
     """Number of iterations logged before the event."""
     calm: int
@@ -308,7 +308,7 @@ class ConsoleLog:
     def _find_sign(
         self, text: str, read: Reading, traceback: _Traceback, is_open: bool
     ) -> tuple[Sign | None, bool]:
-        """Finds the cause of failure a line points to, and if it is an exception."""
+        """Finds the failure cause a line points to, and if the line is an exception."""
         if is_open and read.glued:
             text = text[read.glued :]
             read = read_shape(shape_of(text))
@@ -437,7 +437,7 @@ def _match_sign(
 
 @cache
 def _own_sign(cause: str, is_sure: bool) -> Sign:
-    """Returns the sign of a failure that GPUEfficiencyHook's watchdog reported."""
+    """Returns the `Sign` of a failure cause that GPUEfficiencyHook's watchdog found."""
     return Sign(cause=cause, order=Order.WATCHED, is_sure=is_sure)
 
 

@@ -67,7 +67,7 @@ class Order(enum.IntEnum):
     AFTER = 70
     """Line that is only a consequence of the end of a worker or of the training."""
     PEERS = 80
-    """Message of a rank about other ranks."""
+    """Error of a rank about other ranks, such as the timeout of a collective."""
     PEER_GONE = 84
     CRASHED = 88
     WRAPPER = 90

@@ -1,4 +1,4 @@
-"""Names a limit on CPU cores and the program flag that sets the limit; no I/O."""
+"""Names CPU core limits and the docker, SLURM or other options behind them; no I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NOTHING = Text('')
 
 
 def describe_quota(host: HostLimits) -> Text:
-    """Names the flag that sets the CPU quota; empty without a quota.
+    """Names the docker, SLURM or other option behind the CPU quota; empty without one.
 
     ``set by docker run --cpus=2``
     """
@@ -49,7 +49,7 @@ def _write_millicores(cores: float) -> str:
 
 
 def describe_mask(host: HostLimits) -> Text:
-    """Names the flag that sets the CPU affinity mask; empty if all CPUs are allowed."""
+    """Names the docker, SLURM or other option behind the CPU affinity mask, if any."""
     own, all_cpus = host.unbound_cpus or host.affinity_cpus, host.logical_cpus
     if own is None or (all_cpus is not None and own >= all_cpus):
         return _NOTHING
@@ -71,7 +71,7 @@ def describe_mask(host: HostLimits) -> Text:
 
 
 def describe_core_limit(host: HostLimits) -> Text:
-    """Describes the limit on CPU cores below the host's CPUs; empty without a limit."""
+    """Describes what limits usable cores to fewer than the host's; empty if nothing."""
     quota, mask = describe_quota(host), describe_mask(host)
     own = host.unbound_cpus or host.affinity_cpus
     cores = host.cgroup_cpu_cores

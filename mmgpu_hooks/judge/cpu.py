@@ -85,7 +85,7 @@ class CpuEvidence:
 
 @dataclass(frozen=True)
 class CpuUse:
-    """CPU seconds of process, workers and host in all saves and validations; or NaN."""
+    """CPU seconds of process, workers, host in saves and validations; NaN: unknown."""
 
     process_s: float = 0.0
     """CPU seconds of the training process in all saves and validations together."""

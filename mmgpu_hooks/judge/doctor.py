@@ -604,7 +604,7 @@ def is_within(version: str, bounds: Bounds) -> bool:
 
 
 def _judge_mmcv(installed: Installed) -> Iterator[Checked]:
-    """Checks that MMDetection has an MMCV, and one with operators."""
+    """Checks that an MMCV with compiled operators is installed beside MMDetection."""
     has_mmdet, found = (
         [name for name in FAMILIES[package] if name in installed.distributions]
         for package in ('mmdet', 'mmcv')

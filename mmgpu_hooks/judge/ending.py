@@ -38,7 +38,7 @@ _NEWEST = 3
 _LEAST_CHANGE = 0.05
 """Smallest relative change of an iteration's time that counts as a change."""
 _LEAST_TREND, _SURE, _EVEN = 0.03, 6.0, 0.4
-"""Least growth, significance and evenness for a trend of iteration time to count.
+"""Least relative growth, t value and evenness of an iteration-time trend that counts.
 
 Least relative growth, its least multiple of the standard error, and the least slope
 of either half over that of the whole.
@@ -53,7 +53,7 @@ _FIRST, _LATER = 0.1, 0.03
 
 @dataclass
 class _Bin:
-    """Consecutive iterations and their seconds, without saves, validations, starts."""
+    """Iterations in a row, and seconds outside saves, validations and loader starts."""
 
     iterations: int
     seconds: float
@@ -231,7 +231,7 @@ class EndForecaster:
         )
 
     def _reach_s(self, schedule: Schedule, rate: _Rate, iteration: int) -> float:
-        """Forecasts the seconds to an iteration, without validations and saves."""
+        """Forecasts the seconds until an iteration, validations and saves excluded."""
         starts = schedule.count_starts(self._done) - schedule.count_starts(iteration)
         return rate.sum_s(iteration - self._done) + starts * self._start_s
 

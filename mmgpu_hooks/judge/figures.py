@@ -48,7 +48,7 @@ class IterationParts:
     step_s: float
     hooks_s: float
     loop_s: float
-    """Seconds per iteration of the training loop itself: no wait, step or hooks."""
+    """Seconds per iteration in the training loop outside waits, steps and hooks."""
 
     @property
     def total_s(self) -> float:
@@ -217,7 +217,7 @@ class RunFigures:
     gpu_idle_pct: float | None = None
     """Share of the time of steady iterations that the GPU was idle, in per cent."""
     gpu_last_iteration: int | None = None
-    """Last iteration with GPU utilisation, if measuring ended before the run."""
+    """Last iteration with GPU utilisation, if sampling ended before the run's end."""
     gpu: GpuFigures | None = None
     """Statistics of the GPU that this rank trains on; ``None`` without a sample."""
     loader: LoaderFigures | None = None
@@ -242,7 +242,7 @@ class RunFigures:
 
     @property
     def is_enough(self) -> bool:
-        """True if enough steady iterations, of measurable length, were recorded."""
+        """True if enough steady iterations of measurable length exist to judge by."""
         return bool(self.iter_s) and self.steady_iterations >= thresholds.MIN_ITERATIONS
 
     @property

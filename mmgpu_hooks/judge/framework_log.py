@@ -39,7 +39,7 @@ class _Means(NamedTuple):
     """Median over the log lines of ``data_time`` as a share (0 to 1) of ``time``."""
     most_share: float
     start_share: float
-    """Share (0 to 1) of all time in epoch-start waits beyond the usual wait."""
+    """Share (0 to 1) of all time by which epoch-start waits exceed the usual wait."""
 
 
 def judge_framework_log(

@@ -35,7 +35,7 @@ _LEAST_RECENT_FIT = 0.95
 
 A bend in them would make the rate too small."""
 _COPIES = 1.2
-"""Largest ratio of workers' memory growth to dataset object bytes taken for copying.
+"""Largest ratio of workers' memory growth to dataset bytes that counts as copying.
 
 A multiple of the size of the objects.
 """
@@ -246,7 +246,7 @@ def describe_start_memory(ranks: Sequence[MemoryRecord]) -> Text:
 
 
 def find_worst(records: Sequence[MemoryRecord]) -> MemoryRecord | None:
-    """Finds the record of the fullest memory; records marked low-memory come first."""
+    """Finds the record of the fullest memory, of those marked low-memory if any are."""
     low = [record for record in records if record.is_low]
     # once a process was killed, its memory is free, or of no known program
     return max(
@@ -318,7 +318,7 @@ class _RankMemory(NamedTuple):
         return max(own_bytes - (self.record.process_bytes or 0), 0.0) / forked
 
     def _read_sizes(self, field: str, recorded: str) -> tuple[Column, Column]:
-        """Reads times in seconds and memory in bytes, by interval or memory record."""
+        """Reads times (s) and bytes of one memory field from the rank's records."""
         read = self.run.every.having(field)
         times_s, sizes = read.column('elapsed_s'), read.column(field)
         if len(times_s) < _LEAST_READINGS:
@@ -568,7 +568,7 @@ class _WorkerCost(NamedTuple):
     leaked_bytes: float
     """Bytes that loaded samples leaked so far, independent of the number of workers."""
     bytes_per_s: float
-    """Bytes per second by which ``leaked_bytes`` grows."""
+    """Bytes per second by which memory leaked by loaded samples grows."""
 
 
 def _find_outlook(

@@ -46,29 +46,29 @@ class HostCost:
     name: str
     """Name of the optimisation, as ``GPUEfficiencyHook(optimize=...)`` takes it."""
     found: Text
-    """Sentence, without full stop, on the host CPU work that was counted."""
+    """Sentence, without full stop, on the host CPU work that a run was found to do."""
     saved_s: float
-    """Host CPU seconds of the training thread that are saved per iteration.
+    """Host CPU seconds per iteration the optimisation would save the training thread.
 
     An upper bound where they were not measured.
     """
     now_s: float | None = None
-    """Measured host CPU seconds per iteration; ``None`` if only counts are known."""
+    """Measured host CPU seconds per iteration of this work; ``None`` if unmeasured."""
     error_s: float = 0.0
-    """Standard error, in seconds, of the CPU seconds saved per iteration."""
+    """Standard error, in seconds, of the CPU time per iteration that would be saved."""
     sent_s: float = 0.0
-    """CPU seconds per batch that the optimisation saves in a worker."""
+    """CPU seconds per batch that the optimisation would save in a loader worker."""
     is_covered: bool = False
-    """True if the GPU computes meanwhile, so that less host work may not help."""
+    """True if the GPU computes during this work, so that less of it may not help."""
 
     @property
     def is_measured(self) -> bool:
-        """True if the saved CPU time was measured, False if it is an upper bound."""
+        """True if the possible saving was measured, False if it is an upper bound."""
         return self.now_s is not None
 
     @property
     def left_s(self) -> float | None:
-        """Host CPU seconds per iteration after optimising; ``None``: not measured."""
+        """Host CPU seconds per iteration that would remain; ``None``: not measured."""
         return None if self.now_s is None else max(self.now_s - self.saved_s, 0.0)
 
 

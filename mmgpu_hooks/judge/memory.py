@@ -85,14 +85,14 @@ def find_card_room(run: Run) -> CardRoom | None:
 
 
 class HostRoom(NamedTuple):
-    """Free bytes of memory, of the host or below the limit of its control group."""
+    """Free bytes of memory on the host, or below the job's control group limit."""
 
     free_bytes: int
     bound: Text
 
 
 def find_host_room(run: Run) -> HostRoom | None:
-    """Finds the last read free memory, in bytes, of the host or its control group."""
+    """Finds the last free bytes read of the host or of the training's control group."""
     read = {
         phrase('on the host'): known(run.column('host.ram_available_bytes')),
         phrase('below the limit of its control group'): known(
@@ -111,7 +111,7 @@ def find_growth_of(
     least_share: float = LEAST_GROWTH_SHARE,
     warm_up: float = 0.0,
 ) -> Estimate | None:
-    """Finds the steady growth of one memory field, in bytes per 1000 iterations."""
+    """Finds steady growth of a recorded memory field, in bytes per 1000 iterations."""
     read = some.having(field)
     return find_growth(
         read.column('iteration'),
@@ -145,7 +145,7 @@ def find_worker_growth(run: Run) -> Estimate | None:
 
 
 class HostGrowth(NamedTuple):
-    """Memory growth of process and workers (bytes per 1000 iterations), free bytes."""
+    """Growth of process and worker memory (bytes per 1000 iterations); free bytes."""
 
     process: Estimate | None
     workers: Estimate | None

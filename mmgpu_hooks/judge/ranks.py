@@ -159,7 +159,7 @@ class JudgedRank(NamedTuple):
 
 
 def read_ranks(first: Run, others: Sequence[Path]) -> JudgedRank:
-    """Reads the other ranks of a run, and chooses the rank that is judged.
+    """Reads the evidence of a run's other ranks, and chooses the rank to be judged.
 
     Args:
         first: Rank 0.
@@ -274,7 +274,7 @@ def find_difference(run: RunRecord, other: RunRecord) -> Text | None:
 
 
 def _compare(shared: Mapping[int, Intervals], summary: RanksSummary) -> RanksSummary:
-    """Fills in a summary of ranks from the intervals that all ranks recorded."""
+    """Completes a comparison of ranks from log intervals that all ranks recorded."""
     rows = [_row(number, intervals) for number, intervals in shared.items()]
     # of any rank: all recorded the same intervals
     first = next(iter(shared.values()), Intervals(()))

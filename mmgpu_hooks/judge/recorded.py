@@ -34,7 +34,7 @@ class RecordedRun:
         self.every = Intervals(evidence.intervals)
         """All log intervals of the run, the warm-up included."""
         self.last_switch = next(reversed(evidence.switches), None)
-        """Last change of the train loader during training; ``None`` without one."""
+        """Last change of train loader settings in training; ``None`` without one."""
         self.latest = _select_latest(self.every, self.last_switch)
         """Log intervals since the train loader's settings last changed."""
         self.steady = self.latest.after(1) if len(self.latest) > 1 else self.latest

@@ -91,7 +91,7 @@ class Run(RecordedRun):
     def replaced(
         self, *, figures: RunFigures | None = None, workload: Workload | None = None
     ) -> Run:
-        """Copies the run with other statistics, or other loading and step times."""
+        """Copies the run with the given statistics, or given loading and step times."""
         return Run(
             self.evidence,
             self.other_ranks,
@@ -351,7 +351,7 @@ class Run(RecordedRun):
 
     @property
     def cpu_floor_s(self) -> float | None:
-        """Lower bound on an iteration's seconds: its CPU seconds over the free cores.
+        """Lower bound on an iteration's seconds: its CPU seconds divided by free cores.
 
         Never more than the run itself took.
         """
@@ -386,7 +386,7 @@ class Run(RecordedRun):
 
     @property
     def is_cpu_the_wall(self) -> bool:
-        """True if the CPU limits even an ideal loader more than the step does."""
+        """True if CPU cores, not train steps, would limit speed with ideal loading."""
         floor_s, workload = self.cpu_floor_s, self.workload
         if floor_s is None or workload is None or not self.figures.iter_s:
             return False

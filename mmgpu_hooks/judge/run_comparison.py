@@ -127,7 +127,7 @@ def compare_runs(before: Run, after: Run) -> RunComparison:
 
 
 def _judge_change(change: Estimate | None) -> str | None:
-    """Returns slower or faster if the change's confidence interval excludes 0."""
+    """Judges a time's change as slower or faster if its confidence interval lacks 0."""
     if change is None:
         return None
     if change.low > 0:

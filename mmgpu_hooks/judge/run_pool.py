@@ -150,7 +150,7 @@ def find_unequal(old: Run, new: Run, fields: Mapping[str, str]) -> Iterator[Uneq
 
 
 def _fit_memory(runs: Sequence[Run]) -> CardMemory:
-    """Fits GPU memory to the largest peak of each run over all its ranks."""
+    """Fits GPU memory against batch size to each run's largest peak over its ranks."""
     points = []
     for run in runs:
         batch_size, peak_bytes = run.meta.loader.batch_size, find_fullest_bytes(run)

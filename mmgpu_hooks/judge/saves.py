@@ -364,7 +364,7 @@ class _UsualLength(NamedTuple):
 def _usual_length(
     save: SaveRecord, times: _ThreadTimes, earlier: Iterable[SaveRecord]
 ) -> _UsualLength:
-    """Estimates the seconds of a save without waits.
+    """Estimates the seconds that a save would have taken without waits.
 
     The median of the run's uncontended saves of like size, scaled to this one's bytes;
     where they are too few, its own parts that did not wait.
@@ -468,7 +468,7 @@ def _find_cause(
 
 
 def is_delay(delay_s: float, usual_s: float, least: thresholds.DelayThreshold) -> bool:
-    """True if a delay is long enough, in seconds and relative to the usual time."""
+    """True if a save's delay counts: long in seconds and relative to its usual time."""
     return delay_s >= max(least.least_s, least.ratio * usual_s)
 
 

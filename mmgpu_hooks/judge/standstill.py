@@ -31,7 +31,7 @@ _OTHERS_NEEDED = re.compile(r'torch/(?:autograd|cuda|nn/parallel)/|message_hub')
 _IDLE = re.compile(r'multiprocessing/(?:queues|connection)|selectors')
 _MOST_CALLS = 4
 _SLOW_TIMES, _SLOW_S = 3.0, 1.0
-"""Limits for a slow, not stuck sample: load time over mean of earlier ones, mean (s).
+"""Limits of a slow, not stuck batch: sample's load time / earlier mean; that mean (s).
 
 It takes at most this factor of the mean of the samples before it in its batch, which
 took at least so many seconds each.
@@ -303,7 +303,7 @@ def _loads_itself(stuck: StuckRecord) -> bool:
 
 
 def _list_cures(stuck: StuckRecord, cause: str) -> tuple[Text, ...]:
-    """Lists advice against a standstill, that for the hanging call first."""
+    """Lists advice against a standstill; advice on the hanging call comes first."""
     if _loads_itself(stuck) and cause == 'worker_stuck':
         look, *rest = CAUSES[cause].do
         look = phrase(
@@ -393,7 +393,7 @@ def _name_meeting(ranks: Sequence[Rank], found: _Found) -> _Meeting | None:
 
 
 _OWN_CALL = re.compile(r'^(?!.*(?:/(?:site|dist)-packages/|/lib/python3|mmgpu_hooks/))')
-"""Regex for a call in code of the user's own."""
+"""Regex for a stack entry in the user's own code, not in an installed package."""
 
 
 def _find_apart(found: _Found) -> _Meeting | None:
@@ -462,7 +462,7 @@ class Uneven(NamedTuple):
     """Rank that trains fewest batches; ``None`` if several do."""
     proof: Sequence[Text]
     certainty: str = 'sure'
-    """Certainty of uneven batches: ``sure`` if loader lengths prove it, or ``likely``.
+    """Certainty that ranks train different numbers of batches: ``sure`` or ``likely``.
 
     Without them, a rank may have been told to stop early."""
 
@@ -481,7 +481,7 @@ def find_uneven(ranks: Sequence[Rank]) -> Uneven | None:
 
 
 def _find_short_epoch(ranks: Sequence[Rank]) -> Uneven | None:
-    """Finds the rank whose epoch had fewer batches, whatever its loader's length says.
+    """Finds the rank whose epoch ended after fewer batches than that of other ranks.
 
     An iterable data set and a batch sampler need not yield as many as they announce.
     """
@@ -534,7 +534,7 @@ def _find_short_epoch(ranks: Sequence[Rank]) -> Uneven | None:
 
 
 def _find_short_loader(ranks: Sequence[Rank]) -> Uneven | None:
-    """Finds the rank that ended before the others, by the lengths of the loaders."""
+    """Finds the rank that ended first because its DataLoader has fewer batches."""
     counts = {
         rank.evidence.run.rank: rank.batches
         for rank in ranks
@@ -581,7 +581,7 @@ def _find_short_loader(ranks: Sequence[Rank]) -> Uneven | None:
 
 
 def describe_batches(batches: Mapping[int, int]) -> list[Text]:
-    """Describes the batches per epoch of ranks, ranks with the same number together."""
+    """Describes ranks' batches per epoch; ranks with equally many share one text."""
     groups: dict[int, list[int]] = {}
     for number, count in sorted(batches.items()):
         groups.setdefault(count, []).append(number)
@@ -771,7 +771,7 @@ def name_cause(rank: Rank, stuck: StuckRecord) -> NamedCause:
 
 
 def _count_workers(rank: Rank, stuck: StuckRecord) -> int:
-    """Counts the workers of the loader that was waited for, as far as known."""
+    """Returns ``num_workers`` of the DataLoader that a rank waits for; 0 if unknown."""
     evidence = rank.evidence
     if stuck.validation_part is None:
         return evidence.run.loader.num_workers or 0
@@ -780,7 +780,7 @@ def _count_workers(rank: Rank, stuck: StuckRecord) -> int:
 
 
 def find_row(stuck: StuckRecord) -> HangingFrame | None:
-    """Finds a known hanging call, a table row, in a worker's or pin thread's calls."""
+    """Looks up a worker's or the pin thread's stack in the table of hanging calls."""
     if not waits_for_data(stuck):
         return None
     of_worker = None

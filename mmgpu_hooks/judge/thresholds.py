@@ -136,13 +136,13 @@ WORTHWHILE_GAIN = 0.03
 """
 
 HOST_COST_WORTH = 0.01
-"""Smallest measured share (0 to 1) of iteration time saved to advise an optimisation.
+"""Least measured saving (share of iteration time) for which an optimisation is advised.
 
 It costs a line in the config, and changes nothing that is trained.
 """
 
 HOST_COST_MOST = 0.03
-"""Smallest estimated share (0 to 1) of iteration time saved to advise an optimisation.
+"""Least estimated maximum saving (share of iteration time) to advise an optimisation.
 
 The estimate is an upper bound.
 """
@@ -199,7 +199,7 @@ HISTORIES_NOTICE_BYTES = 2**24
 """
 
 BENCH_CHANCE = 0.05
-"""Largest p-value at which longer saves are no noise: 1 experiment in 20 misleads."""
+"""Largest p-value at which a benchmark takes longer saves as real, not as noise."""
 
 BENCH_SAVES = 3
 """Smallest number of saves per setting from which a benchmark draws a conclusion.
@@ -208,7 +208,7 @@ Three and three are the fewest whose ranks can be that unlikely.
 """
 
 FULL_SHARE = 0.8
-"""Smallest used share (0 to 1) of a memory that counts as nearly full.
+"""Used share (0 to 1) of memory or of an open-file limit that counts as nearly full.
 
 The next batch may be larger.
 """
@@ -232,7 +232,7 @@ Batches of one size differ by a few per cent.
 """
 
 OWN_THREADS = 3
-"""Number of a worker's threads that PyTorch starts: loading, sending, pinning."""
+"""Number of threads of a plain PyTorch worker: main, queue feeder, resource sharer."""
 
 THREADS_NOTICE = 0.1
 """Smallest share (0 to 1) of worker CPU time outside main threads that is reported.
@@ -253,19 +253,19 @@ BUSY_WORKERS = 0.7
 """Smallest mean number of busy cores per worker at which workers count as busy."""
 
 RISE_BYTES = 2**28
-"""Smallest growth of host memory in a short run to report as unclear: 256 MiB.
+"""Least growth (bytes) of a training process's memory in a short run to be reported.
 
 Growth over the memory at the start; a short run does not show yet if it goes on.
 """
 
 RISE_SHARE = 0.1
-"""Smallest relative growth of host memory in a short run that is reported.
+"""Least relative growth of a training process's memory in a short run to be reported.
 
 A finding needs it besides ``RISE_BYTES``.
 """
 
 WORTH_GROWTH = 0.1
-"""Smallest memory growth to report, as a share (0 to 1) of the host's free memory."""
+"""Least memory growth until training ends to report, as a share of free memory."""
 
 CONTAINER_SHM_BYTES = 2**26
 """Size of ``/dev/shm`` in a container started without ``--shm-size``: 64 MiB.

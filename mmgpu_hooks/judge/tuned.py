@@ -30,14 +30,14 @@ from mmgpu_hooks.schema.recorded import TunedReason
 from mmgpu_hooks.schema.run import RunEvidence
 
 LEAST_INTERVALS, ENOUGH_INTERVALS = 3, 8
-"""Fewest log intervals to judge a settings change with a clear, or unclear, effect."""
+"""Fewest log intervals after a loader change to judge a clear, or unclear, effect."""
 
 LEAST_LOSS = 0.03
-"""Smallest slow-down by new settings that counts, as a share (0 to 1) of an iteration.
+"""Slow-down (share of iteration time) above which a loader change counts as a loss.
 """
 
 NO_LOSS = 0.01
-"""Largest slow-down, as a share (0 to 1) of an iteration, that keeps new settings."""
+"""Slow-down (share of iteration time) up to which new loader settings are kept."""
 
 LEAST_SPREAD = 0.01
 """Least relative spread of iteration times assumed for a short series of intervals."""
@@ -69,11 +69,11 @@ class ChangeVerdict:
     """
 
     predicted_low: float | None = None
-    """Lower end of a change's predicted gain, as a share (0 to 1) of iteration time."""
+    """Lower end of a loader change's predicted gain, as a share of iteration time."""
 
     @property
     def is_kept(self) -> bool:
-        """True if the change is kept: no time lost, and its prediction not refuted.
+        """True if the loader change stays: no time lost, its prediction not refuted.
 
         One that was tried without being sure stays where an iteration became shorter.
         """
@@ -218,7 +218,7 @@ def _listed(column: Column) -> Sequence[float]:
 
 
 def _is_other_host(before: Run, after: Run) -> bool:
-    """True if other programs use more or fewer cores after a loader change."""
+    """True if other programs' core use changed too much to judge a loader change."""
     old, new = (run.figures.external_cpu_cores for run in (before, after))
     cpus = before.meta.host.logical_cpus
     if old is None or new is None or not cpus:

@@ -90,7 +90,7 @@ class ValidationLoops(Run):
 
 
 def _describe_loops(training: Run, newest: ValidationRecord) -> RunRecord:
-    """Makes a `RunRecord` of all validations, in which each is an epoch."""
+    """Makes a run record of all validations, each counted as one epoch."""
     return structs.replace(
         training.meta,
         loader=newest.loader,

@@ -43,7 +43,7 @@ class WholeValidation:
     share: float
     """Share (0 to 1) of the recorded run's time that was validation."""
     fast_metric: str | None = None
-    """Way to use FastCocoMetric: ``key``, ``list`` or ``no``; ``None`` if unknown."""
+    """How to set FastCocoMetric: config ``key``, ``list`` edited by hand, or ``no``."""
 
     def whole_hours(self, seconds: float) -> float:
         """Scales seconds of recorded validations to hours of all planned ones."""
@@ -95,7 +95,7 @@ class RarerValidation:
 
 
 def find_rarer(run: Run, whole: WholeValidation) -> RarerValidation | None:
-    """Finds the validation interval at which validations take a tenth of the run.
+    """Finds a longer validation interval, with validations in 10 % of the run's time.
 
     Returns:
         ``None`` where the plan is unknown, the interval changes while it trains, or is

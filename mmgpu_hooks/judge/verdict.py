@@ -102,7 +102,7 @@ def count_missing(run: Run) -> int:
 
 
 def judge_confidence(run: Run) -> str:
-    """Judges how sure a verdict is, by the iterations and the load of the host."""
+    """Rates confidence in a verdict, by iteration count and other load of the host."""
     if run.is_busy_host:
         return 'low'
     return (

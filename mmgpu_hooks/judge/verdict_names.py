@@ -22,4 +22,4 @@ VERDICTS: dict[str, Text] = {
     'hook_bound': phrase('Bound by hooks'),
     'compute_bound': phrase('Compute-bound'),
 }
-"""Titles of all verdicts, by name."""
+"""Titles of all verdicts on a training run, by name of the verdict."""

@@ -53,9 +53,9 @@ _LOCAL_RANK = re.compile(r'\blocal_rank: (\d+)')
 _KILLED = re.compile(r'Killed process (\d+)')
 _FIRST_COLLECTIVE = re.compile(r'\bWorkNCCL\(SeqNum=1,')
 _UNCLEAR = 'oom_host', 'worker_killed', 'unknown'
-"""Causes that memory measurements of a run would confirm or refute."""
+"""Causes of a run's end that memory measurements of the run would confirm or refute."""
 _HEAD = 10
-"""Number of ordinary lines that show that the run continued after an error."""
+"""Number of ordinary log lines after an error that show that the run continued."""
 _OUTSIDE = Order.STATED, Order.ENDED
 """Priority classes of log lines that kernel, scheduler or terminal print about a run.
 """
@@ -101,9 +101,9 @@ _TIMED_OUT = 'worker_stuck', 'rank_waits', 'rank_never_came'
 _OF_A_STANDSTILL = None, 'unknown', 'interrupted', 'rank_waits', 'rank_lost'
 """Causes found in logs that a recorded standstill of the training's start overrules."""
 _OF_OTHER_RANKS = 'rank_waits', 'rank_never_came', 'rank_lost'
-"""Causes that a rank logs about other ranks, whose own records decide."""
+"""Causes that a rank's log blames on other ranks, whose own records take precedence."""
 _OF_NO_END = ('uneven_inputs',)
-"""Causes that apply even if one rank completed its training."""
+"""Causes of a hang or failure that apply even if one rank completed its training."""
 _JOINED = (
     'uneven_inputs',
     'work_on_one_rank',
@@ -152,7 +152,7 @@ def judge_end(logs: Sequence[NamedLog], ranks: Sequence[Rank] = ()) -> Why:
 
 
 def _resume_if_saved(why: Why, evidence: Sequence[RunEvidence]) -> Why:
-    """Replaces the advice to resume where the training has saved no checkpoint."""
+    """Replaces the advice to resume if the training has saved no checkpoint."""
     resume = (
         phrase('Resume from the last checkpoint: tools/train.py CONFIG --resume.'),
         phrase('Resume on another card: tools/train.py CONFIG --resume.'),
@@ -332,7 +332,7 @@ def judge_attempt(logs: Sequence[NamedLog], ranks: Sequence[Rank] = ()) -> Why:
 
 
 def _find_named(ranks: Sequence[Rank], text: str) -> Rank | None:
-    """Finds the rank that a log line names by process, or by number on the host."""
+    """Finds the rank that a log line names by process id or by local rank."""
     pids, local = map(int, _ANY_PID.findall(text)), _LOCAL_RANK.search(text)
     by_pid = {rank.evidence.run.pid: rank for rank in ranks if rank.number is not None}
     for pid in pids:
@@ -610,7 +610,7 @@ def _name(lead: _Lead, state: str, is_waited_for: bool) -> Why:
 
 
 def _find_failed(event: Event, log: ConsoleLog) -> int | None:
-    """Finds the rank that failed, which another rank may have logged."""
+    """Finds the rank whose failure a log line reports; another may have logged it."""
     named = _NAMED_RANK.search(event.text)
     if named is not None:
         return int(named[1])
@@ -810,7 +810,7 @@ _DISTRIBUTIONS = {
     'sklearn': 'scikit-learn',
     'yaml': 'PyYAML',
 }
-"""Names of packages at PyPI that differ from their module's name, by that name."""
+"""PyPI names of packages whose import name differs, by import name."""
 
 
 def _phrase_install(proof: Sequence[Proof]) -> Text:

@@ -31,7 +31,7 @@ def describe_part(record: StartPartRecord) -> Text:
 
 
 _SAY_WHERE = ('resume_refused', 'config_error', 'package_missing', 'no_gpu')
-"""Causes whose exception says by itself in which part of the start it was raised."""
+"""Causes of failure whose exception itself shows which part of the start raised it."""
 
 
 def add_start_parts(why: Why, ranks: Sequence[RunEvidence]) -> Why:

@@ -353,7 +353,7 @@ def _find_too_much(part: _Part, burnt_s: float) -> Text | None:
 
 
 def _transfer(part: _Part, loading: Cost, cpu: Cost) -> Transfer:
-    """Estimates seconds of collating and sending a batch from what the run shows."""
+    """Estimates seconds of collating and sending a batch, from a run's measurements."""
     workers = part.meta.loader.num_workers
     wait_s, wait_cpu_s, sent_cpu_s = part.needed.data_wait_s, None, None
     if workers and part.figures.data_wait_cpu_share is not None:
@@ -507,7 +507,7 @@ def _run_delay_s(part: _Part) -> float | None:
 
 
 def _batch_cpu_cost(part: _Part, loading: Cost) -> Cost | None:
-    """Computes the CPU seconds of loading a batch, with spread and error."""
+    """Computes the mean CPU seconds to load a batch, with their spread and error."""
     if part.meta.loader.num_workers:
         cpu_s = part.figures.loader.batch_cpu_s if part.figures.loader else None
         cpu_s = part.figures.worker_cpu_s if cpu_s is None else cpu_s
@@ -533,7 +533,7 @@ def _batch_cpu_cost(part: _Part, loading: Cost) -> Cost | None:
 
 
 def _of_intervals(part: _Part, mean_s: float, field: str) -> Cost:
-    """Makes a `Cost` from a mean time, with spread and error over the log intervals."""
+    """Makes a `Cost` of a mean time, with its spread and error over log intervals."""
     intervals, count = part.recorded.latest.after(1), part.figures.steady_iterations
     # too few to show how they vary: their means below still do
     variation = _variation(intervals, field) or 0.0

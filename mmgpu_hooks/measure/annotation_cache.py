@@ -303,7 +303,7 @@ class CacheFolder:
         return self._write(name, parts)
 
     def _write(self, name: str, parts: Sequence[memoryview]) -> bool:
-        """Writes a temporary file and renames it; returns False if it had vanished.
+        """Writes a cache file via a temporary one; returns False if that had vanished.
 
         That one writes the same, or has written it.
         """

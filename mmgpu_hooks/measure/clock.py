@@ -42,5 +42,5 @@ def read_age_s(unix_ns: int) -> float:
 
 
 def grown(before: float | None, now: float | None) -> float | None:
-    """Returns the growth of a counter, at least 0; ``None`` if a reading is unknown."""
+    """Returns a counter's growth between two readings (>= 0); ``None`` if unknown."""
     return None if before is None or now is None else max(now - before, 0.0)

@@ -183,7 +183,7 @@ class CudaMemory:
         self.drain()
 
     def observe(self) -> None:
-        """Takes the CUDA allocator's current peaks into account, without a device sync.
+        """Updates training's CUDA memory peak from the allocator without a device sync.
 
         Inside a validation only the reserved bytes count.
 

@@ -94,7 +94,7 @@ class Sample(TypedDict, total=False):
     """
     temperature_c: float
     throttled_pct: frozenset[str]
-    """Names of the reasons that held the GPU's clocks down when it was sampled."""
+    """Names (despite `pct`) of reasons that held the GPU's clocks down at sampling."""
     sm_active_pct: float
 
 

@@ -45,9 +45,9 @@ class HeldBytes(NamedTuple):
     is_pss: bool
     """True if the bytes are PSS: pages that processes share count in part."""
     largest_bytes: int
-    """Bytes of memory of the process that holds most."""
+    """Bytes of memory held by the largest of the processes."""
     processes: int
-    """Number of processes that could be read."""
+    """Number of processes whose memory could be read."""
 
 
 class _Held(NamedTuple):

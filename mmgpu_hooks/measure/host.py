@@ -245,7 +245,7 @@ def read_host_limits(
 
 
 def _add_mended(found: HostLimits, task: SlurmTask) -> HostLimits:
-    """Adds the CPU limits that would hold if srun bound the task to all its CPUs."""
+    """Adds to host limits the cores usable if srun bound the task to all CPUs given."""
     if not task.is_narrow(found.unbound_cpus or found.affinity_cpus):
         return found
     given = task.given_cpus
@@ -337,7 +337,7 @@ def read_busy_s() -> float:
 
 
 def read_run_delay_s(proc: Path = Path('/proc')) -> float | None:
-    """Reads how many seconds the main thread waited for a core; ``None`` if unknown.
+    """Reads seconds that this process's main thread waited for a core, if known.
 
     Args:
         proc: Root of the proc file system.
@@ -387,7 +387,7 @@ def pause_s(elapsed_s: float) -> float:
 
 
 class HostFigures(NamedTuple):
-    """CPU and memory use of process and host from one reading to the next."""
+    """CPU and memory use of this process and its host between two readings."""
 
     process_cpu_s: float
     process_run_delay_s: float | None
@@ -400,7 +400,7 @@ class HostFigures(NamedTuple):
 
 
 class HostMeter:
-    """Reads CPU and memory use of process and host, each time since the last reading.
+    """Reads CPU and memory use of this process and its host since the last reading.
 
     Windows of the host span 5 seconds, less at first (`pause_s`). Its CPU is the host's
     even inside a container, as ``/proc/stat`` is. A figure whose file is missing,
@@ -445,7 +445,7 @@ class HostMeter:
             return None
 
     def read(self) -> HostFigures:
-        """Reads CPU and memory use of process and host since the last call.
+        """Reads CPU and memory use of this process and its host since the last call.
 
         The first call reads since construction.
         """

@@ -23,11 +23,11 @@ from mmgpu_hooks.measure.proc import (
 )
 
 _BUSY_SHARE, _BUSY_S = 0.05, 0.05
-"""Most CPU time in an idle stretch: this share of a core, plus these seconds.
+"""Most CPU time of an idle process: this share (0 to 1) of a core, plus these seconds.
 
 Loggers and what asks again and again take it."""
 _BUSY_NOW = 0.5
-"""Share of a core (0 to 1), used since the last reading, above which idleness ends.
+"""Core use (0 to 1) since the last reading above which a process is not idle.
 
 Long idleness must not make up for what computes now."""
 _BUSY_BYTES = 2**16
@@ -62,13 +62,13 @@ class WorkMeter:
     def __init__(self, clock: Clock = monotonic_s) -> None:
         self._clock, self._thread = clock, threading.get_native_id()
         self._start: _Reading | None = None
-        """Reading at the start of the present idle stretch."""
+        """CPU and I/O reading taken when the process's present idle stretch began."""
         self._read_at_s = self._used_s = 0.0
         self._children_s: dict[int, float] = {}
         """CPU seconds of each child, by process id, when it was first seen idle."""
 
     def read_idle_s(self) -> float:
-        """Returns the seconds for which process and children have used no core.
+        """Returns seconds for which this process and its children have used no core.
 
         Returns:
             0 where they have, the first time, and where the platform does not show it.

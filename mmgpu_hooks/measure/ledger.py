@@ -42,7 +42,7 @@ _FIRST_HOOK = len(_LABELS)
 _RESUME = _LABELS[_LABELS.index('resume')]
 _LAP, _STEP, _HOOKS = (_LABELS.index(name) for name in (LAP, 'step', 'hooks'))
 _WAIT, _FIRST, _OWN_STEP, _INSIDE, _OUTSIDE = range(5)
-"""Columns of iteration times: data wait, first wait, step, hooks and loop, the rest."""
+"""Time columns: data wait, epoch's first wait, step, hooks + loop, non-iteration."""
 _LAP_WIDTH = 5
 _COLUMNS = {
     'data_wait': _WAIT,
@@ -86,7 +86,7 @@ class LedgerWindow:
     firsts: list[int] = field(default_factory=list)
     """Indices of iterations whose data wait was the first of an epoch."""
     wait_cpu_s: float = 0.0
-    """CPU seconds of all waits for data except first waits, estimated by sampling.
+    """Estimated CPU seconds of the training process in data waits after epochs' first.
 
     See :meth:`TimeLedger.add_wait_cpu`.
     """
@@ -199,7 +199,7 @@ class TimeLedger:
                 pass
 
     def add_wait_cpu(self, cpu_s: float) -> None:
-        """Adds the CPU seconds of one wait for data, to estimate those of all waits.
+        """Adds training's CPU seconds in one data wait, to estimate those in all waits.
 
         It takes as much to take a batch that had to be waited for as one that stood
         ready.
@@ -279,7 +279,7 @@ class TimeLedger:
         return parts
 
     def take(self) -> LedgerWindow:
-        """Returns the seconds booked since the last call, and starts a new window."""
+        """Returns seconds by part, hook, iteration since the last call; starts anew."""
         self.sum_up()
         sums, self._sums = self._sums.tolist(), np.zeros(len(self._sums))
         laps, self._laps = np.concatenate([np.zeros((0, _LAP_WIDTH)), *self._laps]), []

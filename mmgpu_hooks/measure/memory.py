@@ -28,7 +28,7 @@ Intervals between them lack it.
 """
 
 COUNT_EVERY = 5
-"""Number of memory readings between two counts of threads and open files.
+"""Number of memory readings between two counts of worker threads and open files.
 
 A count takes as long as a reading.
 """
@@ -236,7 +236,7 @@ class Objects(NamedTuple):
     bytes: int
     """Total bytes of the Python objects, estimated from a sample of them."""
     entries: int
-    """Number of entries of the largest attribute (by bytes)."""
+    """Number of entries in the data set's or metric's attribute that has most bytes."""
     name: str
     """Class and name of the largest attribute: ``CocoDataset.data_list``."""
 

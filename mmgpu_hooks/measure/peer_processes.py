@@ -17,7 +17,7 @@ _BUSY_SHARE = 0.02
 
 
 _BUSY_BYTES = 2**16
-"""Bytes between two readings above which a process reads files and not only polls."""
+"""Bytes read since the last check above which a process loads files, not only polls."""
 
 
 class _Use(NamedTuple):

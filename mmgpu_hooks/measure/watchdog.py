@@ -72,7 +72,7 @@ class Running(NamedTuple):
     """Part of training, or hook, that runs now, with its usual duration in seconds."""
 
     part: str
-    """Name of the running part of the time ledger, or class of the running hook."""
+    """Name of the part of training that runs, or class name of the hook that runs."""
     beat: float
     """Counter or time that changes whenever training makes progress."""
     usual_s: float | None

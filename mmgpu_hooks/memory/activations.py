@@ -32,7 +32,7 @@ from mmgpu_hooks.schema.text import phrase
 
 _PROBE_HEIGHTS = (256, 384, 512)
 _STRIDE = 128
-"""Stride in pixels of a detector's coarsest features; test sizes are rounded to it."""
+"""Stride in pixels of a detector's coarsest features; trial image sizes round to it."""
 _MOST_PROBE_PIXELS = 640 * 640
 """Maximum number of pixels of an image with which the model is run on the CPU."""
 
@@ -46,7 +46,7 @@ class Gradient(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Any) -> Gradient:
-        """Returns the size of a gradient, from the tensor of gradient or parameter."""
+        """Returns a gradient's size, given the gradient's or its parameter's tensor."""
         return cls(int(tensor.nelement()), int(tensor.element_size()))
 
 
@@ -315,7 +315,7 @@ _STAND_INS = (
 
 
 def choose_probe_sizes(target: ImageSize | None) -> list[ImageSize]:
-    """Returns small image sizes of a target's aspect ratio, at which to run the model.
+    """Returns small image sizes of the target size's aspect ratio, to run a model at.
 
     Examples:
         >>> choose_probe_sizes(ImageSize(320, 320))

@@ -36,7 +36,7 @@ PEAK_FACTORS = {
     False: PeakFactors(least=1.01, most=1.5),
     True: PeakFactors(least=1.06, most=6.7),
 }
-"""Range of ratios of MMDetection's memory peaks to estimates, by ``cudnn_benchmark``.
+"""Range of ratios of published memory peaks to our estimates, by ``cudnn_benchmark``.
 
 MMDetection published the peaks: benchmarks/results/memory.md.
 """
@@ -158,7 +158,7 @@ class _SafeEstimate(NamedTuple):
 def _correct(
     estimate: MemoryEstimate, room: int, measured: MeasuredPeak
 ) -> _SafeEstimate:
-    """Returns the largest estimate that fits a GPU, corrected by a measured peak."""
+    """Returns the memory estimate that just fits a GPU, adjusted to a measured peak."""
     peak_bytes = measured.peak_bytes
     static = estimate.static.total_bytes
     activations = _activations(estimate.fit, estimate.image_size, measured.batch_size)
@@ -193,7 +193,7 @@ def _activations(
 
 
 def _largest_batch(estimate: MemoryEstimate, room_bytes: float) -> int | None:
-    """Returns the largest batch size that fits given bytes; ``None`` if unknown."""
+    """Returns the largest batch that fits a given memory size; ``None`` if unknown."""
     static = estimate.static.total_bytes
     fixed = _activations(estimate.fit, estimate.image_size, 0)
     first = _activations(estimate.fit, estimate.image_size, 1)

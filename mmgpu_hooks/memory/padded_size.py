@@ -12,7 +12,7 @@ from mmgpu_hooks.schema.text import listed, phrase
 
 
 class PaddedSize(NamedTuple):
-    """Padded size in pixels of a config's largest image, and where it is set."""
+    """Padded size in pixels of the largest training image, and where it comes from."""
 
     size: ImageSize | None
     """Padded height and width, in pixels; ``None`` if the config does not set them."""
@@ -24,7 +24,7 @@ _Transform = Mapping[str, Any]
 
 
 def locate_padded_size(config: Mapping[str, Any]) -> PaddedSize:
-    """Finds the padded image size that train pipeline and data preprocessor make.
+    """Finds the padded image size that a config's transforms and preprocessor produce.
 
     Where images keep their ratio, a landscape image that fills the scale is taken, and
     a portrait one beside it where they are not grouped (``AspectRatioBatchSampler``) or

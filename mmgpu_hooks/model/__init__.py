@@ -1,1 +1,1 @@
-"""Predicts a training's times with other loader settings from measurements; no I/O."""
+"""Predicts a training's duration under other loader settings from measured times."""

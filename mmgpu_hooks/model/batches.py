@@ -134,7 +134,7 @@ class MemoryFit:
     image_bytes: float
     """Bytes by which the GPU memory peak grows per image of a batch."""
     relative_error: float
-    """Relative standard error of one training's memory peak around the line."""
+    """Relative standard error of one training's memory peak around the fitted line."""
     covariance: FloatArray
     """Covariance matrix of ``image_bytes`` and ``fixed_bytes``, in this order."""
     batch_sizes: tuple[int, ...]
@@ -210,7 +210,7 @@ def predict_peak(fit: MemoryFit, batch_size: int) -> PeakPrediction:
 
 
 def find_largest_batch(fit: MemoryFit, free_bytes: float) -> int:
-    """Finds the largest batch size whose peak, at its upper bound, fits given bytes."""
+    """Finds the largest batch size whose peak's upper bound fits given GPU memory."""
     return int((fit.band(_BATCHES).high <= free_bytes).sum())
 
 

@@ -1,4 +1,4 @@
-"""Takes waits for CPU cores out of the loading and step times of a run.
+"""Subtracts waits for CPU cores from the measured loading and step times of a run.
 
 A run on few cores measures its step and its batches longer than they are, because the
 workers, the step and other processes share the cores. A prediction simulates that
@@ -32,7 +32,7 @@ is a third.
 
 _POWERS = 1.0, 4.0
 _SEEN_FROM = 0.02
-"""Share (0 to 1) of step time lost to workers from which the slow-down is fitted.
+"""Smallest share (0 to 1) of step time lost to workers that shows ``step_power``.
 
 The exponent is `Workload.step_power`.
 """
@@ -50,7 +50,7 @@ _LEAST_FETCHING, _MOST_FETCHING = 0.25, 4.0
 """Smallest and largest correction factor on the assumed time of fetching a batch."""
 
 _TURNS_ERROR = 0.4
-"""Relative standard error of the measured extra time of loading without workers.
+"""Relative standard error of a busy host's extra time for loading without workers.
 
 They are `Workload.turns_s`.
 """

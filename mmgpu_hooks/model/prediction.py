@@ -274,7 +274,7 @@ START_ERROR = 0.3
 _FEWEST, _SHIFTS = 64, 8
 
 _LONG = 20
-"""Smallest length of a long epoch, as a multiple of the iterations simulated for it.
+"""Ratio of epoch length to simulated iterations from which one simulation suffices.
 
 In an epoch so long, which batches come first makes 0.4 % at most, with costs that vary
 by twice their mean.
@@ -352,7 +352,7 @@ def _epoch_s(epoch: Loop, count: int, turns: int) -> float:
 
 
 def first_batch_s(workload: Workload) -> float:
-    """Computes by how many seconds an epoch's first wait for data exceeds usual ones.
+    """Computes by how many seconds an epoch's first data wait exceeds its later ones.
 
     Without the start of workers.
     """

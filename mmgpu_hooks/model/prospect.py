@@ -80,7 +80,7 @@ class Prospect:
 
     @property
     def without_other_load(self) -> Prospect:
-        """Copy of the forecast for a host without other programs."""
+        """Copy of the prediction's input for a host without other programs."""
         alone = replace(self.workload, other_tasks=0.0, turns_s=0.0)
         return replace(self, workload=alone)
 

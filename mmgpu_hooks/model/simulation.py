@@ -232,7 +232,7 @@ class _Simulation:
             self._rate = rate
 
     def _stretch_step(self, change: float) -> None:
-        """Rescales the rest of the train step when cores get more or less crowded."""
+        """Rescales a train step's remaining time when demand for cores changes."""
         running, served_s = self._running, self._served_s
         for index, (end_s, task) in enumerate(running):
             if task == _MAIN:

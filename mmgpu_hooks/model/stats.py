@@ -39,7 +39,7 @@ def student_t(share: float, degrees: float) -> float:
 
 
 def paired_gain(before_s: Sequence[float], after_s: Sequence[float]) -> Estimate | None:
-    """Estimates a second setting's relative gain in speed from paired measured seconds.
+    """Estimates a second setting's relative gain in speed from pairs of measured times.
 
     Each pair shares what the machine was like then, so the logarithms of their ratios
     are averaged, and their spread is that of the noise alone: a t interval on them.
@@ -201,7 +201,7 @@ _PRECISION = 1e-9
 def _half_width(
     errors: FloatArray, shares: FloatArray, degrees: npt.ArrayLike
 ) -> float:
-    """Returns half a confidence interval's width for a mixture of Student's t at 0."""
+    """Returns half a confidence interval's width for a Student's t mixture around 0."""
     # late, because only what has several runs or blocks needs it; scipy.optimize would
     # find the root as well, but takes a third of a second to import
     from scipy.special import stdtr
@@ -346,7 +346,7 @@ Growth below the larger of this and :data:`LEAST_GROWTH_BYTES` is the allocator'
 """
 
 _EVEN = 0.25
-"""Smallest ratio of one block's memory growth to the mean growth that counts as steady.
+"""Smallest ratio of a block's memory growth to the run's mean that counts as steady.
 
 A pool that only reaches its largest size now and then grows by jumps, and stands still
 between them.
@@ -412,7 +412,7 @@ def find_growth(
 
 
 def count_missing_readings(iterations: npt.ArrayLike) -> int:
-    """Counts the memory readings needed until growth can be told from warm-up."""
+    """Counts the further memory readings needed to tell growth from warm-up."""
     behind = len(_behind_warm_up(iterations, iterations).iterations)
     return max(READINGS - behind, 0)
 

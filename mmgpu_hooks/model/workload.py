@@ -69,7 +69,7 @@ class Cost:
         return math.sqrt(max(square - self.mean_s**2, 0.0))
 
     def with_mean(self, mean_s: float) -> Cost:
-        """Returns these durations with another mean, from more or fewer rare slow ones.
+        """Returns a copy with the given mean (s), by more or fewer rare slow durations.
 
         How many there are in a run is known far less well than the usual ones.
         """
@@ -90,7 +90,7 @@ class Cost:
         )
 
     def of_images(self, factor: float) -> Cost:
-        """Returns a batch's `Cost` for a batch with ``factor`` times as many images.
+        """Returns the durations of a batch with ``factor`` times as many images.
 
         Their times add up: the spread grows with the root, and a rare image makes rare
         batches more frequent and no longer.

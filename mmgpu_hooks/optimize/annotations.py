@@ -59,7 +59,7 @@ _GRAIN_S, _NETWORK_GRAIN_S = 0.1, 2.0
 
 @dataclass(frozen=True)
 class _Plan:
-    """Cache key of a data set, with its attributes and the imported modules."""
+    """Cache key of a data set; its attributes and imported modules before parsing."""
 
     key: str
     before: Mapping[str, str] = field(repr=False)

@@ -1,4 +1,4 @@
-"""Sends the files of all large tensors of a batch over one Unix connection.
+"""Sends the file descriptors of a batch's tensors over one Unix socket connection.
 
 PyTorch passes a file descriptor for each tensor in shared memory, and the receiver
 opens a connection with a handshake for each. Here a message's descriptors are kept

@@ -32,7 +32,7 @@ _MOST_VALUES = 500_000
 """Maximum number of plain values that are hashed for one class (half a second)."""
 _OURS = 'mmgpu_hooks'
 _BASES = ('builtins', 'typing', 'abc')
-"""Modules whose classes are skipped among base classes: Python's basic types."""
+"""Modules whose classes are not hashed as base classes: Python's basic types."""
 _OF_SOURCE = (
     '__annotations__',
     '__annotate__',
@@ -133,7 +133,7 @@ class _Reader:
         self._numbers: dict[int, int] = {}
         """Order in which each object was reached, from 0, by the object's ``id()``."""
         self._found: list[tuple[Any, frozenset[str]]] = []
-        """Objects in the order reached, each with the names used by its owner's code.
+        """Objects in the order reached, each with the names that its owner's code uses.
 
         While they are in here, no other object gets the ``id()`` of one."""
         self._attributes: set[tuple[str, str]] = set()

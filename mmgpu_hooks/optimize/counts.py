@@ -11,7 +11,7 @@ from mmgpu_hooks.schema.recorded import AveragedModel, StepOverhead
 
 
 def count_overhead(runner: Any) -> StepOverhead:
-    """Counts parameter groups, averaged tensors and other host work per train step.
+    """Counts parameter groups, EMA tensors and other host work per train step.
 
     Args:
         runner: About to enter its train loop.

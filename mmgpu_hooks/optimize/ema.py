@@ -29,7 +29,7 @@ Formula = Callable[[Any, int, list[Any], list[Any]], None]
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _SIZES = (1, 7, 1000, 70_001)
 _CALLS = ('_foreach_mul_', '_foreach_add_', '_foreach_lerp_', '_foreach_copy_')
-"""Multi-tensor calls that averages are updated by; torch before 2.1 lacks the last."""
+"""Multi-tensor calls that update an EMA; torch before 2.1 lacks the last of them."""
 
 
 def _average(ema: Any, steps: int, averages: list[Any], sources: list[Any]) -> None:
@@ -85,11 +85,11 @@ class _Lists(NamedTuple):
     dicts: list[dict[str, Any]]
     """Dicts that hold the tensors and submodules of the model and of its average."""
     held: list[Any]
-    """Tensors and submodules of model and average when the tensor lists were made."""
+    """Tensors and submodules of model and averaged model when the lists were made."""
     averaged: list[tuple[list[Any], list[Any]]]
     """Averaged tensors with their sources; no two of a list share a storage."""
     copied: list[tuple[list[Any], list[Any]]]
-    """Buffers of the average, each with the model's buffer to copy from."""
+    """Buffers of the averaged model, each with the model's buffer to copy from."""
 
     def is_current(self, model: Any) -> bool:
         """True if the lists still hold all tensors of the model."""
@@ -226,7 +226,7 @@ class ListedAverage:
 
     @property
     def spared(self) -> SparedTime | None:
-        """CPU seconds of one update, plain and multi-tensor; ``None`` if not timed."""
+        """CPU seconds of an EMA update, plain and multi-tensor; ``None`` if untimed."""
         return self._turns.spared
 
     def close(self) -> None:

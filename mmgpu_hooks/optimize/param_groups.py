@@ -298,7 +298,7 @@ def _find_kind(params: Iterable[Any], state: Any) -> Any:
 
 
 def _prove(optimizer: Any) -> None:
-    """Raises if an optimizer gives other bits for merged groups than for single ones.
+    """Raises if an optimizer computes other bits for merged than for unmerged groups.
 
     Raises:
         RefusalError: If the results differ in one bit.

@@ -114,7 +114,7 @@ _FUSED = phrase('fused=True in optim_wrapper.optimizer (one kernel steps many te
 
 
 def _advise_other_bits(run: Run) -> Iterator[Text]:
-    """Advises optimisations for a host-bound step that change results slightly."""
+    """Advises a fused optimizer or torch.compile, whose results differ by rounding."""
     counted, ways = run.meta.overhead, list[Text]()
     if counted is not None and not counted.is_fused:
         ways.append(_FUSED)
@@ -255,7 +255,7 @@ def _advise_cudnn(run: Run, step_pct: float | None) -> Iterator[Text]:
 
 
 def _advise_loading(run: Run) -> Iterator[Text]:
-    """Advises how to load batches faster: a cheaper transform, or less waiting."""
+    """Advises how to load batches faster: a cheaper transform, or faster storage."""
     loader = run.figures.loader
     if loader is not None and run.transforms:
         costliest = run.transforms[0]

@@ -29,9 +29,9 @@ class Answer:
     recommendation: Recommendation
     summary: Run
     config: str | None = None
-    """Path of the config that was rewritten."""
+    """Path of the config that the recommended settings are to be written into."""
     output: str | None = None
-    """Path of the config that was written; ``None`` if no file was written."""
+    """Path of the new config that was written; ``None`` if no file was written."""
     backup: str | None = None
     diff: str = ''
     ranks: RanksSummary | None = None

@@ -86,7 +86,7 @@ def phrase_doubt(decision: Decision) -> Text | None:
 
 
 def why_nothing(decision: Decision) -> Text:
-    """Returns a sentence on why a decision changes no setting."""
+    """Returns a sentence on why no change of a setting is recommended."""
     run = decision.job.run
     if phrase_doubt(decision) is not None:
         return _UNSURE

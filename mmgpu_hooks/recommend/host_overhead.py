@@ -81,7 +81,7 @@ def with_host_overhead(found: Recommendation, run: Run) -> Recommendation:
 
 
 def change_optimize(overhead: HostOverhead, run: Run) -> Change | None:
-    """Makes the `Change` of ``optimize``; ``None`` if the hook is in no config dict."""
+    """Makes the `Change` of the hook's ``optimize``; ``None`` if no config has it."""
     if overhead.key is None:
         return None
     found = sentences(*(phrase('{found}.', saving) for saving in overhead.savings))
@@ -170,9 +170,9 @@ class _Weighed(NamedTuple):
     gain: Gain
     then: Prospect
     calm_share: float
-    """Share (0 to 1) of time saved if a saved CPU second shortens training by 1 s."""
+    """Share of training time saved if a saved CPU second shortens training by 1 s."""
     alone_share: float
-    """Share (0 to 1) of time saved on a host on which no other program runs."""
+    """Share (0 to 1) of training time saved if no other program runs on the host."""
 
 
 def _weigh(job: Job, found: Recommendation, costs: Sequence[HostCost]) -> _Weighed:

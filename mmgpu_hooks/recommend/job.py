@@ -148,7 +148,7 @@ class Setting:
         return then.image_s
 
     def handicap(self, job: Job, new: Any) -> float:
-        """Returns the share (0 to 1) of time a new value must save to be chosen."""
+        """Returns the share of training time a new value must save to be chosen."""
         return 0.0
 
     def may_be_needed(self, job: Job, at: Choice) -> bool:
@@ -222,7 +222,7 @@ class Gain:
     """Lower end of the interval that holds the true share saved 9 times in 10."""
     high: float
     noise: float = 0.0
-    """Standard error of the gain by the scatter of measurements, as a share of time."""
+    """Standard error of the saved share of time due to the scatter of measurements."""
 
     @property
     def is_worthwhile(self) -> bool:
@@ -390,7 +390,7 @@ class Decision:
     job: Job
     new: Choice
     gain: Gain | None = None
-    """Share (0 to 1) of time saved by all changes; ``None`` if nothing is changed."""
+    """Share of training time (0 to 1) that all changes save; ``None`` if none."""
     rejected: Mapping[str, Rejection] = field(default_factory=dict)
     """Values rejected because their gain is unsure, by name of the setting.
 

@@ -100,7 +100,7 @@ def _pick(
     options: dict[Any, Choice],
     rejected: dict[str, Rejection],
 ) -> Choice:
-    """Picks a setting's first value nearly as fast as its fastest, or keeps the old."""
+    """Picks a setting's first nearly fastest value; the old one if gains are small."""
     own = at[setting.name]
     stays = options.get(own, at)
     assumed = {value: job.assume(then) for value, then in options.items()}
@@ -149,7 +149,7 @@ def _find_doubt_alone(
 
 
 def predict_gain(job: Job, before: Choice, after: Choice) -> Gain:
-    """Predicts the share (0 to 1) of time that settings ``after`` save over ``before``.
+    """Predicts the share of training time that settings ``after`` save over ``before``.
 
     Both see the same errors of the costs.
     """

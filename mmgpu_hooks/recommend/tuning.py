@@ -38,7 +38,7 @@ Niceness is judged alone.
 """
 
 LEAST_GAIN = 0.05
-"""Smallest lower bound of a gain, as a share (0 to 1) of time, to change a live loader.
+"""Smallest lower bound of a gain to change a live loader, as a share of training time.
 
 Smaller gains do not distinguish changes from noise, and a change has costs that are not
 predicted.
@@ -51,7 +51,7 @@ As shares of an iteration. Both the other load of the run and none must promise 
 """
 
 TRIED_DESPITE_NOISE = 0.03
-"""Smallest gain to try after subtracting its measurement error, as a share of time.
+"""Smallest gain to try, minus its measurement error, as a share of training time.
 
 What is left of the doubt is the model's, which more evidence does not end.
 """
@@ -77,7 +77,7 @@ class _Wanted:
 
 
 def answer_question(run: Run, question: TuneQuestion) -> TuneAnswer:
-    """Returns the tuner's answer: a change, judgement of the last one, or to wait.
+    """Returns the tuner's decision: a DataLoader change, judging the last one, or wait.
 
     Args:
         run: The rank that is judged, as far as it is recorded.

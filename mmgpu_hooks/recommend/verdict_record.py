@@ -75,7 +75,7 @@ class _Saved(NamedTuple):
 
 
 def _predict_saved(run: Run, found: Recommendation) -> _Saved | None:
-    """Predicts the share (0 to 1) of time that all recommended changes save."""
+    """Predicts the share (0 to 1) of run time that all recommended changes save."""
     parts = [*_list_saved(run, found)]
     if not parts:
         return None

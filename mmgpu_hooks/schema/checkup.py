@@ -26,7 +26,7 @@ class OpenFiles:
 
 @dataclass(frozen=True)
 class Binding:
-    """Counts of CPUs the main thread may use before and after torch loads OpenMP."""
+    """Number of CPUs the main thread may use before and after torch loads OpenMP."""
 
     variables: Tuple[str, ...] = ()
     """Environment variables that ask OpenMP to bind threads."""

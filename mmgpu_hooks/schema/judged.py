@@ -142,7 +142,7 @@ class SaveCure:
 
 @dataclass(frozen=True)
 class EvidenceCounts:
-    """Numbers of recorded iterations, GPU samples and saves behind a judgement."""
+    """Numbers of recorded iterations, GPU samples and saves that a run is judged by."""
 
     iterations: int = 0
     steady_iterations: int = 0
@@ -538,9 +538,9 @@ class FlightRecord:
     behind: Tuple[int, ...] = ()
     """Ranks that never began the collective, by their flight recorder dumps."""
     others: Mapping[int, str] = field(default_factory=dict)
-    """Different collective, or different tensor sizes, that a rank began, by rank."""
+    """Different collective, or tensor sizes, that a rank began instead, by rank."""
     without_dump: Tuple[int, ...] = ()
-    """Ranks of the group that left no dump of the flight recorder."""
+    """Ranks of the process group that left no dump of the flight recorder."""
     calls: Tuple[str, ...] = ()
     """Call stack of the collective on ranks that wait in it, innermost call first."""
 
@@ -593,7 +593,7 @@ class Proof:
 
     ``log`` is MMEngine's own."""
     line: Optional[int]
-    """Number of the line in the log or file, from 1; ``None`` if it has none."""
+    """Line number of the proof in its log or file, from 1; ``None`` without a line."""
     text: str
 
 
@@ -649,7 +649,7 @@ class Prediction:
 
     ``None`` where only an iteration was asked for."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Values of the settings that the prediction was asked to use, by name."""
+    """Values, by name, of the config settings that the prediction is for."""
 
 
 @dataclass(frozen=True)

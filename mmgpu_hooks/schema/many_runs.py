@@ -58,7 +58,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RunTotals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Number of runs, and sums of their hours, GPU hours and saved hours."""
+    """Number of runs; sums of their hours, GPU hours, and hours that changes save."""
 
     runs: int
     judged: int
@@ -89,7 +89,7 @@ class ManyRuns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def with_verdict(
     row: RunRow, verdict: VerdictRecord, *, is_judged_now: bool = False
 ) -> RunRow:
-    """Copies a run's row, with verdict, hours and changes from a verdict record."""
+    """Returns a run's `RunRow` with verdict, hours and changes of a verdict record."""
     saved_gpu_hours = None
     # the ranks, where each has a GPU
     if verdict.saved_hours is not None and verdict.gpu_hours is not None:

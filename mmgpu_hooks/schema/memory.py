@@ -20,7 +20,7 @@ class ImageSize(NamedTuple):
 
 
 class PeakFactors(NamedTuple):
-    """Least and largest ratio of MMDetection's published memory peaks to estimates."""
+    """Range of the ratio of MMDetection's published memory peaks to our estimates."""
 
     least: float
     most: float
@@ -60,7 +60,7 @@ class ActivationPoint:
     """Padded height of the images, in pixels."""
     width: int
     saved_bytes: int
-    """Bytes of tensors saved for backward; shared storage once, no parameters."""
+    """Bytes of non-parameter tensors saved for backward; shared storage counts once."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class ActivationFit:
     fixed_bytes: float
     """Activation bytes of every batch, whatever its size, such as casts of weights."""
     image_bytes: float
-    """Activation bytes of each image, whatever its size, such as of 512 proposals."""
+    """Activation bytes of each image, whatever its size, such as for 512 proposals."""
     pixel_bytes: float
     """Activation bytes of each padded pixel."""
     squared_pixel_bytes: float
@@ -124,7 +124,7 @@ class MemoryEstimate:
     activation_bytes: Mapping[int, Optional[int]] = field(default_factory=dict)
     """Bytes saved for the backward pass, by batch size."""
     peak_factors: PeakFactors = field(default=PeakFactors(1.0, 1.0))
-    """Range of the ratio of MMDetection's published memory peaks to estimates."""
+    """Range of the ratio of MMDetection's published memory peaks to our estimates."""
     notes: Tuple[str, ...] = ()
     card: Optional[CardFit] = None
     """Largest batch sizes for a GPU; ``None`` when no GPU was asked for."""

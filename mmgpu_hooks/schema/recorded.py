@@ -34,7 +34,7 @@ More bytes than any host has, more seconds than the universe.
 """
 
 MOST_BATCH_SIZES = 1_000
-"""Maximum number of distinct padded batch sizes of a run that are remembered."""
+"""Maximum number of distinct padded batch sizes, in pixels, remembered in a run."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
 """Type of a measured whole number: from 0 to 10^18."""
@@ -85,7 +85,7 @@ class LoaderSettings(Recorded, frozen=True, kw_only=True):
 
     Its ``imdecode_backend``; ``None`` where no transform has one."""
     object_bytes: Optional[Count] = None
-    """Estimated bytes of the Python objects that the dataset keeps in one attribute.
+    """Estimated bytes of Python objects in the dataset's attribute ``object_name``.
 
     ``None`` below 1 MiB."""
     object_count: Optional[Count] = None
@@ -152,7 +152,7 @@ class HostLimits(Recorded, frozen=True, kw_only=True):
     slurm_memory_bytes: Optional[Count] = None
     """Bytes of memory SLURM gave the job on this node; ``None`` without a limit."""
     mended_cores: Optional[Number] = None
-    """Number of cores that a rank could use if ``srun`` gave its task all of its CPUs.
+    """Number of cores that a rank could use if ``srun`` bound its task to all its CPUs.
 
     ``None`` where it did."""
     ranks_on_host: Count = 1
@@ -209,14 +209,14 @@ class AveragedModel(Recorded, frozen=True, kw_only=True):
 
 
 class StepOverhead(Recorded, frozen=True, kw_only=True):
-    """Counts of the host's work in a train step: parameter groups, tensors etc."""
+    """Counts of parameter groups, tensors etc. that cost host time in a train step."""
 
     optimizer: Optional[str] = None
     """Class of the optimizer; of several, the one with most parameter groups."""
     groups: Optional[Count] = None
     """Number of parameter groups of the optimizer."""
     settings: Optional[Count] = None
-    """Number of different settings among the optimizer's parameter groups."""
+    """Number of distinct sets of options (``lr`` etc.) among the parameter groups."""
     is_fused: Optional[bool] = None
     """True if the optimizer's step is one kernel for many tensors (``fused=True``)."""
     clipped_tensors: Optional[Count] = None
@@ -229,9 +229,9 @@ class StepOverhead(Recorded, frozen=True, kw_only=True):
 
     See ``torch.utils.deterministic.fill_uninitialized_memory``."""
     is_compiled: Optional[bool] = None
-    """True if the config compiles the model (``compile``)."""
+    """True if the training compiles the model by torch.compile (``compile``)."""
     uses_tf32: Optional[bool] = None
-    """True if convolutions may compute in TF32; ``None`` without CUDA."""
+    """True if convolutions may compute in TF32; ``None`` where the GPU lacks TF32."""
 
 
 class ValInterval(Recorded, frozen=True, kw_only=True):
@@ -248,7 +248,7 @@ class TrainingPlan(Recorded, frozen=True, kw_only=True):
     """Schedule of validations and saves, as set by the loop and CheckpointHook."""
 
     val_intervals: Tuple[ValInterval, ...] = ()
-    """Validation intervals in order; empty without validation.
+    """Epochs or iterations between validations, and from when on each interval holds.
 
     It validates at the very end, too."""
     val_begin: Count = 1
@@ -332,7 +332,7 @@ class RunRecord(
 
     It trains the same weights with all but ``resume``."""
     overhead: Optional[StepOverhead] = None
-    """Counts of the host's work in one train step: parameter groups, tensors etc."""
+    """Counts of parameter groups, tensors etc. that cost host time in a train step."""
     hook_place: Optional[str] = None
     """Dotted config key of GPUEfficiencyHook, as ``default_hooks.gpu_efficiency``.
 
@@ -341,7 +341,7 @@ class RunRecord(
     gpu: Optional[GpuDevice] = None
     versions: Mapping[str, str] = {}
     unknown: Mapping[str, str] = {}
-    """Reason why a measured value is missing, by the name of its source."""
+    """Reasons why measured values are missing, by name of the measurement's source."""
     hostname: Optional[str] = None
     pid: Optional[Count] = None
     process_start: Optional[Count] = None
@@ -395,7 +395,7 @@ class DatasetStart(Recorded, frozen=True, kw_only=True):
     kind: str
     """Class name of the data set, such as ``CocoDataset``."""
     file: Optional[str] = None
-    """Annotation file, or else the folder of its images, as the data set names it.
+    """Path of the annotation file, or else the image folder, as the data set names it.
 
     ``None`` where it names neither."""
     file_bytes: Optional[Count] = None
@@ -533,7 +533,7 @@ class GpuWindow(Recorded, frozen=True, kw_only=True):
 
     samples: Count = 0
     util_pct: Optional[Number] = None
-    """Time-weighted GPU utilisation by NVML, in per cent."""
+    """Time-weighted mean of the GPU utilisation by NVML, in per cent."""
     zero_pct: Optional[Number] = None
     """Share of the sampled time at 0 % GPU utilisation, in per cent."""
     sampled_s: Optional[Number] = None
@@ -647,7 +647,7 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     The rest is MMEngine's own calling; ``(unattributed)`` stands for all hooks where a
     Runner calls them in a way of its own."""
     data_wait_cpu_s: Optional[Number] = None
-    """CPU seconds of training thread or process in data waits, epochs' first left out.
+    """CPU seconds of training thread or process in data waits, not epochs' first waits.
 
     Of the training thread, estimated from every eighth wait on average; of the whole
     process when it loads without workers."""
@@ -660,7 +660,7 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     process_own_bytes: Optional[Count] = None
     """Resident bytes of the training process, files and shared memory left out."""
     group_free_bytes: Optional[Count] = None
-    """Free bytes of memory in the control group that has the fewest free.
+    """Fewest bytes free below the memory limit of any control group of the process.
 
     Page cache that can be given back is free."""
     worker_own_bytes: Optional[Count] = None
@@ -718,7 +718,7 @@ class IntervalRecord(EvidenceLine, frozen=True, kw_only=True, tag='interval'):
     ``None`` where they are given to the model in parts of several sizes."""
     largest_batch_width: Optional[Count] = None
     new_batch_sizes: Optional[Count] = None
-    """Number of padded batch sizes in the interval that the run did not have before.
+    """Number of padded batch sizes, in pixels, new to the run in the log interval.
 
     In such pixels, so portrait and landscape are one; ``None`` where that of one is
     unknown, and after 1,000 of them."""
@@ -913,7 +913,7 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
 
     0 where the loop has no iterations that could be seen."""
     data_wait: Optional[DurationStats] = None
-    """Seconds of wait for a batch of the validation; ``None`` without iterations.
+    """Seconds that a validation waits for a batch; ``None`` without iterations.
 
     So are ``step`` and ``iter``."""
     step: Optional[DurationStats] = None
@@ -927,7 +927,7 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
     first_wait_s: Number = 0.0
     """Seconds of waits for first batches of validation's loader, with worker starts."""
     data_wait_cpu_s: Optional[Number] = None
-    """CPU seconds of training thread or process in data waits, first ones left out.
+    """CPU seconds of training thread or process in validation's data waits, not first.
 
     Of what loads there: the training thread, or the whole process when it loads without
     workers."""
@@ -1050,7 +1050,7 @@ class MemoryRecord(EvidenceLine, frozen=True, kw_only=True, tag='memory'):
     validation_worker_bytes: Optional[Count] = None
     """Bytes of memory of validation's workers, files and shared memory left out."""
     children: Count = 0
-    """Number of other processes that the training process or its workers started."""
+    """Number of the training's descendant processes that are not loader workers."""
     child_bytes: Optional[Count] = None
     """Bytes of memory of the ``children``, files and shared memory left out."""
     result_bytes: Optional[Count] = None
@@ -1224,7 +1224,7 @@ class EndRecord(EvidenceLine, frozen=True, kw_only=True, tag='end'):
     error: Optional[str] = None
     """Class name of the exception that ended the training."""
     traceback: Tuple[str, ...] = ()
-    """End of the traceback that Python prints, without lines of code.
+    """End of the traceback of the exception that ended training, without lines of code.
 
     A loader worker's is in it."""
     sample: Optional[str] = None
@@ -1238,7 +1238,7 @@ class EndRecord(EvidenceLine, frozen=True, kw_only=True, tag='end'):
 
     Where its exception says so."""
     spared: Mapping[str, SparedTime] = {}
-    """CPU seconds per call, original and optimised, by the optimisation's name."""
+    """CPU seconds per call of functions, original and optimised, by optimisation."""
 
 
 TunedAction = Literal['change', 'keep', 'roll_back']
@@ -1263,7 +1263,7 @@ TunedLoader = Literal['train', 'validation']
 
 
 class TunedRecord(EvidenceLine, frozen=True, kw_only=True, tag='tuned'):
-    """One action of tuning during training: a loader change, or its judgement."""
+    """One action of ``tune=True`` in a training: a loader change, or its judgement."""
 
     iteration: Count
     """Number of iterations of the whole training done when the action was taken."""

@@ -93,7 +93,7 @@ class RunEvidence:
 
 @dataclass(frozen=True)
 class RankRow:
-    """Seconds per iteration of one rank, over iterations that all ranks recorded."""
+    """Seconds per iteration of a rank by part, over iterations all ranks recorded."""
 
     rank: int
     data_wait_s: float
@@ -132,7 +132,7 @@ class RanksSummary:
 
     Its own time beyond the median of the others'."""
     noise_s: Optional[float] = None
-    """Smallest difference between ranks, in seconds per iteration, beyond noise."""
+    """Largest lead of the slowest rank that may be noise, in seconds per iteration."""
     notes: Tuple[Text, ...] = ()
     """Sentences on evidence files left out or cut short, and on missing ranks."""
 

@@ -122,7 +122,7 @@ list as the kernel writes CPUs.
 """
 
 SEPARATORS = {';': '; ', ',': ', ', '+': ' + ', '&': ' and ', '/': ' or '}
-"""Separators of a list in a template, by the format after a colon."""
+"""Separators that join a list's items in a sentence, by format of the list's field."""
 
 SPACE = 'between sentences', '| |'
 """Context and message, for gettext, of the space between two sentences.

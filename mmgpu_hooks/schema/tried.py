@@ -64,7 +64,7 @@ class SweepSetting:
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """Values of settings that replace the config's, by name, but AMP and GPUs."""
+        """Settings that replace the config's values, by name, without AMP and GPUs."""
         named = {name: getattr(self, name) for name in _NAMED}
         known = {name: value for name, value in named.items() if value is not None}
         return {**known, **self.others}
@@ -308,7 +308,7 @@ class SaveBenchRow:
     cause: Optional[str] = None
     """Most frequent proven cause of the slow saves, one of :data:`SAVE_CAUSES`."""
     gross_s: Optional[float] = None
-    """Seconds by which a save exceeds the reference trial's; negative if shorter."""
+    """Seconds of the median save beyond the reference trial's; negative if shorter."""
     net_s: Optional[float] = None
     """Seconds lost per save: ``gross_s`` minus data waits saved afterwards.
 
@@ -427,7 +427,7 @@ SIDES = (FIRST, SECOND)
 
 @dataclass(frozen=True)
 class TrialRole:
-    """Role of a trial in ``mmgpu verify``: its training, and whether it warms up."""
+    """Role of a trial in ``mmgpu verify``: first or second training, warm-up or not."""
 
     side: str
     """Compared training that the trial ran: ``first`` or ``second``."""
@@ -550,9 +550,9 @@ class Profile:
     losses_pct: Optional[float] = None
     """Per cent of a step's busy time in loss functions, which AMP runs in float32."""
     counted: Optional[StepOverhead] = None
-    """Counts of host work in the train step, such as parameter groups."""
+    """Counts of parameter groups, tensors etc. that cost host time in a train step."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Reason why an optimisation could not be used, by its name."""
+    """Reasons why optimisations could not be used, by the optimisation's name."""
 
 
 HOST_PARTS = (

@@ -14,7 +14,7 @@ from mmgpu_hooks.schema.text import Text
 
 
 class TuneQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """Question of a training to the child process that tunes its loader.
+    """Question of a training to its tuning child process: which loader change to make.
 
     It has what the evidence lacks.
     """
@@ -33,7 +33,7 @@ class TuneQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer to a `TuneQuestion`: a change, or the judgement of the last change."""
+    """Answer of the tuning process: a loader change, or judgement of the last one."""
 
     proposed: Optional[TunedRecord] = None
     """Change of loader settings that is worth making.

@@ -113,7 +113,7 @@ _FONTS = {
 _LAST_RESORT = 'Last Resort High-Efficiency'
 """Font that matplotlib brings from 3.9 on, with a box for every letter there is."""
 _POINTS = 400
-"""Maximum number of points to draw of a line over time."""
+"""Maximum number of points that a chart draws of a line over time."""
 _CUT = 4.0
 """Multiple of the 99th percentile of a panel's values at which its y axis is cut off.
 """
@@ -186,7 +186,7 @@ def _open_panels(figure: Any, titles: Sequence[Text], x_title: Text) -> list[Any
 
 
 def chart_growth(run: Run) -> Chart | None:
-    """Charts growing host memory over iterations, up to full memory.
+    """Charts growing host memory of training process and workers, until it is full.
 
     ``None`` without growth, or where the free memory is unknown.
     """
@@ -366,7 +366,7 @@ _MARKS = {'checkpoint_save': '▼', 'validation': '◆'}
 
 @dataclass(frozen=True)
 class _Track:
-    """Mean, least and largest value per group of log intervals, for a timeline."""
+    """Curves of a timeline panel: mean, least, largest value per group of intervals."""
 
     title: Text
     color: str
@@ -424,7 +424,7 @@ def chart_timeline(run: Run) -> Chart | None:
 
 
 def _merge(run: Run, figure: _TrackSource, groups: Sequence[Any]) -> _Track | None:
-    """Makes a `_Track` of a field's values, averaged over groups of log intervals."""
+    """Makes a timeline panel's curves: a record field by group of log intervals."""
     values, is_sum = run.column(figure.field), figure.field.endswith('total_s')
     if is_sum:
         iterations = run.column('iterations')

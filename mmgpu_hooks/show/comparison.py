@@ -31,7 +31,7 @@ _NAMES = {
     **{f'{part}_s': name for part, name in PART_NAMES.items()},
 }
 _LEAST_SHARE = 0.0005
-"""Smallest share (0 to 1) of iteration time of a part that the table shows."""
+"""Smallest share (0 to 1) of iteration time at which ``mmgpu compare`` shows a part."""
 
 
 class _Figures(NamedTuple):

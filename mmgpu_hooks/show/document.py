@@ -74,7 +74,7 @@ class Item:
     text: str
     title: str = ''
     basis: str = ''
-    """Source of the item, shown in small print."""
+    """Source of the entry, such as a rule's code, shown in small print."""
     level: str = ''
     """Severity, a key of :data:`SIGNS`; empty without a judgement."""
 

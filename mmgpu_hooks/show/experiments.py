@@ -265,7 +265,7 @@ def _save_notes(bench: SaveBench) -> Iterator[Text]:
 
 
 _MOST_SETTINGS = 12
-"""Maximum number of differing settings that are listed in a terminal."""
+"""Maximum number of differing settings that ``mmgpu verify`` lists in a terminal."""
 _LONGEST_VALUE, _LONGEST_KEY = 18, 34
 _OF_LOADER = 'train_dataloader.'
 
@@ -300,7 +300,7 @@ def describe_metric_check(path: str, check: MetricCheck) -> Text:
 
 
 def describe_verify(measured: Verification) -> list[Section]:
-    """Makes sections of a verification: measured gain, predicted gain, settings."""
+    """Makes sections of ``mmgpu verify``: measured and predicted gain, settings."""
     keys = [*{**measured.before, **measured.after}]
     rows: list[Sequence[object]] = [
         (
@@ -352,7 +352,7 @@ def _cut_left(text: str, most: int) -> str:
 
 
 def _verify_sentences(measured: Verification) -> Iterator[Text]:
-    """Phrases the measured and predicted speed-up, also over whole epochs."""
+    """Phrases the speed-up that ``mmgpu verify`` measured, and the predicted one."""
     predicted, gain = measured.predicted_gain, measured.gain
     is_setting = measured.before_config == measured.after_config
     rates = (measured.before_images_per_s, measured.after_images_per_s)
@@ -406,7 +406,7 @@ def _phrase_change(change: Estimate) -> Text:
 
 
 def _phrase_epochs(measured: Verification) -> Iterator[Text]:
-    """Phrases the speed-up over whole epochs, if first iterations were measured."""
+    """Phrases the measured speed-up over whole epochs, if epoch starts were timed."""
     before_s, after_s = measured.before_start_s, measured.after_start_s
     before = measured.batches_per_epoch
     after = measured.after_batches_per_epoch or before
@@ -487,11 +487,11 @@ _BOUNDS = {
     ),
 }
 _CLOSES_WITHIN_PCT = 5.0
-"""Largest gap, in per cent, of a step's time to its parts' sum that needs no note."""
+"""Largest gap in % between a step's time and its parts' sum that needs no note."""
 _FEW_PRODUCTS_PCT = 30.0
-"""Share of busy time in matrix products, in per cent, below which AMP gains little."""
+"""Per cent of a GPU's busy time in matrix products below which AMP gains little."""
 _MANY_LOSSES_PCT = 30.0
-"""Smallest share of busy time in losses, in per cent, that makes AMP gain little."""
+"""Per cent of a GPU's busy time in loss functions from which on AMP gains little."""
 _TF32 = (8, 0)
 """Lowest CUDA compute capability of a GPU with TF32."""
 _TENSOR_CORES = (7, 0)

@@ -38,7 +38,7 @@ _MEMORY_PARTS: dict[str, Text] = {
     'ema_bytes': phrase('ema bytes'),
     'optimizer_state_bytes': phrase('optimizer state bytes'),
 }
-"""Labels of the parts of a model's memory, by field."""
+"""Labels of the parts of a model's GPU memory, by field of `StaticBytes`."""
 
 
 def phrase_limit(limit: str) -> Text:
@@ -52,7 +52,7 @@ def tabulate_predictions(
     marks: Mapping[int, Text],
     own: Mapping[str, Any] | None = None,
 ) -> Table:
-    """Tabulates predictions, one row per setting.
+    """Tabulates predicted iteration times, one row per combination of settings.
 
     Args:
         predictions: In the order of the rows.

@@ -124,7 +124,7 @@ def render_json(answer: Answer) -> str:
 
 
 def describe_answer(answer: Answer) -> list[Section]:
-    """Makes sections for a terminal: verdict, settings, diff, next commands.
+    """Makes ``mmgpu recommend``'s terminal sections: verdict, settings, diff, commands.
 
     It has :data:`MOST_LINES` at most, as far as the changes themselves allow it; for
     more see :func:`mmgpu_hooks.show.run_sections.describe_details`.
@@ -253,7 +253,7 @@ def describe_mended(answer: Answer) -> list[Section]:
 
 
 def _phrase_alone(gain_pct: float) -> Text:
-    """Says what less host work saves on a host that runs no other program."""
+    """Phrases the per cent of time that less host work saves without other programs."""
     if gain_pct < 0.05:
         return phrase('Nothing less without the other programs on this host.')
     return phrase(

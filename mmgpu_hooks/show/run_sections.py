@@ -1,4 +1,4 @@
-"""Renders one run as sections, for its page and for ``--details``."""
+"""Renders one run as sections, for its HTML page and ``mmgpu recommend --details``."""
 
 from __future__ import annotations
 

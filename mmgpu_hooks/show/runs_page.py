@@ -22,7 +22,7 @@ from mmgpu_hooks.show.words import say
 
 
 class _Family(NamedTuple):
-    """Group of verdicts that share one colour in the chart."""
+    """Group of verdicts that share one colour in the chart of hours by verdict."""
 
     label: Text
     role: str
@@ -56,7 +56,7 @@ _BY_VERDICT = {name: family for family in _FAMILIES for name in family.verdicts}
 
 
 class _Period(NamedTuple):
-    """Length of time that one bar of the chart covers: a day, a week or a month."""
+    """Length of time that a bar of hours by verdict covers: a day, week or month."""
 
     phrase_count: Callable[[int], Text]
     """Function that writes a number of periods in words, such as ``3 weeks``."""
@@ -133,7 +133,7 @@ def _figures(answer: ManyRuns) -> Iterator[KeyFigure]:
 
 
 def chart_verdicts(rows: Sequence[RunRow], *, is_gpu: bool) -> Chart | None:
-    """Charts hours by verdict and start date as stacked bars; ``None`` without hours.
+    """Charts training or GPU hours by verdict and date as bars; ``None`` without hours.
 
     Args:
         rows: The runs.
@@ -197,7 +197,7 @@ def _stack(
     hours_by: Mapping[_Family, Mapping[date, float]],
     begins: Sequence[date],
 ) -> None:
-    """Draws one stacked bar segment per verdict group, in the order of the table."""
+    """Draws a stacked bar per period, with a segment for each verdict group."""
     bottom = [0.0] * len(begins)
     for family in (*_FAMILIES, _REST):
         if family not in hours_by:

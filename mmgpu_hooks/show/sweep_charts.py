@@ -19,7 +19,7 @@ from mmgpu_hooks.show.words import say
 
 
 class _LineStyle(NamedTuple):
-    """Colour and marker of a line, which differ from those of all other lines."""
+    """Colour and marker of one line in a sweep's chart, unlike those of other lines."""
 
     role: str
     """Key of the line's colour in ``COLORS`` of `charts`."""
@@ -87,17 +87,17 @@ def _scale_memory(line: MemoryLine) -> Scale:
 
 
 class _MemoryPart(NamedTuple):
-    """One part of GPU memory in a stacked bar chart: its label, colour and sizes."""
+    """Part of a training's memory in a stacked bar chart: label, colour and sizes."""
 
     role: str
     """Key of the part's colour in ``COLORS`` of `charts`."""
     label: Text
     sizes: Sequence[float]
-    """GPU memory of the part at each batch size, in the axis's unit."""
+    """Memory of the part at each batch size, in the unit of the chart's axis."""
 
 
 def _memory_parts(line: MemoryLine) -> list[_MemoryPart]:
-    """Lists the parts of the memory bars, in order from the bottom."""
+    """Lists the parts of memory in a chart's stacked bars, from the bottom up."""
     factor = _scale_memory(line).factor
     rest = phrase('activations and temporaries')
     if line.source == 'host':

@@ -159,7 +159,7 @@ def break_paths(text: str) -> str:
 
 
 def widen(text: str) -> str:
-    """Adds a filler after double-width characters, so that length equals width.
+    """Adds a filler after double-width characters, so that ``len`` is the shown width.
 
     Behind each double-width character is a filler: a space where a line may break, else
     a word joiner. :func:`narrow` takes them out of the lines.

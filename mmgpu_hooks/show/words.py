@@ -59,7 +59,7 @@ def find_folder() -> Path:
 
 
 def make_wording(languages: list[str]) -> Wording:
-    """Returns the `Wording` of the first requested language with a catalog, or English.
+    """Returns the translator to the first wanted language with a catalog, or English.
 
     Args:
         languages: As :func:`list_languages` returns them.
@@ -104,7 +104,7 @@ def speak(environ: Mapping[str, str] | None = None) -> None:
 
 
 def current() -> Wording:
-    """Returns the wording of texts in this process's language.
+    """Returns the `Wording` (translator) to this process's language.
 
     Until a command calls :func:`speak` it is that of a training: English where the
     console, or a log file, has no room for other letters.

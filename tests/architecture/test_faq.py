@@ -71,7 +71,7 @@ class Entry(NamedTuple):
 
 
 def list_entries(text: str) -> list[Entry]:
-    """Returns the entries of a FAQ page in order; the first group are messages."""
+    """Returns a FAQ page's entries in order; those of its first part are messages."""
     entries = list[Entry]()
     for number, part in enumerate(re.split(r'^## ', text, flags=re.MULTILINE)[1:]):
         for entry in re.split(r'^### ', part, flags=re.MULTILINE)[1:]:

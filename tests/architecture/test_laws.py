@@ -100,7 +100,7 @@ def parse(name: str) -> ast.Module:
 
 
 def users(found: Callable[[ast.AST], bool]) -> set[str]:
-    """Returns the modules whose syntax tree contains a matching node."""
+    """Returns the modules with a syntax node for which the given function is true."""
     return {name for name in SOURCES if any(map(found, ast.walk(parse(name))))}
 
 

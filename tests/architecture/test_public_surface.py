@@ -1,4 +1,4 @@
-"""Tests that the public surface equals the frozen list; changes need a changelog line.
+"""Tests that the public interface equals the frozen list in ``public_surface.txt``.
 
 Run as a script, this writes ``public_surface.txt``.
 """
@@ -65,7 +65,7 @@ RECORDS = (
 
 
 def render() -> str:
-    """Returns the public surface as text: a title per part, then one item per line."""
+    """Returns the public interface as text: a title per part, one item per line."""
     from mmgpu_hooks.hooks.scalars import MAIN, SCALARS
 
     hook = inspect.signature(mmgpu_hooks.GPUEfficiencyHook)

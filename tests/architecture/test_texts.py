@@ -73,7 +73,7 @@ def _calls(tree: ast.AST) -> Iterator[ast.Call]:
 
 
 def _find_faults(tree: ast.AST) -> Iterator[str]:
-    """Yields calls of ``phrase`` with a template or values that are not as required."""
+    """Yields wrong calls of ``phrase``, such as with a template that is no literal."""
     for call in _calls(tree):
         template = call.args[0] if call.args else None
         if not isinstance(template, ast.Constant) or not isinstance(
@@ -158,7 +158,7 @@ def _is_sentence(node: ast.JoinedStr) -> bool:
 
 
 class _Strings(ast.NodeVisitor):
-    """Finds f-strings that are sentences, and messages of errors that are strings."""
+    """Finds f-strings that are sentences, and error messages that are plain strings."""
 
     def __init__(self) -> None:
         self.sentences = list[ast.expr]()

@@ -40,7 +40,7 @@ WITHOUT_ARGUMENTS = {'explain': {0}, 'pick-gpu': {0}, 'doctor': {0, 1}}
 
 @pytest.fixture
 def command_of(config, run_folder, fake_nvml, tmp_path, monkeypatch):
-    """Function that returns a printing command's words, by its name."""
+    """Function that returns a command line that prints quickly, by command name."""
     fake_nvml.set(FakeGpu(util=(0,)))
     monkeypatch.chdir(tmp_path)
     places = {'RUN': str(run_folder), 'CONFIG': str(config)}

@@ -1,4 +1,4 @@
-"""Tests ``mmgpu predict`` on one run, and on several runs of other batch sizes."""
+"""Tests ``mmgpu predict`` on one run, and on several runs of different batch sizes."""
 
 from __future__ import annotations
 

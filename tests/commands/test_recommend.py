@@ -202,7 +202,7 @@ HOOKS = f'default_hooks = dict(gpu_efficiency={OURS}))\n'
 
 @pytest.fixture
 def contended(tmp_path: Path, config: Path) -> Path:
-    """Folder of a run that loads fast enough but whose workers slow its saves."""
+    """Folder of a run that loads fast, but whose workers slow its checkpoint saves."""
     run = make_run(config_path=str(config), host=HOST, loader=LOADER)
     evidence = make_evidence(run=run, data_wait_s=0.0)
     evidence = with_saves(evidence, make_contended_ones(4))

@@ -305,7 +305,7 @@ OTHERS = {
     'it ends the process': 'import os; print("gone", flush=True); os._exit(3)',
     'it is no Python': 'def',
 }
-"""Contents of a further ``sitecustomize`` module on Python's path."""
+"""Contents of a user's own ``sitecustomize`` module, by test case."""
 
 
 @pytest.mark.parametrize('case', OTHERS)

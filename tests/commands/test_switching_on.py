@@ -209,7 +209,7 @@ def test_what_was_not_measured_is_measured_by_the_line_that_says_so(
     )
 
     def train(spec: TrialSpec) -> float:
-        """Writes a profile as a fake trial; returns the seconds per iteration."""
+        """Writes the profile of a fake trial; returns its seconds per iteration."""
         leave_profile(folder)
         return 0.1
 

@@ -50,7 +50,7 @@ def in_step(**fields: Any) -> StuckRecord:
 
 
 def note(stuck: StuckRecord) -> StuckRecord:
-    """Returns a standstill record that is noted for other ranks, without an alarm."""
+    """Returns a copy of a standstill record, marked as recorded without an alarm."""
     return replace(stuck, is_alarm=False)
 
 

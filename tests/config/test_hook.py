@@ -1,4 +1,4 @@
-"""Tests that the hook can be added to every kind of config, next to other hooks."""
+"""Tests that GPUEfficiencyHook can be added to any config, next to other hooks."""
 
 from __future__ import annotations
 

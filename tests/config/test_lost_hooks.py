@@ -1,4 +1,4 @@
-"""Tests finding base hooks that a child's ``custom_hooks`` list replaced."""
+"""Tests finding the base config's hooks that a ``custom_hooks`` list replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that bad input to a rewrite gives one sentence and leaves no file."""
+"""Tests that a config rewrite refuses bad input in one sentence and changes no file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests judging saves by number of workers, on synthetic save times."""
+"""Tests judging checkpoint saves by number of loader workers, on synthetic times."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ STEADY: dict[str, Any] = {
 
 
 def make_trial(slow: int = 2, **fields):
-    """Returns a trial of eight steady log intervals after some slow ones."""
+    """Returns a trial training's run: slow log intervals, then eight steady ones."""
     evidence = make_evidence(slow + 8, **{**STEADY, **fields})
     warm_up = [make_interval(n, **{**STEADY, 'step_s': 5.0}) for n in range(slow)]
     return replace(evidence, intervals=(*warm_up, *evidence.intervals[slow:]))

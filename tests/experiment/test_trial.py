@@ -1,4 +1,4 @@
-"""Tests a trial's process: how it ends, and that no descendant survives."""
+"""Tests a trial training's process: how it ends, and that no descendant survives."""
 
 from __future__ import annotations
 

@@ -138,4 +138,4 @@ DESCRIBED: dict[str, Callable[[], list[Section]]] = {
         for case, profile in PROFILES.items()
     },
 }
-"""Functions that render the synthetic results, by command and case."""
+"""Functions that return a synthetic result's output sections, by command and case."""

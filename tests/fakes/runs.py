@@ -136,7 +136,7 @@ def make_interval(
 def make_workers(
     cpu_s: float, *, count: int = 2, iterations: int = 20, run_delay_s: float = 0.0
 ) -> WorkersWindow:
-    """Returns measurements of workers with the given CPU and run delay per batch."""
+    """Returns workers' measurements with the given CPU time and run delay per batch."""
     return WorkersWindow(
         count=count, cpu_s=cpu_s * iterations, run_delay_s=run_delay_s * iterations
     )
@@ -150,7 +150,7 @@ def make_inside_workers(
     iterations: int = 20,
     **fields: Any,
 ) -> WorkersWindow:
-    """Returns measurements from inside workers, for one batch per iteration."""
+    """Returns loading times measured inside workers, for one batch per iteration."""
     made = replace(
         steady(batch_time_s, iterations), p95_s=round(batch_time_s + 2 * std_s, 9)
     )
@@ -274,7 +274,7 @@ def make_evidence(
 
 
 def add_to_end(evidence: RunEvidence, **seconds: float) -> RunEvidence:
-    """Returns a run whose time ledger has more seconds in some parts at its end."""
+    """Returns a run with seconds added to time ledger parts of its end record."""
     assert evidence.end is not None
     ledger = dict(evidence.end.ledger_s)
     for part, more in seconds.items():

@@ -28,7 +28,7 @@ def make_save(
     blocked_s: float = 0.0,
     **fields: Any,
 ) -> SaveRecord:
-    """Returns the record of a 200 MiB save on an idle host."""
+    """Returns the record of a 200 MiB checkpoint save on an idle host."""
     write = SavePhase(
         wall_s=0.25 * cpu_s + 0.25 * run_delay_s + blocked_s,
         cpu_s=0.25 * cpu_s,
@@ -62,7 +62,7 @@ def make_save(
 
 
 def make_contended(iteration: int = 100, **fields: Any) -> SaveRecord:
-    """Returns the record of a save slowed by eight busy workers on two cores."""
+    """Returns the record of a checkpoint save slowed by eight workers on two cores."""
     delay_s = fields.pop('run_delay_s', 1.6)
     wall_s = 0.4 + delay_s
     shared = {'workers_busy': 8.0, 'workers_cpu_s': 2 * wall_s - 0.4}
@@ -78,17 +78,17 @@ def make_after_save(iteration: int = 100, **fields: Any) -> AfterSaveRecord:
 
 
 def make_calm(count: int = 5, **fields: Any) -> list[SaveRecord]:
-    """Returns records of saves that nothing delayed."""
+    """Returns records of checkpoint saves that nothing delayed."""
     return [make_save(10 * index, **fields) for index in range(1, count + 1)]
 
 
 def make_contended_ones(count: int, **fields: Any) -> list[SaveRecord]:
-    """Returns records of saves slowed by busy workers, ten iterations apart."""
+    """Returns records of checkpoint saves slowed by workers, ten iterations apart."""
     return [make_contended(10 * n, **fields) for n in range(1, count + 1)]
 
 
 def with_saves(evidence: RunEvidence, saves: Sequence[SaveRecord]) -> RunEvidence:
-    """Returns a run with the given saves, each followed by usual data waits."""
+    """Returns a run with given checkpoint saves, and usual data waits after each."""
     walls_s = sum(save.wall_s for save in saves)
     evidence = add_to_end(evidence, checkpoint_save=walls_s)
     return replace(

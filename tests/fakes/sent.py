@@ -58,7 +58,7 @@ class SentDataset(Dataset[Any]):
 
 
 class LargeDataset(Dataset[Any]):
-    """Data set of two samples of large tensors, which go as files.
+    """Data set of two samples of large tensors, which workers send as files.
 
     Args:
         tensors: Number of tensors of a sample that share no memory.

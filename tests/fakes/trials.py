@@ -21,7 +21,7 @@ class ScriptedTrial:
     ending: Callable[[TrialSpec], tuple[str, str | None] | None] = staticmethod(
         lambda spec: None
     )
-    """Gives status and error of a trial that ends before it trains, or ``None``."""
+    """Function: status and error of a trial that never trains; ``None`` for others."""
     batch_size: Callable[[TrialSpec], int | None] = staticmethod(lambda spec: 2)
     clock_s = 0.0
     is_loss_finite = True

@@ -39,7 +39,7 @@ def propose(
 def judge(
     old: TunedSettings, new: TunedSettings, reason: str, **more: Any
 ) -> TuneAnswer:
-    """Returns a tuner's answer that keeps the last change, or undoes it."""
+    """Returns a tuner's answer that keeps or undoes the last loader change."""
     record = TunedRecord(
         iteration=0,
         action='keep' if old == new else 'roll_back',

@@ -29,7 +29,7 @@ def make_validation(
     first_wait_s: float = 0.2,
     **fields: Any,
 ) -> ValidationRecord:
-    """Returns a validation record limited by its workers or its step.
+    """Returns a validation record whose time is set by its workers or its step.
 
     Of loading, nine tenths are CPU; the metrics take 3 s.
 

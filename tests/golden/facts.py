@@ -93,7 +93,7 @@ def near(kind: str, figures: Json) -> Json:
 
 
 def lay_out(case: Path, folder: Path) -> None:
-    """Copies a recorded run into a folder, whose path is filled in in its files."""
+    """Copies a recorded run into a folder, whose path is inserted in the files."""
     for source in case.rglob('*'):
         if source.is_file() and source.name != EXPECTED:
             target = folder / source.relative_to(case)

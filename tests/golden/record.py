@@ -70,7 +70,7 @@ def train_demo(folder: Path) -> None:
 
 
 def collect(name: str, work_dir: Path, folder: Path) -> None:
-    """Copies a run's evidence to its golden case, without paths of this machine."""
+    """Copies a run's evidence files to its golden folder, without local paths."""
     (vis_data,) = work_dir.glob('*/vis_data')
     found = sorted(vis_data.glob('gpu_efficiency*.jsonl'))
     target = CASES / name / 'run'

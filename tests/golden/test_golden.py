@@ -1,4 +1,4 @@
-"""Tests ``mmgpu``'s answers on recorded runs: verdicts, codes, changes, rewrites.
+"""Tests ``mmgpu``'s answers on recorded runs: verdicts, findings, changes, rewrites.
 
 ``record.py`` records the cases and what is expected of them.
 """

@@ -1,4 +1,4 @@
-"""Tests that a warning of full memory lists the shares of all ranks."""
+"""Tests that a warning of full host memory lists how much each rank holds."""
 
 from __future__ import annotations
 

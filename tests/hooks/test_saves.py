@@ -1,4 +1,4 @@
-"""Tests the comparison of data waits after a save with usual ones."""
+"""Tests comparing data waits after a checkpoint save with the usual data waits."""
 
 from __future__ import annotations
 

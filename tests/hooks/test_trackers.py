@@ -75,7 +75,7 @@ class MLflow(MLflowVisBackend):
 
 
 def show(*backends: Any, limit_s: float = 10.0) -> None:
-    """Writes the verdict into all given backends."""
+    """Writes a verdict into the given visualisation backends."""
     named = {f'backend {number}': each for number, each in enumerate(backends)}
     write_summary_fields(SimpleNamespace(_vis_backends=named), VERDICT, limit_s)
 

@@ -1,4 +1,4 @@
-"""Tests that ranks agree on a loader change through a store, without waiting."""
+"""Tests that ranks agree on new loader settings through a store, without waiting."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ CASES = {
 
 
 def resume(work_dir: Path, evidence: RunEvidence) -> int:
-    """Returns how many workers a run gets that resumes one with given evidence."""
+    """Returns the number of workers of a run that resumes a run with given evidence."""
     write_run(work_dir / '20200101_000000' / 'vis_data', evidence)
     runner = SimpleNamespace(
         _resume=True,

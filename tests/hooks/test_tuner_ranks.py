@@ -161,7 +161,7 @@ def train(
 
 
 def read_decision(store: Store) -> int | None:
-    """Returns the iteration for which ranks agreed on a change; ``None`` if not yet."""
+    """Returns the iteration agreed for the ranks' loader change; ``None`` before."""
     found = [int(kept) for key, kept in store.kept.items() if key.endswith('/at')]
     return found[-1] if found else None
 

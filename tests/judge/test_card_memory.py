@@ -18,7 +18,7 @@ from mmgpu_hooks.show.terminal import render
 
 
 def make_card_run(grown: dict[str, Any], *, used: float = 15.8, size: int = 24) -> Any:
-    """Returns a run with GPU memory peaks of 7 GiB, and 9.1 GiB in one interval."""
+    """Returns a run with GPU memory peaks of 7 GiB, and given fields in interval 40."""
     base = {
         'gpu_mem_peak_bytes': 7 * GIB,
         'gpu_mem_reserved_bytes': int(14.3 * GIB),

@@ -101,7 +101,7 @@ def test_too_few_iterations_and_a_training_that_is_over_have_no_end():
 
 
 def drifting(change: Any, tenth: int = 120) -> float:
-    """Returns predicted over true time left, at a tenth of a drifting run."""
+    """Returns the ratio of predicted to true time left, a tenth into a drifting run."""
     run = run_of(loader=make_loader(batches_per_epoch=24_000), max_epochs=1, plan=None)
     forecaster, true_s = EndForecaster(run), 0.0
     for index in range(1200):

@@ -20,7 +20,7 @@ PARTS: dict[str, tuple[float, tuple[str, ...]]] = {
     'hooks_s': (0.4, (*ITERATION, 'bound_share', 'workload')),
     'loop_s': (0.4, (*ITERATION, 'bound_share', 'workload')),
 }
-"""New values of an iteration's parts, with the derived values that change."""
+"""New duration of each part of an iteration, with the derived values that change."""
 MOVED: dict[str, tuple[Any, tuple[str, ...]]] = {
     'per_iteration': (None, (*ITERATION, *BOUND, 'is_enough', 'used_cores')),
     'images': (9.0, ('images_per_s',)),
@@ -45,7 +45,7 @@ MOVED: dict[str, tuple[Any, tuple[str, ...]]] = {
     'worker_thread_cpu_s': (9.0, ('threads',)),
     'loader': (None, ('threads', 'blocked_share', 'confined_cpus')),
 }
-"""New value of each stored figure, with the derived values that must change."""
+"""New value of each `RunFigures` field, with the derived values that must change."""
 ALONE = {
     'iterations',
     'saves',
@@ -67,7 +67,7 @@ ALONE = {
     'gpu_last_iteration',
     'gpu',
 }
-"""Names of stored values that no other value is derived from."""
+"""Names of `RunFigures` fields that no other value is derived from."""
 
 
 @pytest.fixture(scope='module')
@@ -107,7 +107,7 @@ def test_each_stored_figure_is_known_to_stand_alone_or_to_move_others():
 def find_unmoved(
     run: Run, figures: RunFigures, followers: tuple[str, ...]
 ) -> list[str]:
-    """Returns which given derived values stay the same with other stored values."""
+    """Returns the derived values that stay the same when stored values are replaced."""
     other = run.replaced(figures=figures)
 
     def read(some: Run, follower: str) -> Any:

@@ -47,7 +47,7 @@ def judge(
 
 
 def process(mib_each: float, free: int = 40 * GIB) -> Fields:
-    """Returns interval fields in which the training process grows by some MiB."""
+    """Returns log interval fields by number; memory of the training process grows."""
     host = make_host_window(ram_available_bytes=free)
     return lambda n: {
         'process_own_bytes': int(GIB + n * mib_each * MIB),
@@ -66,7 +66,7 @@ def workers(mib_each: float) -> Fields:
 
 
 def sending(n: int) -> dict[str, Any]:
-    """Returns interval fields with the heap growth of eight workers that send tensors.
+    """Returns a log interval's fields: heap growth of eight workers that send tensors.
 
     They grow until each has sent 128 tensors, more slowly until 256, and then swing.
     """
@@ -176,7 +176,7 @@ def test_shared_memory_that_batches_in_flight_fill_is_found(
 
 
 def on_card(**memory: Any) -> Fields:
-    """Returns interval fields with the given values of the CUDA allocator."""
+    """Returns log interval fields with the given values of the CUDA allocator."""
     still = make_gpu_fields()
     window = replace(still['cuda_memory'], **memory)
     return lambda n: {**still, 'cuda_memory': window}
@@ -190,7 +190,7 @@ def leaking(mib_each: float) -> Fields:
 
 
 def bursting(n: int) -> dict[str, Any]:
-    """Returns interval fields in which interval 40 has twice as many boxes."""
+    """Returns a log interval's fields; number 40 has twice as many boxes as others."""
     is_large = n == 40
     return {
         **make_gpu_fields(),

@@ -20,7 +20,7 @@ def compare(ranks: list[RunEvidence], *notes: str) -> RanksSummary:
 
 
 def with_parts(rank: RunEvidence, only: int | None = None, **seconds: float):
-    """Returns a rank with seconds moved from its step to other parts."""
+    """Returns a rank with time moved from ``step`` to other time ledger parts."""
     intervals = []
     for index, record in enumerate(rank.intervals):
         ledger = dict(record.ledger_s)

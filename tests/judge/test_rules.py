@@ -34,7 +34,7 @@ from mmgpu_hooks.schema.recorded import (
 from mmgpu_hooks.schema.run import RunEvidence
 
 MAIN: dict[str, Any] = {'process_cpu_s': 4.0}
-"""Interval fields of a run whose step takes 0.2 s of CPU per iteration."""
+"""Log interval fields in which the train step takes 0.2 s of CPU per iteration."""
 KEEPS_UP = {'data_wait_s': 0.001, 'step_s': 0.299, **MAIN}
 
 
@@ -48,7 +48,7 @@ def on_cores(cores: float, **fields: Any) -> Any:
 
 
 def bound(cpus: int, workers: int = 2) -> Any:
-    """Returns fields of a run that was bound to fewer than its eight CPUs."""
+    """Returns fields of a run that OMP_PROC_BIND bound to fewer than its eight CPUs."""
     eight: dict[str, Any] = {'logical_cpus': 8, 'unbound_cpus': 8, 'usable_cores': 8.0}
     host = HostLimits(affinity_cpus=cpus, bound_by='OMP_PROC_BIND', **eight)
     return {'run': make_run(host=host, loader=make_loader(workers)), **MAIN}
@@ -279,7 +279,7 @@ def test_the_headspace_is_what_free_data_would_give():
 
 
 def saving(saves: Sequence[SaveRecord], **fields: Any) -> Run:
-    """Returns a compute-bound run of 40 s with the given saves and usual waits."""
+    """Returns a compute-bound 40 s run with checkpoint saves and usual data waits."""
     run = make_run(host=HOST, loader=LOADER, **fields)
     evidence = make_evidence(run=run, data_wait_s=0.0, step_s=0.25)
     return Run(with_saves(evidence, saves))

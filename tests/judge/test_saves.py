@@ -1,4 +1,4 @@
-"""Tests the judging of slow saves and their causes with synthetic saves."""
+"""Tests the judging of slow checkpoint saves and their causes, on synthetic saves."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def draw_plan(draw: random.Random) -> TrainingPlan:
 
 
 def play(plan: TrainingPlan, epochs: int, epoch: int) -> list[PlannedEvent]:
-    """Returns validations and saves as MMEngine's loop and hook schedule them."""
+    """Returns when MMEngine's loop and CheckpointHook would validate and save."""
     found = []
     begins = [span.begin for span in plan.val_intervals]
     for iteration in range(1, epochs * epoch + 1):

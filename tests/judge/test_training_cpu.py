@@ -26,7 +26,7 @@ from mmgpu_hooks.schema.run import RunEvidence
 
 SAVE = make_save(cpu_s=0.5, run_delay_s=0.3, workers_cpu_s=0.1, other_cpu_s=0.2)
 OWN = make_inside_workers(0.1, count=1, iterations=20)
-"""Measurements of the validation's own worker: 1.8 s of CPU in all."""
+"""Measurements of the validation loader's only worker: 1.8 s of CPU time in all."""
 VALIDATION = replace(
     make_validation(),
     wall_s=4.0,

@@ -81,7 +81,7 @@ RARE_STD_S = (RARE_SHARE * (1 - RARE_SHARE)) ** 0.5 * (RARE_S - USUAL_S)
 
 
 def make_rare(cpu_share: float, **fields: Any) -> dict[str, Any]:
-    """Returns interval fields of two workers with rare slow batches."""
+    """Returns log interval fields in which two workers have rare slow batches."""
     usual = DurationStats(
         count=20,
         total_s=20 * RARE_MEAN_S,

@@ -1,4 +1,4 @@
-"""Tests that scalar histories are timed at a minimum length and at each doubling."""
+"""Tests that copying scalar histories is timed from a minimum length, per doubling."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def failure(mode: str, **more: object) -> dict[str, object]:
 
 
 LATER = {'after_calls': 60}
-"""Number of driver calls before a fault: after the first interval, before the end."""
+"""Number of good driver calls before a planned fault in the middle of a training."""
 
 FAILING = {
     'plain': BUSY,

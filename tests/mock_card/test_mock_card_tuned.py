@@ -36,7 +36,7 @@ CASES: dict[str, tuple[str, int, int, bool]] = {
     'workers that live on': ('epoch', 2, 3, True),
     'endless': ('iter', 2, 3, False),
 }
-"""Tuned trainings with pinned memory, by what is changed."""
+"""Tuned trainings with pinned memory: loop, workers before and after, if persistent."""
 
 
 @pytest.fixture(scope='module')

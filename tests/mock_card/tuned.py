@@ -1,4 +1,4 @@
-"""Makes tuned trainings whose config imports it change their workers at once.
+"""Makes trainings whose config imports this module change their workers at once.
 
 Environment:
     MOCK_CARD_TUNED: Workers before and after, and whether they live on, as JSON.
@@ -29,7 +29,7 @@ def count_pinning() -> int:
 
 @HOOKS.register_module(name='mock_card.tuned.PinTape')
 class PinTape(Hook):
-    """Hook that records the samples, and the threads that pin them.
+    """Hook that records each batch's labels, and the number of threads that pin memory.
 
     Args:
         path: JSON file to leave them in.
@@ -66,7 +66,7 @@ class PinTape(Hook):
 
 
 def answer_at_once(before: int, after: int, lives_on: bool) -> None:
-    """Replaces the tuning process by a script that proposes a change at once."""
+    """Replaces the tuning process by a script that at once proposes loader settings."""
     old = settings(before, persistent_workers=lives_on and before > 0)
     new = settings(after, persistent_workers=lives_on and after > 0)
     answers = propose(old, new), judge(new, new, 'gain')

@@ -20,7 +20,7 @@ def simulate(workload: Workload):
 
 
 def measure(truth: Workload) -> tuple[Workload, float]:
-    """Returns the workload measured in a simulation, and other programs' cores."""
+    """Returns a simulated run's workload, and how many cores other programs used."""
     trace = simulate(truth)
     measured = replace(
         truth,

@@ -121,7 +121,7 @@ def test_unequal_weights_count_as_fewer_values():
 
 
 def make_series(lots: random.Random, count: int, alike: float) -> list[float]:
-    """Returns autocorrelated iteration times around 1 with 5 % noise."""
+    """Returns autocorrelated iteration times of about 1 s with 5 % noise."""
     values, state = [], lots.gauss(0, 1)
     for _ in range(count):
         values.append(1 + 0.05 * state)

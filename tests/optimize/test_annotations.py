@@ -721,7 +721,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(data, folder, monkeypatch):
 
 
 def parse_in_child(data: Path, folder: Path, answers: Any) -> None:
-    """Builds a data set in one of several simultaneous starts, and sends a sample."""
+    """Builds a data set while other processes do too; sends a sample and log lines."""
     with Start(folder) as start:
         dataset = build_coco(data)
     sample = dataset.get_data_info(3)

@@ -64,7 +64,7 @@ def evaluations(monkeypatch) -> list[Any]:
 
 
 def of_backend(backend: Backend) -> Any:
-    """Returns a FastCocoMetric class with a single backend."""
+    """Returns a FastCocoMetric class that uses only the given COCOeval backend."""
     return type('FastCocoMetric', (FastCocoMetric,), {'backends': (backend,)})
 
 
@@ -89,7 +89,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def compare(
     arguments: dict[str, Any], samples: Any, backend: Backend, evaluations: list[Any]
 ) -> dict[str, float]:
-    """Asserts that a backend's arrays equal those of pycocotools, twice."""
+    """Asserts that a backend's COCOeval arrays equal those of pycocotools, twice."""
     plain = evaluate(CocoMetric(**arguments), samples)
     count = len(evaluations)
     metric = of_backend(backend)(**arguments)

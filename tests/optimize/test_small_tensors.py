@@ -290,7 +290,7 @@ def test_a_batch_holds_fewer_open_files():
 
 @pytest.fixture
 def connections(monkeypatch) -> list[Any]:
-    """Keys of files for which this process has connected to a worker, in order."""
+    """Keys by which this process connected to workers to receive files, in order."""
     made: list[Any] = []
     connect = bundles._sharer.get_connection
 
@@ -303,7 +303,7 @@ def connections(monkeypatch) -> list[Any]:
 
 
 def receive(tensors: int, is_ours: bool, **more: Any) -> list[Any]:
-    """Returns both batches of a data set of large tensors, loaded by one worker."""
+    """Returns the two batches of a data set of large tensors, loaded by one worker."""
     given = dict(num_workers=1, batch_size=1, prefetch_factor=1)
     loader = make_loader(dataset=LargeDataset(tensors), **{**given, **more})
     if is_ours:

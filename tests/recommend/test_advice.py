@@ -51,7 +51,7 @@ def advise_cudnn(sizes, *, device='cuda', data_wait_s=0.001, is_on=False) -> str
 
 
 SAME, COMING, SEEN = [1, *[0] * 7], [9, *[3] * 7], [30, *[0] * 7]
-"""Numbers of new padded batch sizes by interval: a single one, ever more, all early."""
+"""Numbers of new padded batch sizes per interval: one, ever more, all in the first."""
 ON, OFF = 'env_cfg.cudnn_benchmark=True', 'env_cfg.cudnn_benchmark=False'
 
 

@@ -141,7 +141,7 @@ def test_workers_that_wait_share_the_core_of_the_training(cpu_s, workers):
 
 
 WAITING = {'data_wait_s': 4.0, 'data_wait_cpu_s': 16.0, **BUSY}
-"""Interval fields of batches that take 4 s to load, a fifth of it CPU."""
+"""Log interval fields: a batch takes 4 s to load, a fifth of it CPU time."""
 
 
 def test_workers_that_wait_outnumber_the_cores():
@@ -232,7 +232,7 @@ SPREAD = {
     'step_s': 0.2,
     **BUSY,
 }
-"""Interval fields in which the loading time's standard deviation is twice its mean."""
+"""Log interval fields: a batch's loading time has a deviation of twice its mean."""
 
 
 def test_more_batches_ahead_where_they_carry_the_loop_over_late_ones():

@@ -21,7 +21,7 @@ NICED = ('default_hooks.gpu_efficiency.worker_nice', None, 10)
 
 
 def run_of(saves: Sequence[SaveRecord]) -> Run:
-    """Returns a run of 40 s with the given saves and more workers than needed."""
+    """Returns a run of 40 s with checkpoint saves and more workers than it needs."""
     inside = make_inside_workers(0.2, std_s=0.0, count=8, batch_cpu=steady(0.15, 20))
     evidence = make_evidence(
         run=make_run(host=HOST, loader=LOADER),

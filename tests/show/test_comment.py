@@ -1,4 +1,4 @@
-"""Tests the comment of a SLURM job: verdict, share of time, changes."""
+"""Tests a SLURM job's comment: verdict, share of run time, recommended changes."""
 
 from __future__ import annotations
 

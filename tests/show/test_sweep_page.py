@@ -25,7 +25,7 @@ MODEL = ModelBytes(100 * MIB, 90 * MIB, 180 * MIB)
 
 
 def make_spans(util_pct: float) -> tuple[GpuSpan, ...]:
-    """Returns GPU utilisation in spans: 5 s of warm-up, then 15 s."""
+    """Returns GPU utilisation in four spans of 5 s, the first of which is warm-up."""
     return tuple(
         GpuSpan(5.0 * n, 5.0 * (n + 1), util_pct, 100 - util_pct, 25, n == 0)
         for n in range(4)

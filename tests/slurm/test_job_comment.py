@@ -1,4 +1,4 @@
-"""Tests that a verdict becomes a real job's comment, but replaces no user's own."""
+"""Tests that a verdict becomes a SLURM job's comment, but replaces no user's own."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Follower:
             time.sleep(0.05)
 
     def wait_for_trial(self, limit_s: float = 90) -> Path:
-        """Waits until the first trial is stored; returns the path of the store."""
+        """Waits until the first trial is stored; returns the sweep's result file."""
         store = self.folder / 'w' / 'sweep' / STORE_NAME
         until_s = time.monotonic() + limit_s
         while not store.exists():

@@ -14,7 +14,7 @@ from training.toy import ToyDataset, build_runner
 
 
 def main(folder: Path, kind: str) -> None:
-    """Trains for some seconds with ``cheap``, ``busy`` or ``stored`` data."""
+    """Trains; loading is ``cheap``, needs CPU (``busy``) or waits (``stored``)."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group('gloo')
     item_s = {'cheap': 0.0, 'busy': 0.004, 'stored': 0.03}[kind]

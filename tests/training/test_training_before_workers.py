@@ -1,4 +1,4 @@
-"""Tests what must be set up before workers start, in both kinds of loop."""
+"""Tests what the hook sets up before workers start, in epoch and iteration loops."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ WORKERS = 'train_dataloader.num_workers'
 
 
 def find_change(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """Returns changed settings of the train loader; asserts that others are equal."""
+    """Returns changed settings of the train loader; asserts that no others changed."""
     old, new = before.pop('train_dataloader'), after.pop('train_dataloader')
     assert before == after
     return {key: new.get(key) for key in {*old, *new} if old.get(key) != new.get(key)}

@@ -73,7 +73,7 @@ def remote(**arguments: Any) -> dict[str, Any]:
 
 
 class BeforeSave(Hook):
-    """Hook that calls a function before each save, which counts as part ``rest``."""
+    """Hook that calls a function before each save; its time counts as part ``rest``."""
 
     def __init__(self, action: Any) -> None:
         self.action = action
@@ -87,7 +87,7 @@ def sleep(seconds: float) -> BeforeSave:
 
 
 def train_and_read(work_dir: Path, **arguments: Any) -> tuple[Any, list[SaveRecord]]:
-    """Trains; returns the Runner and its saves, whose parts must add up."""
+    """Trains; returns Runner and save records, whose phases' times must add up."""
     arguments = {'checkpoint': EVERY_4, 'loop': 'iter', **arguments}
     runner = train(build_runner(work_dir, **arguments))
     assert_nothing_is_left(runner)

@@ -87,7 +87,7 @@ class SlowFirstBatch(ToyDataset):
 
 
 def is_planted(seconds: float, planted_s: float) -> bool:
-    """True if a duration is at least the known one, and less than 1 s longer."""
+    """True if a measured duration is the planned one, or less than 1 s longer."""
     return planted_s <= seconds < planted_s + 1.0
 
 

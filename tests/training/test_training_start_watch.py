@@ -1,4 +1,4 @@
-"""Tests that a start that hangs raises an alarm, and a slow one does not."""
+"""Tests that a training's start raises an alarm if it hangs, not if it is slow."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ WATCHED = {**HOOK, 'stuck_after_s': AFTER_S, 'summary': False}
 
 
 def list_alarms(folder: Path, **fields: Any) -> list[StuckRecord]:
-    """Returns the alarms below a folder that have the given fields."""
+    """Returns the standstill alarms in a folder's runs that have the given fields."""
     found = []
     for path in folder.glob('*/vis_data/gpu_efficiency.jsonl'):
         for line in path.read_bytes().splitlines(keepends=True):

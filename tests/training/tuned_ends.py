@@ -43,15 +43,15 @@ GONE_WITHIN_S = 10.0
 
 
 class Ending(NamedTuple):
-    """Way in which a training ends."""
+    """Way in which a test ends a training while its workers are switched."""
 
     moment: str
-    """Moment of the end: worker ``launch``, ``owed`` batches, or worker ``shutdown``.
+    """Moment: worker ``launch`` or ``shutdown``, or while batches are ``owed``.
     """
     victim: int | None = None
     """Index of the worker that is killed; ``None`` for Ctrl-C."""
     cost_s: float = 0.0
-    """Predicted seconds that a change costs; if many, it waits for the epoch's end."""
+    """Predicted seconds to switch workers; a long switch waits for the epoch's end."""
     is_drained_first: bool = False
 
 

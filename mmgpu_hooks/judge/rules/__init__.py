@@ -1,4 +1,4 @@
-"""Rules that judge a training run, by code; importing a family registers its rules.
+"""Rules that judge a training run, by code; each rule module registers its own.
 
 A rule is one function: it stands in the file of its family, takes a `Run` and returns
 ``problem``, ``notice``, ``fine``, ``cannot_tell`` or ``None``. ``@rule`` gives its

@@ -109,7 +109,7 @@ def _judge_short_growth(run: Run) -> Finding | None:
 
 
 def _list_growth(each: Estimate) -> dict[str, float]:
-    """Returns a memory growth, in bytes per 1000 iterations, as template values."""
+    """Returns a memory growth (bytes per 1000 iterations) as values for a sentence."""
     return {
         'rise_bytes': each.value,
         'low_bytes': max(each.low, 0),

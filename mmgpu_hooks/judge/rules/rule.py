@@ -67,7 +67,7 @@ def notice(detail: Text, share: float | None = None) -> Finding:
 
 
 def weigh(detail: Text, share: float | None) -> Finding:
-    """Makes a finding: a problem if it costs a ``share`` of the time, else a notice."""
+    """Makes a finding: a problem if given its share of training time, else a notice."""
     return notice(detail) if share is None else problem(detail, share)
 
 

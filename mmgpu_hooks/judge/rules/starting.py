@@ -170,7 +170,7 @@ def judge_parameter_lines(run: Run) -> Finding | None:
 
 
 def list_start_findings(run: Run) -> list[Finding]:
-    """Lists the findings on the start of a run, the largest share first."""
+    """Lists the findings on the start of a run, the largest share of time first."""
     codes = ('MG701', 'MG702', 'MG703', 'MG704', 'MG705', 'MG706')
     found = (REGISTERED[code].apply(run) for code in codes)
     findings = [finding for finding in found if finding is not None]

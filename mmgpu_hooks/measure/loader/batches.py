@@ -41,7 +41,7 @@ class Contents(NamedTuple):
 
 
 class IntervalContents(NamedTuple):
-    """Number of images, pixels and boxes in the batches of a log interval."""
+    """Images in a log interval's batches, and most pixels and boxes of one batch."""
 
     images: int | None = None
     """Number of images in all batches of the log interval."""
@@ -53,7 +53,7 @@ class IntervalContents(NamedTuple):
     boxes: int | None = None
     """Largest number of boxes in a batch of the log interval."""
     new_sizes: int | None = None
-    """Number of distinct batch sizes (total pixels) that occurred for the first time.
+    """Number of batch sizes (total pixels) that no earlier log interval of the run had.
 
     A landscape batch and a portrait one of as many pixels have one size."""
 

@@ -77,19 +77,19 @@ class LoadingSample:
 
 @dataclass(frozen=True)
 class OwedBatch:
-    """Worker that must deliver the training loop's next batch, and its state."""
+    """Next batch of training: the worker that must deliver it, and what that does."""
 
     worker: int | None = None
     """Id of the worker that must deliver the next batch; ``None`` if unknown."""
     pid: int | None = None
     process: ProcessState | None = None
-    """Kernel's state of the worker's process; ``None`` if there are no workers."""
+    """Kernel's state of the awaited worker's process; ``None`` without workers."""
     stack: tuple[str, ...] = ()
-    """Python stack of the worker, innermost call first; empty if it did not answer."""
+    """Python stack of the awaited worker, innermost call first; empty if unanswered."""
     alike: int = 0
     """Number of workers, including the awaited one, at the same line of code."""
     sample: LoadingSample | None = None
-    """Sample that the worker is loading; ``None`` between samples, or if unknown."""
+    """Sample that the awaited worker is loading; ``None`` if none or unknown."""
 
 
 def find_owed(iterator: Any, counters: Counters | None, clock: Clock) -> OwedBatch:

@@ -58,7 +58,7 @@ def find_shared_file(loader: Any) -> Text | None:
 
 
 def rehearse(loader: Any, index: Any) -> Text | None:
-    """Returns why no worker can load a loader's batches; ``None`` if one just did.
+    """Tests whether a worker can load a batch; returns why not, ``None`` if it can.
 
     It takes as long as a worker takes to start and to load one batch. The loader is
     left alone, and no random number of the training process is drawn.
@@ -126,7 +126,7 @@ def _name_reason(error: Exception) -> str:
 
 
 def _list_program_folders() -> tuple[str, ...]:
-    """Lists the folders of libraries, fonts and the like, each with a slash behind."""
+    """Lists the folders of libraries, fonts and the like, each ending with a slash."""
     prefixes = (sys.prefix, sys.base_prefix, '/usr', '/usr/local', site.USER_BASE)
     return tuple(
         os.path.realpath(os.path.join(prefix, name)) + os.sep

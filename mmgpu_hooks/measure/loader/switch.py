@@ -40,7 +40,7 @@ OPENMMLAB = ('mmengine', 'mmdet', 'mmpretrain', 'mmcv', 'mmseg', 'mmyolo')
 """Names of OpenMMLab's packages, whose samplers use a random seed of their own."""
 
 _KNOWN_SAMPLERS = ('torch', *OPENMMLAB)
-"""Names of packages whose samplers may be read further ahead in mid-epoch.
+"""Names of packages whose samplers give the same indices if asked further ahead.
 
 Some of them draw a pass's order from training's random numbers as it begins."""
 

@@ -20,7 +20,7 @@ from mmgpu_hooks.measure.loop_listener import NO_LISTENER, LoopListener
 from mmgpu_hooks.measure.patches import Patches
 
 CPU_EVERY = 8
-"""Mean number of data waits per wait whose CPU time is read, if workers load.
+"""Mean number of data waits per reading of CPU time inside a wait, if workers load.
 
 Two reads are 30 us of the kernel's on cold caches, most of what an iteration costs."""
 

@@ -40,7 +40,7 @@ from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.proc import read_thread_cpu_s
 
 _TIMING_PERIOD_S = 1.0
-"""Seconds between two batches whose transforms are timed."""
+"""Least seconds between two batches of a worker whose transforms are timed."""
 
 
 class WatchedDataset:

@@ -22,7 +22,7 @@ from mmgpu_hooks.schema.text import Text, phrase, sentences
 from mmgpu_hooks.schema.values import Whole
 
 OWN_CORE_GAIN = 0.1
-"""Smallest share (0 to 1) of time that workers must save to use the training's core.
+"""Smallest time saving (0.1: 10 %) for workers that share the training process's core.
 
 Sharing one is what simulations know least about.
 """
@@ -55,7 +55,7 @@ class NumWorkers(Setting):
         return replace(then, loader=replace(then.loader, num_workers=new))
 
     def handicap(self, job: Job, new: int) -> float:
-        """Returns the share (0 to 1) of time that ``new`` workers must save."""
+        """Returns the share of training time ``new`` workers must save to be chosen."""
         if job.run.waiting_share:
             return 0.0
         workload = job.base.workload

@@ -92,7 +92,7 @@ class OpencvNumThreads(Setting):
 
 
 def _find_thrash(run: Run) -> WorkerThreads | None:
-    """Returns `WorkerThreads` if OpenCV's threads compete for cores, or ``None``."""
+    """Returns the workers' thread figures if OpenCV threads compete, else ``None``."""
     found = run.threads
     is_thrash = found is not None and found.is_thrash and (found.opencv or 0) >= 2
     return found if is_thrash else None
