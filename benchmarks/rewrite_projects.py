@@ -119,7 +119,7 @@ def list_figures(tallies: Mapping[str, Tally]) -> Iterator[Figure]:
 
 
 def render_tallies(tallies: Mapping[str, Tally]) -> str:
-    """Renders a table row for each project, and lists the reasons of refusals below."""
+    """Renders how many configs of each project were rewritten, and why others not."""
     header = (
         'project',
         'configs',

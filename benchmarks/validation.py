@@ -77,7 +77,7 @@ def train(name: str, folder: Path, ranks: int = 1, *more: str) -> None:
 
 
 def read_rank(folder: Path, rank: int = 0) -> RunEvidence:
-    """Reads the evidence file of one rank."""
+    """Reads what the hook recorded in the training of one rank (its evidence file)."""
     (path,) = folder.rglob(evidence_name(rank))
     return read_evidence(path)
 

@@ -188,7 +188,7 @@ def _refuse_without_cards(amp: Sequence[str], gpus: Sequence[int]) -> None:
 def _refuse_other_wrappers(
     config: Path, loaded: FlatConfig, amp: Sequence[str]
 ) -> None:
-    """Raises a `UserError` if AMP would be switched for a custom optimizer wrapper.
+    """Raises a `UserError` if AMP would go on or off in a custom optimizer wrapper.
 
     Raises:
         UserError: If it is neither of MMEngine's two.

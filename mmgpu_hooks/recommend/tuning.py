@@ -45,9 +45,10 @@ predicted.
 """
 
 TRIED_GAIN, MOST_RISKED = 0.05, 0.15
-"""Smallest unsure gain to try, and largest loss to risk, as shares (0 to 1) of time.
+"""Smallest unsure gain to try, and largest loss to risk, as shares of training time.
 
-As shares of an iteration. Both the other load of the run and none must promise so much.
+From 0 to 1, of the time per image. Both the other load of the run and none must
+promise so much.
 """
 
 TRIED_DESPITE_NOISE = 0.03

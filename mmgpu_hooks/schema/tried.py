@@ -432,8 +432,7 @@ class TrialRole:
     side: str
     """Compared training that the trial ran: ``first`` or ``second``."""
     is_held: bool
-    """True if the other compared training was paused meanwhile, False if it had ended.
-    """
+    """True if the training to compare with was paused; False if it had ended."""
     is_warm_up: bool
     """True if the trial only warms up: its times are not compared."""
 

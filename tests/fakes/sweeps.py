@@ -44,6 +44,6 @@ def make_sweep_row(
 
 
 def make_sweep(*rows: SweepRow, **fields: Any) -> Sweep:
-    """Returns a judged sweep with the given rows."""
+    """Returns a sweep over loader settings, with the given rows and the best one."""
     sweep = Sweep(rows, asked=len(rows), best=choose_best(rows), seconds=95.0)
     return replace(sweep, **fields)

@@ -82,7 +82,7 @@ def make_validation(
 
 
 def summarise(*validations: ValidationRecord, **fields: Any) -> Run:
-    """Returns a run with the given validations (``fields``: see ``make_evidence``)."""
+    """Returns the summary of a made-up run that has the given validations."""
     evidence = make_evidence(**fields)
     wall_s = sum(validation.wall_s for validation in validations)
     evidence = add_to_end(evidence, validation=wall_s)

@@ -226,7 +226,7 @@ def test_a_start_is_a_line_of_the_evidence():
 
 
 def begin_start(rank: int, *parts: StartPartRecord) -> RunEvidence:
-    """Returns the evidence of one of two ranks that never began to train."""
+    """Returns the records of one rank in a start of two; it never began to train."""
     run = make_run(rank=rank, world_size=2)
     return RunEvidence(path='', run=run, intervals=(), start_parts=parts)
 

@@ -42,7 +42,7 @@ def make_end(said=None, **fields):
 
 
 def judge(text, *, free=None, limit=None, kills=None, end=None, host=GONE):
-    """Returns what ``mmgpu why`` finds for a run on 64 GiB with a console text."""
+    """Returns what ``mmgpu why`` finds of a run on a host of 64 GiB by its console."""
     run = make_run(pid=7, oom_kills=None if kills is None else 2)
     limits = replace(run.host, ram_total_bytes=64 * GIB, cgroup_memory_bytes=limit)
     evidence = replace(make_evidence(run=replace(run, host=limits)), end=end)
