@@ -23,6 +23,9 @@ PSEUDO = 'pseudo'
 MARKS = '\u27e6', '\u27e7'
 """Brackets put around each sentence in the test language :data:`PSEUDO`."""
 
+ROOMY = 'utf', 'gb18030', 'gbk', 'cp936'
+"""Beginnings of names of encodings that have the letters of every catalog."""
+
 _SHORT = {'zh': 'zh_CN'}
 """Catalog names by the short language names that ``MMGPU_LANG`` accepts."""
 _LOCALES = 'LANGUAGE', 'LC_ALL', 'LC_MESSAGES', 'LANG'
@@ -114,7 +117,7 @@ def current() -> Wording:
         _wording = make_wording(list_languages(os.environ, heeds_locale=False))
         console = getattr(sys.stdout, 'encoding', None) or 'ascii'
         encodings = (console, locale.getpreferredencoding(False))
-        if not all(encoding.lower().startswith('utf') for encoding in encodings):
+        if not all(encoding.lower().startswith(ROOMY) for encoding in encodings):
             _wording = ENGLISH
     return _wording
 

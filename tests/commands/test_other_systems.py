@@ -98,6 +98,20 @@ def test_a_run_of_its_own_has_its_page(used: Used):
     assert 'Data-bound' in (used.folder / 'page.html').read_text(encoding='utf-8')
 
 
+@pytest.mark.parametrize('name', ['predict', 'compare', 'explain'])
+def test_a_command_that_only_reads_answers(used: Used, name: str):
+    asked = used.found[name]
+    assert (asked['code'], asked['errors']) == (0, '')
+    assert asked['out']
+
+
+def test_the_hook_is_switched_on_and_off_in_a_config(used: Used):
+    assert used.found['enable']['code'] == 0, used.found['enable']['errors']
+    assert 'GPUEfficiencyHook' in used.found['enable']['config']
+    assert used.found['disable']['code'] == 0, used.found['disable']['errors']
+    assert used.found['disable']['config'] == used.found['config']
+
+
 def test_a_setting_is_changed_in_place(used: Used):
     asked = used.found['set']
     assert asked['code'] == 0, asked['errors']

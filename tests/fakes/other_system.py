@@ -207,6 +207,15 @@ def main(system: str, folder: Path) -> None:
     words = ('set', str(config), 'train_dataloader.num_workers=3', '--in-place')
     found['set'] = ask(*words)
     found['config'] = config.read_text()
+    runs = str(folder / 'hooked'), str(run)
+    for words in (
+        ('predict', str(run), '--format', 'json'),
+        ('compare', *runs, '--format', 'json'),
+        ('explain', 'MG201'),
+        ('enable', str(config)),
+        ('disable', str(config)),
+    ):
+        found[words[0]] = {**ask(*words), 'config': config.read_text()}
     print(json.dumps(found))
 
 

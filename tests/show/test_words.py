@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import locale
 import sys
 
 import pytest
@@ -95,12 +96,35 @@ class _Stream:
 
 
 @pytest.mark.parametrize(
-    ('encoding', 'is_english'), [('utf-8', False), ('ascii', True), (None, True)]
+    ('encoding', 'is_english'),
+    [
+        ('utf-8', False),
+        ('GBK', False),
+        ('ascii', True),
+        ('ISO-8859-1', True),
+        (None, True),
+    ],
 )
 def test_a_log_without_room_for_other_letters_is_english(
     chinese, monkeypatch, encoding, is_english
 ):
+    monkeypatch.setattr(locale, 'getpreferredencoding', lambda _: 'utf-8')
     monkeypatch.setenv('MMGPU_LANG', 'zh')
     monkeypatch.setattr(sys, 'stdout', _Stream(encoding))
     monkeypatch.setattr(words, '_wording', None)
     assert words.is_english() is is_english
+
+
+@pytest.mark.parametrize('encoding', ['utf-8', 'gb18030', 'gbk', 'cp936'])
+def test_encodings_with_room_have_all_letters_of_a_catalog(encoding):
+    assert encoding.startswith(words.ROOMY)
+    for path in words.find_folder().rglob('*.po'):
+        path.read_text('utf-8').encode(encoding)
+
+
+def test_a_console_with_room_and_a_log_file_without_are_english(chinese, monkeypatch):
+    monkeypatch.setenv('MMGPU_LANG', 'zh')
+    monkeypatch.setattr(sys, 'stdout', _Stream('utf-8'))
+    monkeypatch.setattr(locale, 'getpreferredencoding', lambda _: 'ANSI_X3.4-1968')
+    monkeypatch.setattr(words, '_wording', None)
+    assert words.is_english()
