@@ -42,6 +42,8 @@ KEPT = ROOT / 'benchmarks' / 'results' / 'dist.md'
 MATRIX_ROWS = ROOT / '.nox' / 'matrix'
 """Folder that keeps the result rows of ``make matrix`` until they are measured anew."""
 MATRIX_KEPT = KEPT.with_name('matrix.md')
+UNTRIED = 'not tried'
+"""Text in place of a result for packages that ``make matrix`` has not tried here."""
 GOLDEN = ROOT / 'tests' / 'golden'
 SHOWN = ('click', 'numpy', 'msgspec', 'scipy', 'rich')
 """Requirements whose installed versions are columns of ``make dist``'s table."""
@@ -269,7 +271,7 @@ def read_row(name: str, part: str) -> matrix.Row:
     if path.is_file():
         return matrix.Row(**json.loads(path.read_text()))
     is_here = choose_python(matrix.STACKS[name]) is not None
-    problem = 'not tried' if is_here else 'no such Python here'
+    problem = UNTRIED if is_here else 'no such Python here'
     return matrix.Row(name, part, problem=problem)
 
 
@@ -407,5 +409,9 @@ def matrix_table(session: nox.Session) -> None:
     page = matrix.render_page(rows, f'{platform.system()} {platform.machine()}')
     print(page)
     if '--output' in session.posargs:
+        untried = [f'{row.name}, {row.part}' for row in rows if row.problem == UNTRIED]
+        if untried:
+            # the kept table may have them, tried on another machine
+            session.error(f'not kept, as these were not tried here: {untried}')
         MATRIX_KEPT.write_text(page)
         matrix.write_pages(rows, ROOT / 'docs')
