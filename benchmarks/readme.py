@@ -110,11 +110,21 @@ def phrase_whole(kept: Kept) -> str:
     """Returns the README's sentence on training time saved by advice in benchmarks."""
     less = [int(case[3].split()[0]) for case in kept.cases if case[2]]
     quiet = len(kept.cases) - len(less)
+
+    def count(figure: str) -> int:
+        return sum(
+            int(row.number) for name, row in kept.rows.items() if name.endswith(figure)
+        )
+
+    bad_ends = [name for name in kept.rows if name.endswith(': cause right')]
     return (
         f'**Of {len(kept.cases)} ordinary trainings** '
         '([the table](benchmarks/results/whole.md)), '
         f'{len(less)} took {min(less)} to {max(less)} % less time after doing what '
-        f'their summary or `mmgpu recommend` said; in {quiet} nothing was changed.'
+        f'their summary or `mmgpu recommend` said; in {quiet} nothing was changed. Of '
+        f'{len(bad_ends)} more, which die or hang, `mmgpu why` named the cause of '
+        f'{count(": cause right")} and the cure of {count(": the cure is named")}; '
+        f'with it {count(": trains to its end with it")} trained to the end.'
     )
 
 

@@ -22,6 +22,12 @@ WHOLE = """# Whole
 | figure | value | unit | target | verdict | note |
 | --- | --- | --- | --- | --- | --- |
 | slower | 0 | | | | |
+| dies: cause right | 1 | | | | |
+| dies: the cure is named | 1 | | | | |
+| dies: trains to its end with it | 0 | | | | |
+| hangs: cause right | 1 | | | | |
+| hangs: the cure is named | 1 | | | | |
+| hangs: trains to its end with it | 1 | | | | |
 
 | training | before | after | less | tune=True | iteration | verdict | changed |
 | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -75,7 +81,9 @@ def test_every_text_has_its_place_on_a_page():
             'whole',
             '**Of 3 ordinary trainings** ([the table](benchmarks/results/whole.md)), 2 '
             'took 20 to 50 % less time after doing what their summary or `mmgpu '
-            'recommend` said; in 1 nothing was changed.',
+            'recommend` said; in 1 nothing was changed. Of 2 more, which die or hang, '
+            '`mmgpu why` named the cause of 2 and the cure of 2; with it 1 trained to '
+            'the end.',
         ),
         ('demo', '```text Data-bound ```'),
         (
