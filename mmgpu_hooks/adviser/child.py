@@ -91,8 +91,10 @@ def tune_while_training(evidence: str, parent: int) -> None:
     path, decoder = Path(evidence), msgspec.json.Decoder(TuneQuestion)
     with os.fdopen(os.dup(1), 'wb') as stream:
         for question in sys.stdin.buffer:
-            run = choose_rank(path, Run.read(path)).run
-            answer = answer_question(run, decoder.decode(question))
+            judged = choose_rank(path, Run.read(path))
+            answer = answer_question(
+                judged.run, decoder.decode(question), asking=judged.first
+            )
             line = msgspec.json.encode(answer, enc_hook=encode_text)
             stream.write(line + b'\n')
             stream.flush()

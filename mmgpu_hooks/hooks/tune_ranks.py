@@ -66,6 +66,13 @@ class RankAgreement:
             return False
         return None if None in answers else True
 
+    def find_refusing(self) -> int | None:
+        """Returns the first rank that cannot make the offered loader change, if any."""
+        answers = (
+            self._get(f'answer/{rank}', self._number) for rank in range(self._ranks)
+        )
+        return next((rank for rank, said in enumerate(answers) if said == b'no'), None)
+
     def decide(self, iteration: int) -> None:
         """Tells the ranks, as rank 0, the iteration of the loader change or `NEVER`."""
         self._set('at', str(iteration).encode())

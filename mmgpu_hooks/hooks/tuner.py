@@ -70,6 +70,9 @@ Batches are taken to be as large as the last one that was counted."""
 
 _SHARED = Path('/dev/shm')
 
+_NO_REASON = phrase('no gain was sure enough')
+"""Reason that is given where tuning has not come to ask, or to an answer."""
+
 _PACKAGES = ('mmengine', 'mmdet', 'mmpretrain', 'mmseg', 'mmyolo', 'mmgpu_hooks')
 """Names of packages whose hooks restart workers when they change the data set."""
 
@@ -111,6 +114,8 @@ class Tuner:
         self._since = self._ask_at = recording.recorded
         """Iteration at which loader settings were changed last, or tuning began."""
         self._is_over = self._has_found = False
+        self._asked_for_change = False
+        """True if the last question to the adviser was for a change, not a verdict."""
         self._why = Text('')
         """Last reason, as a clause, why loader settings are kept; may be empty."""
         self._ranks: RankAgreement | None = None
@@ -247,7 +252,7 @@ class Tuner:
         if self._is_over or adviser is None:
             return
         answer = adviser.read()
-        if answer is not None:
+        if answer is not None and self._asked_for_change:
             self._why = answer.why
         is_busy = self._pending is not None or self._offered is not None
         if answer is not None and not is_busy:
@@ -257,7 +262,11 @@ class Tuner:
             return
         if done - self._since > MOST_WATCHED and self._open is None:
             self._end(
-                phrase('nothing more to change after iteration {done}', done=done)
+                phrase(
+                    'nothing more to change after iteration {done}: {why}',
+                    done=done,
+                    why=self._why or _NO_REASON,
+                )
             )
         elif done >= self._ask_at:
             self._ask(adviser, done)
@@ -272,6 +281,7 @@ class Tuner:
             may_persist=self._may_persist(),
             can_change=self._changes < MOST_CHANGES and not self._is_last_epoch,
         )
+        self._asked_for_change = question.can_change
         adviser.ask(question)
 
     def _may_persist(self) -> bool:
@@ -335,6 +345,8 @@ class Tuner:
     def _find_obstacle_to(self, new: TunedSettings) -> Text | None:
         """Returns why the loader cannot take given settings; ``None`` if it can."""
         switch = self._switch
+        if not self._has_shared_room(new, is_alone=True):
+            return phrase('their batches do not fit into /dev/shm')
         return switch.find_obstacle_to(new) or switch.find_first_obstacle(
             new, self._probe.last_index
         )
@@ -373,12 +385,14 @@ class Tuner:
             record: The change, or the roll-back of one.
             since: Iteration at which it was offered first.
         """
+        # first: where it fails, nothing has been offered
+        can_change = self._find_obstacle_now(record) is None
         # for an iteration that none has reached
         salt = self._switch.take_salt(self._recording.recorded)
         self._offered = TuneOffer(record=record, salt=salt)
         self._offered_at = since
         ranks.offer(self._offered)
-        ranks.answer(can_change=self._find_obstacle_now(record) is None)
+        ranks.answer(can_change=can_change)
         self._shorten(self._length)
 
     def _follow_ranks(self, ranks: RankAgreement, done: int) -> None:
@@ -398,6 +412,10 @@ class Tuner:
                 else self._decide(ranks, offer, done)
             )
         if self._due_at is None:
+            if ranks.rank and done - self._offered_at > 2 * MOST_WATCHED:
+                # rank 0, which gives up after half of that, tunes no more
+                self._offered = None
+                self._end(phrase('rank 0 made no decision'))
             return
         if self._due_at == NEVER:
             self._offered = self._due_at = None
@@ -426,7 +444,15 @@ class Tuner:
     def _leave_offer(self, ranks: RankAgreement, offer: TuneOffer, done: int) -> None:
         """Ends tuning, or re-offers a roll-back, as a rank cannot change its loader."""
         if offer.record.action == 'change' or self._is_given_up(done):
-            self._end(phrase('a rank cannot make the change, so none does'))
+            refusing = ranks.find_refusing()
+            why = (
+                phrase('the ranks did not agree in time')
+                if refusing is None
+                else phrase(
+                    'rank {rank} cannot make the change, so none does', rank=refusing
+                )
+            )
+            self._end(_phrase_left(offer.record, why))
         elif not ranks.rank:
             self._offer(ranks, offer.record, self._offered_at)
 
@@ -514,15 +540,21 @@ class Tuner:
             return True
         return free - SPARE_BYTES > new.num_workers * own / old
 
-    def _has_shared_room(self, new: TunedSettings) -> bool:
+    def _has_shared_room(self, new: TunedSettings, *, is_alone: bool = False) -> bool:
         """True if the new workers' batches fit into shared memory beside the old ones'.
 
         PyTorch ends a worker that finds it full.
+
+        Args:
+            new: Settings of the new workers.
+            is_alone: Whether the old workers end first, and their batches with them.
         """
         free, bytes_each = read_file_system(_SHARED).free_bytes, self._batch_bytes
         if free is None or not bytes_each:
             return True
-        ahead = new.num_workers * (new.prefetch_factor or DEFAULT_PREFETCH)
+        ahead = _count_ahead(new)
+        if is_alone:
+            ahead -= _count_ahead(self._switch.settings)
         # ranks of one host switch at one iteration
         ranks = self._runner.world_size
         return bool(free > SHARED_MARGIN * ranks * ahead * bytes_each)
@@ -630,7 +662,7 @@ class Tuner:
         is_silent = not (self._is_over or self._changes or self._has_found)
         is_idle = self._pending is None and self._offered is None
         if self._adviser is not None and is_silent and is_idle:
-            why = self._why or phrase('no gain was sure enough')
+            why = self._why or _NO_REASON
             self._say(phrase('nothing was changed: {why}', why=why))
 
     def close(self) -> None:
@@ -640,6 +672,11 @@ class Tuner:
         adviser, self._adviser = self._adviser, None
         if adviser is not None:
             adviser.end()
+
+
+def _count_ahead(settings: TunedSettings) -> int:
+    """Returns how many batches the workers of a loader load ahead at most."""
+    return settings.num_workers * (settings.prefetch_factor or DEFAULT_PREFETCH)
 
 
 def _undo(record: TunedRecord) -> TunedRecord:

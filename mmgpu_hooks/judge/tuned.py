@@ -18,6 +18,7 @@ import numpy as np
 
 from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.columns import Column, filled
+from mmgpu_hooks.judge.recorded import RecordedRun
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.stats import (
     CONFIDENCE,
@@ -98,8 +99,14 @@ class _Stage(NamedTuple):
     iterations: Column
 
 
-def judge_change(evidence: RunEvidence) -> ChangeVerdict | None:
+def judge_change(
+    evidence: RunEvidence, other_ranks: Sequence[RecordedRun] = ()
+) -> ChangeVerdict | None:
     """Judges the last change of the train loader's settings in a run.
+
+    Args:
+        evidence: Of one rank.
+        other_ranks: The others; what other programs use of their host follows from all.
 
     Returns:
         ``None`` where it is too early to say anything.
@@ -107,8 +114,13 @@ def judge_change(evidence: RunEvidence) -> ChangeVerdict | None:
     switches = evidence.switches
     if not switches:
         return None
-    before = _read_stage(select_stage(evidence, len(switches) - 1))
-    after = _read_stage(select_stage(evidence, len(switches)))
+    stages = (select_stage(evidence, len(switches) - n) for n in (1, 0))
+    before, after = (
+        _read_stage(
+            stage, [_select_same(other.evidence, stage) for other in other_ranks]
+        )
+        for stage in stages
+    )
     count, iterations = len(after.iter_s), after.iterations.sum()
     is_enough = count >= LEAST_INTERVALS and iterations >= thresholds.MIN_ITERATIONS
     if not is_enough or not len(before.iter_s):
@@ -149,8 +161,21 @@ def select_stage(evidence: RunEvidence, number: int) -> RunEvidence:
     return replace(evidence, intervals=intervals, tuned=switches[:number], end=None)
 
 
-def _read_stage(evidence: RunEvidence) -> _Stage:
-    run = Run(evidence)
+def _select_same(other: RunEvidence, stage: RunEvidence) -> RecordedRun:
+    """Selects from another rank's records those of the same iterations as a stage."""
+    last = stage.intervals[-1].iteration if stage.intervals else 0
+    since = stage.switches[-1].iteration if stage.switches else 0
+    intervals = tuple(
+        interval
+        for interval in other.intervals
+        if since <= interval.iteration - interval.iterations
+        and interval.iteration <= last
+    )
+    return RecordedRun(replace(other, intervals=intervals, tuned=(), end=None))
+
+
+def _read_stage(evidence: RunEvidence, other_ranks: Sequence[RecordedRun]) -> _Stage:
+    run = Run(evidence, other_ranks)
     steady = run.steady
     if calm := int(steady.calm().sum()):
         # a validation leaves caches cold, and a save has the cores for itself

@@ -77,16 +77,22 @@ class _Wanted:
     cost_s: float
 
 
-def answer_question(run: Run, question: TuneQuestion) -> TuneAnswer:
+def answer_question(
+    run: Run, question: TuneQuestion, *, asking: Run | None = None
+) -> TuneAnswer:
     """Returns the tuner's decision: a DataLoader change, judging the last one, or wait.
 
     Args:
         run: The rank that is judged, as far as it is recorded.
         question: What its evidence does not say.
+        asking: Rank 0, where that is another one.
     """
-    last = next(reversed(run.evidence.tuned), None)
+    asking = run if asking is None else asking
+    last = next(reversed(asking.evidence.tuned), None)
     if last is not None and last.action == 'change' and last.reason == 'predicted':
-        return _answer_verdict(run, last)
+        # a rank that could not make the change has no record of it
+        has_made = run.last_switch is not None and run.last_switch.new == last.new
+        return _answer_verdict(run if has_made else asking, last)
     if not question.can_change:
         return TuneAnswer(why=phrase('nothing is left to be judged'))
     return _answer_proposal(run, question)
@@ -94,7 +100,7 @@ def answer_question(run: Run, question: TuneQuestion) -> TuneAnswer:
 
 def _answer_verdict(run: Run, last: TunedRecord) -> TuneAnswer:
     """Returns the judgement of the last DataLoader change, if one is due."""
-    verdict = judge_change(run.evidence)
+    verdict = judge_change(run.evidence, run.other_ranks)
     if verdict is None:
         return TuneAnswer(why=phrase('too few iterations since the change'))
     gain = verdict.gain

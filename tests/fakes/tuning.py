@@ -11,6 +11,8 @@ from mmgpu_hooks.schema.text import phrase
 from mmgpu_hooks.schema.tuning import TuneAnswer, TuneQuestion
 
 NOTHING = TuneAnswer(why=phrase('no other setting is surely faster'))
+NOTHING_LEFT = TuneAnswer(why=phrase('nothing is left to be judged'))
+"""Answer of the tuning process where no change may be proposed, as in a last epoch."""
 
 
 def settings(workers: int, **more: Any) -> TunedSettings:
@@ -72,7 +74,8 @@ class ScriptedAdviser:
         if self.is_free:
             return None
         self.is_free = True
-        answer = next(self._answers, NOTHING)
+        may_change = self.questions[-1].can_change
+        answer = next(self._answers, NOTHING if may_change else NOTHING_LEFT)
         if isinstance(answer, Exception):
             raise answer
         return answer

@@ -270,7 +270,7 @@ def test_a_rank_that_tunes_nothing_says_so_to_the_others(start):
     train(ranks, 300)
     assert settings_of(ranks) == [ONE, ONE]
     assert 'no evidence is written' in ranks[1].said[-1]
-    assert 'a rank cannot make the change, so none does' in ranks[0].said[-1]
+    assert 'rank 1 cannot make the change, so none does' in ranks[0].said[-1]
 
 
 def test_a_rank_that_never_answers_is_not_waited_for(start, monkeypatch):
@@ -278,4 +278,31 @@ def test_a_rank_that_never_answers_is_not_waited_for(start, monkeypatch):
     ranks = start([propose(ONE, TWO)])
     train(ranks[:1], 500)
     assert settings_of(ranks) == [ONE, ONE]
-    assert 'a rank cannot make the change, so none does' in ranks[0].said[-1]
+    assert 'the ranks did not agree in time' in ranks[0].said[-1]
+
+
+def test_intervals_are_long_again_where_rank_0_ends_without_a_decision(
+    start, monkeypatch
+):
+    monkeypatch.setattr(tuner, 'MOST_WATCHED', 200)
+    ranks = start([propose(ONE, TWO)])
+    offered = ranks[1].tuner
+    train(ranks, 300, lambda: offered._offered is not None)
+    train(ranks[1:], 600)
+    assert 'rank 0 made no decision' in ranks[1].said[-1]
+    before = ranks[1].recording.recorded
+    train(ranks[1:], LOGGED - 1)
+    assert ranks[1].recording.recorded == before
+
+
+def test_an_obstacle_that_cannot_be_found_out_is_offered_to_no_rank(start):
+    ranks = start([propose(ONE, TWO)])
+
+    def fail(*_: Any) -> Text | None:
+        raise OSError('planted')
+
+    ranks[0].switch.find_obstacle_within = fail  # type: ignore[method-assign]
+    with pytest.raises(OSError, match='planted'):
+        train(ranks, 300)
+    train(ranks[1:], 300)
+    assert ranks[1].tuner._offered is None

@@ -215,3 +215,27 @@ def test_a_noisy_host_does_not_refute_what_was_predicted():
     verdict = judge_change(replace(evidence, tuned=(change,)))
     assert verdict is not None
     assert not verdict.is_kept
+
+
+@pytest.mark.parametrize('has_made', [True, False])
+@pytest.mark.parametrize(
+    ('system_pct', 'reason'), [(20.0, 'gain'), (60.0, 'other_load')]
+)
+def test_other_load_is_seen_where_several_ranks_share_a_host(
+    system_pct, reason, has_made
+):
+    ranks = []
+    for rank in (0, 1):
+        evidence = make_tuned(system_pct=system_pct)
+        host = replace(evidence.run.host, ranks=2)
+        run = replace(evidence.run, rank=rank, world_size=2, host=host)
+        ranks.append(replace(evidence, run=run))
+    first, other = ranks
+    if not has_made:
+        other = replace(other, tuned=())
+    verdict = judge_change(first, [Run(other)])
+    assert verdict is not None
+    assert verdict.reason == reason
+    alone = judge_change(first)
+    assert alone is not None
+    assert alone.reason == 'gain'

@@ -154,6 +154,20 @@ def test_a_change_is_judged_and_not_followed_by_another_one():
     assert answer.why == 'too few iterations since the change'
 
 
+def test_a_change_that_the_slowest_rank_could_not_make_is_judged_all_the_same():
+    evidence = starved(intervals=24)
+    new = settings(4, prefetch_factor=2)
+    change = TunedRecord(
+        iteration=120, action='change', reason='predicted', old=NONE, new=new
+    )
+    asking = Run(replace(evidence, tuned=(change,)))
+    answer = answer_question(Run(evidence), LONG, asking=asking)
+    assert answer.proposed is None
+    # it gave nothing, as that rank holds all up
+    assert answer.judged is not None
+    assert (answer.judged.action, answer.judged.old) == ('keep', new)
+
+
 def tuned_run(**fields: Any) -> Run:
     """Returns a run that was tuned from no workers to four, which suffice."""
     new = settings(4, prefetch_factor=2, persistent_workers=True)
