@@ -28,9 +28,12 @@ COMMAND = re.compile(
 """Regular expression of a command line to type (``mmgpu sweep: ...`` is output)."""
 OUTPUT = ('', 'text', 'console')
 """Kinds of fenced blocks that may hold output in the page's language."""
+NUMBER = re.compile(r'(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?', re.ASCII)
 FIGURE = re.compile(
-    r'(?<![\w.])(\d[\d,]*(?:\.\d+)?)\s*(%|GiB|MiB|ms|s)(?!\w)', re.ASCII
+    rf'({NUMBER.pattern})\s*(%|[GMK]i?B|[GM]Hz|W|[mu]?s)(?!\w)', re.ASCII
 )
+NINE_IN_TEN = '9 times in 10', '90 %'
+"""Name of the prediction interval in an output, in English and in Chinese."""
 LINK = re.compile(r'\]\((?!https?:|#)([^)#\s]+)[^)]*\)(（英文）)?')
 NAME = re.compile(r'^\| `(\w+)` \| (\S+) \|', re.MULTILINE)
 
@@ -87,6 +90,15 @@ class Page(NamedTuple):
         """Numbers with units in the prose, with their counts."""
         text = re.sub(r'\]\([^)]*\)', ']', self.prose)
         return Counter(f'{number} {unit}' for number, unit in FIGURE.findall(text))
+
+    @property
+    def outputs(self) -> list[Counter[str]]:
+        """Numbers in each quoted output, with their counts."""
+        return [
+            Counter(NUMBER.findall(block.body.replace(*NINE_IN_TEN)))
+            for block in self.blocks
+            if block.kind in OUTPUT
+        ]
 
     @property
     def targets(self) -> set[Path]:
@@ -159,6 +171,11 @@ def test_the_figures_are_those_of_the_english_page(pair: tuple[Page, Page]):
     assert (lacking, more) == (Counter(), Counter())
 
 
+def test_quoted_outputs_have_the_numbers_of_the_english_page(pair: tuple[Page, Page]):
+    english, chinese = pair
+    assert chinese.outputs == english.outputs
+
+
 def test_it_leads_where_the_english_page_leads(pair: tuple[Page, Page]):
     english, chinese = pair
     targets = {*map(find_chinese, english.targets)} - {*READMES}
@@ -198,12 +215,13 @@ def test_each_readme_leads_to_the_other_one_below_its_title(readme: Path, other:
 
 
 def test_a_page_is_taken_apart(tmp_path: Path):
-    """Tests that headings, commands, code, figures and links of a page are found."""
+    """Tests that all that is compared of two pages is found in one."""
     path = tmp_path / 'page.md'
     path.write_text(
-        '# 标题\n\n`mmgpu\nwhy A` 占 5 %，3.2 s 到 1,000 ms，'
+        '# 标题\n\n`mmgpu\nwhy A` 占 5 %，3.2 s 到 1,000 ms，60 us，4 KB，'
         '见[那页](b.md#2-s)（英文）。\n\n'
         '```console\n$ mmgpu run a.py \\\n    --x 9 %   # 注释\nmmgpu run: 5 s\n```\n\n'
+        '```text\n9 times in 10: 4,100, 0.5s, run1\n```\n\n'
         '## 小节\n\n'
         '```python\n# 注释\na = 1  # 注释\n```\n',
         encoding='utf-8',
@@ -213,5 +231,6 @@ def test_a_page_is_taken_apart(tmp_path: Path):
     assert page.commands == ['mmgpu run a.py --x 9 %']
     assert page.named_commands == {'mmgpu why A'}
     assert page.code == [Block('python', '\na = 1')]
-    assert page.figures == Counter(['5 %', '3.2 s', '1,000 ms'])
+    assert page.figures == Counter(['5 %', '3.2 s', '1,000 ms', '60 us', '4 KB'])
+    assert page.outputs == [Counter(['9', '5']), Counter(['90', '4,100', '0.5'])]
     assert page.targets == {tmp_path / 'b.md'}

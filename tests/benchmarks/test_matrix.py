@@ -131,7 +131,7 @@ def test_pages_get_the_rows_in_their_language(tmp_path: Path):
     matrix.write_pages(rows, tmp_path)
     english, chinese = ((tmp_path / page.parent.name / page.name) for page in PAGES)
     assert '| the oldest torch | toys ' in english.read_text()
-    assert '| 最老的 torch | 小模型 ' in chinese.read_text()
+    assert '| 最旧的 torch | 小模型 ' in chinese.read_text()
     assert read_rows(english) == read_rows(chinese) == [['1.7.1', '3', '0', '0', '0.0']]
     for page in (english, chinese):
         assert page.read_text().endswith(' |\n\n| c |\n| --- |\n')

@@ -69,6 +69,19 @@ def test_every_text_has_its_place_on_a_page():
     assert {*marks} - {'end'} == {*readme.TEXTS}
 
 
+def test_every_text_is_filled_in():
+    root = readme.ROOT
+    pages = [*root.glob('README*.md'), *(root / 'docs').rglob('*.md')]
+    empty = [
+        (page.name, mark)
+        for page in pages
+        for mark in re.findall(
+            r'<!-- ([\w-]+) -->\s*<!-- end -->', page.read_text(encoding='utf-8')
+        )
+    ]
+    assert empty == []
+
+
 @pytest.mark.parametrize(
     ('mark', 'said'),
     [
