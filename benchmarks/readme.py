@@ -63,9 +63,12 @@ def parse_kept(page: str) -> Kept:
         ]
         for table in tables
     ]
+    head, _, *lines = cells[0]
     # a column without a cell is left out
-    note = cells[0][0].index('note')
-    rows = {line[0]: Row(line[1], line[note]) for line in cells[0][2:]}
+    note = head.index('note') if 'note' in head else None
+    rows = {
+        line[0]: Row(line[1], '' if note is None else line[note]) for line in lines
+    }
     code = re.search(r'```text\n(.*?)\n```', page, re.DOTALL)
     cases = cells[1][2:] if len(cells) > 1 else []
     return Kept(rows, cases, code[1] if code else '')
