@@ -4,12 +4,11 @@ An iteration ends at this hook (priority 55). Hooks after it, LoggerHook among t
 belong to the next iteration: no second is lost, and the figures are complete when
 LoggerHook prints them.
 
-The train loader is known before its workers. Iteration-based loops start workers as
-they are built, before any hook point; a hook's constructor runs earlier. From then on,
-until the train loop is built, ``BaseLoop.__init__`` shows each loop once it has its
-loader, and the workers' counters are installed there. Start-up counts from the hook's
-constructor: what the Runner took until its train loop began is ``build_s`` in the run
-record, and in no interval.
+The train loader is reached before its workers start: from the hook's constructor until
+the train loop is built, ``hooks/train_loop_watch.py`` replaces ``BaseLoop.__init__``
+and calls `begin_loop` and `see_loop` back. Start-up counts from the constructor, too:
+what the Runner took until its train loop began is ``build_s`` in the run record, and
+in no interval.
 """
 
 from __future__ import annotations
@@ -505,8 +504,10 @@ class GPUEfficiencyHook(Hook):
                 call_plainly if recorder is None else recorder.book_resume
             )
 
-    # after_train_iter is an attribute of this very hook while training is recorded, so
-    # that a subclass needs no super(): see Recorder.on_iteration_end for what it does
+    # while training is recorded, after_train_iter is an attribute of this very hook, so
+    # that a subclass needs no super(). Recorder._make_after_train_iter makes it: it
+    # stamps each iteration, and calls Recorder.on_iteration_end where a log line or an
+    # interval is due
 
     def before_val(self, runner: Any) -> None:
         self._begin_lone_loop(runner, 'val_loop')

@@ -362,7 +362,8 @@ class BatchSource(FigureSource):
         iterations, batch = interval.iterations, interval.batch
         held = self._probe.read_contents(iterations)
         images = held.images
-        if None in (images, held.pixels, held.boxes) and batch is not None:
+        if None in held and batch is not None:
+            # it notes the reason of what is unknown
             last = self._watch.examine(batch).images
             if images is None and last is not None:
                 # made out of sight: all are taken to be like the last one

@@ -1,13 +1,28 @@
 """Replaces and restores attributes of other libraries' objects, all listed in a table.
 
-Replaced attributes are set and taken back here alone. Inside worker processes PyTorch's
-``fetch`` and the queue's ``put`` are replaced, too, for as long as they live.
-``injected/sitecustomize.py`` must work without us: it replaces ``exec_module`` of a
-module's loader for one call.
-
 An attribute that the table does not name is refused. What somebody else has put in the
 place of ours meanwhile stays. After a failure ours stay until the end and only pass
 calls on, since a wrapper of somebody else may call them.
+
+What others may call or wrap while training runs is replaced and restored here alone.
+Other modules assign attributes of these kinds plainly. They are no patches: nobody else
+wraps them, and who sets them knows when they end. ``tests/architecture/test_laws.py``
+lists each.
+
+- Methods inside a worker process, until it ends: PyTorch's ``fetch``
+  (``loader/worker.py``) and the queue's ``put`` (``optimize/bundles.py``).
+- State that the loader assigns itself and that another iterator takes over:
+  ``_iterator``, ``_sampler_iter``, ``_index_sampler`` and ``_epoch``
+  (``loader/switch.py``, ``optimize/resume.py``). ``loader/worker.py`` also corrects the
+  ``_worker_init_fn`` of an iterator that was made while the loader's was patched.
+- Data, not methods: a fetcher's ``dataset`` (``loader/worker.py``), restored as its
+  probe closes; an optimizer's groups, MMEngine's histories, an averaged model's
+  ``steps`` and a data set's arrays (``optimize/``); ``disabled`` of a logger, for one
+  call (``flight_recorder.py``).
+- Attributes of objects that the module has made (``optimize/coco_metric.py``).
+
+``injected/sitecustomize.py`` must work without us: it replaces ``exec_module`` of a
+module's loader for one call.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def test_cases_have_ids_that_read(collected):
     ],
     ids=['second', 'first', 'named', 'text', 'lambda', 'escaped', 'long'],
 )
-def test_each_fault_is_found(case, params, fault):
+def test_the_fault_of_an_id_is_found(case, params, fault):
     assert find_fault(case, params) == fault
 
 
@@ -132,5 +132,5 @@ class Plain:
         (100 * 'x' + 'end', 27 * 'x' + '...' + 17 * 'x' + 'end'),
     ],
 )
-def test_values_are_named(value: Any, name: str | None):
+def test_the_id_of_a_case_names_its_value(value: Any, name: str | None):
     assert name_value(value) == name

@@ -110,7 +110,7 @@ def test_a_template_is_one_literal_with_the_names_of_its_facts(name):
         ("phrase('{a} {b}', b=1)", "not given: ['a']"),
     ],
 )
-def test_the_law_finds(line, fault):
+def test_a_call_of_phrase_with_a_fault_is_found(line, fault):
     (found,) = list(_find_faults(ast.parse(line)))[:1]
     assert fault in found
 
@@ -118,7 +118,7 @@ def test_the_law_finds(line, fault):
 @pytest.mark.parametrize(
     'line', ["phrase('a {}')", "phrase('{a}', record)", "phrase('{a} {b}', a=1, **b)"]
 )
-def test_the_law_passes(line):
+def test_a_call_of_phrase_without_a_fault_passes(line):
     assert [*_find_faults(ast.parse(line))] == []
 
 

@@ -291,7 +291,7 @@ def test_a_log_in_utf_16_or_utf_32_has_its_cause_and_line(
     assert (answer['cause'], answer['proof'][0]['line']) == ('oom_gpu', 4)
 
 
-def test_what_is_no_text_is_said_to_be_none(ask, tmp_path):
+def test_a_log_that_is_no_text_is_said_to_be_unreadable(ask, tmp_path):
     path = tmp_path / 'epoch_3.pth'
     path.write_bytes(bytes(range(256)) * 400)
     assert 'It could not be read' in ask('why', '--log', path)['sentence']

@@ -636,7 +636,7 @@ SLOW = stand(
         'stopped',
     ],
 )
-def test_slow_is_not_stuck(ask_ranks, fields, cause):
+def test_a_worker_whose_samples_are_all_slow_is_not_stuck(ask_ranks, fields, cause):
     answer = ask_ranks({0: [replace(SLOW, **fields)]}, 1, {})
     assert answer['cause'] == cause
     if not fields:

@@ -58,7 +58,7 @@ def test_the_command_line_says_the_same(case, config):
         assert listed == value
 
 
-def test_what_holds_is_left_alone(case, config):
+def test_a_config_that_has_the_settings_already_is_not_written(case, config):
     config.write_text(case.unchanged)
     before = sorted(config.parent.iterdir())
     outcome = rewrite_config(config, case.settings)

@@ -253,7 +253,7 @@ class TestVerify:
             (0.0, 0.001, 4, False),
         ],
     )
-    def test_a_gain_settles(self, value, half, pairs, settled):
+    def test_a_precise_gain_of_even_pairs_is_settled(self, value, half, pairs, settled):
         gain = Estimate(value, value - half, value + half, pairs)
         assert is_settled(gain) is settled
         assert is_settled(None) is False

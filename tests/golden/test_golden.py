@@ -23,6 +23,7 @@ from golden.facts import (
     list_cases,
     near,
 )
+from mmgpu_hooks import schema
 
 
 def ask_by_process(words: list[str]) -> tuple[int, str]:
@@ -57,3 +58,11 @@ def test_tables_of_predictions_fit_80_columns(case, words, tmp_path):
     cells = [row.split() for row in table]
     assert len(cells) > 2 and all(number.isdigit() for number, *_ in cells)
     assert {row[-1] for row in cells} <= {'step', 'cores', 'workers'}
+
+
+@pytest.mark.parametrize('name', ['occupancy', 'save_aftermath', 'polite_workers'])
+def test_the_name_of_a_field_that_was_given_up_stands_in_no_record(name: str):
+    fields = Path(schema.__file__).parent.glob('*.py')
+    recorded = CASES.glob('*/**/*.json*')
+    found = [str(f) for f in (*fields, *recorded) if name.encode() in f.read_bytes()]
+    assert found == []

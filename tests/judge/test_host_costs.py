@@ -113,7 +113,7 @@ ON_CARD = {
     ],
     ids=lambda value: value if isinstance(value, str) else '',
 )
-def test_what_is_bound_elsewhere_gets_silence(evidence, why):
+def test_a_run_that_host_overhead_does_not_bind_has_no_finding_on_it(evidence, why):
     found = find(evidence)
     assert 'MG601' not in found, why
 

@@ -85,7 +85,7 @@ def test_a_run_that_is_over_has_none_left():
     ],
     ids=['goes on', 'was killed'],
 )
-def test_the_answer_says_both(last_sign, words):
+def test_the_answer_says_the_end_and_the_saved_hours(last_sign, words):
     run = train(is_over=False)
     ending = forecast_end(run)
     saved = list_saved_hours(run, FOUND, ending)

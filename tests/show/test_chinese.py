@@ -90,7 +90,7 @@ def chinese(monkeypatch):
             monkeypatch.setattr(command, '_help_option', None)
 
 
-def test_what_is_english_is_found():
+def test_english_words_within_a_chinese_sentence_are_found():
     assert [*find_english('等待 and three more words')] == ['and three more words']
     assert [*find_english('用 mmgpu run tools/train.py 训练')] == []
     assert [*find_english('实际 nothing there。')] == ['nothing there']

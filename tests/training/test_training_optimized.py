@@ -378,7 +378,7 @@ def test_what_was_spared_is_said_when_training_ends(tmp_path, monkeypatch):
     assert all('of both ways' in line for line in gave)
 
 
-def test_what_gave_nothing_is_said_to_have(tmp_path, monkeypatch):
+def test_an_optimisation_without_a_gain_is_said_to_give_nothing(tmp_path, monkeypatch):
     """Tests that the log says so if an optimisation gave no gain."""
     slower = SparedTime(plain_s=160e-6, ours_s=196e-6, calls=8)
     monkeypatch.setattr(Turns, 'spared', slower)

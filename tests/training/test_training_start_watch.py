@@ -89,7 +89,7 @@ def test_a_start_at_work_is_left_alone(tmp_path, work):
     assert SAID not in log_of(runner)
 
 
-def test_zero_switches_it_off(tmp_path):
+def test_with_stuck_after_s_0_no_thread_watches_the_start(tmp_path):
     threads: list[str] = []
     runner = build_runner(tmp_path, iterations=4, hook={**WATCHED, 'stuck_after_s': 0})
     runner.load_or_resume = lambda: threads.extend(

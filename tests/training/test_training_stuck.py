@@ -352,7 +352,7 @@ def test_a_hook_that_took_as_long_before_raises_no_alarm(tmp_path):
     assert 'training goes on after 1 s in Upload (iteration' in log_of(runner)
 
 
-def test_zero_switches_it_off(tmp_path):
+def test_with_stuck_after_s_0_no_thread_watches_training(tmp_path):
     threads: list[str] = []
 
     def look(_: Any) -> None:

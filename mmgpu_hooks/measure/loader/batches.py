@@ -85,7 +85,7 @@ class BatchWatch:
 
     def __init__(self, pad_size_divisor: int = 1) -> None:
         self.unknown: dict[str, str] = {}
-        """Reasons why images, pixels or boxes are not counted, by name of the count."""
+        """Reasons why a figure of a batch is not counted, by its name in the evidence."""
         self._divisor = max(1, pad_size_divisor)
 
     def examine(self, batch: Any) -> Contents:
@@ -99,8 +99,9 @@ class BatchWatch:
             inputs, samples = batch.get('inputs'), batch.get('data_samples')
         else:
             inputs, samples = _find_images(batch), None
-        padded = self._count('largest_batch_pixels', self._measure, inputs) or _Padded()
-        boxes = self._count('most_boxes', _count_boxes, samples)
+        padded = self._count('largest_batch_pixels', 'images', self._measure, inputs)
+        padded = padded or _Padded()
+        boxes = self._count('most_boxes', 'gt_instances', _count_boxes, samples)
         return Contents(
             images=_count_images(inputs),
             pixels=padded.pixels,
@@ -109,13 +110,22 @@ class BatchWatch:
             width=padded.width,
         )
 
-    def _count(self, figure: str, count: Callable[[Any], _T], of: Any) -> _T | None:
+    def _count(
+        self, figure: str, part: str, count: Callable[[Any], _T], of: Any
+    ) -> _T | None:
+        """Counts a part of a batch, or notes once that the batch has no such part.
+
+        Args:
+            figure: Name of the figure in the evidence file.
+            part: What the batch must hold, as the reason names it.
+            count: Counts it.
+            of: What ``count`` is called with.
+        """
         if figure in self.unknown:
             return None
         try:
             return count(of)
         except _ODD as error:
-            part = 'gt_instances' if figure == 'most_boxes' else 'images'
             self.unknown[figure] = f'no {part} were found in the batch ({error!r})'
             return None
 

@@ -72,13 +72,21 @@ class _ImagePaths:
     """
 
     def __init__(self) -> None:
-        self.note: Callable[[str], None] | None = None
+        self._note: Callable[[str], None] | None = None
         """Callback that gets image paths while a batch is fetched, else ``None``."""
         self._patches = Patches()
         self._is_open = False
 
-    def open(self) -> None:
-        """Replaces ``BaseDataset.get_data_info``, if MMEngine's data sets are there."""
+    def begin(self, note: Callable[[str], None]) -> None:
+        """Reports image paths from now on; to be called before each batch.
+
+        The first call replaces ``BaseDataset.get_data_info``, if MMEngine's data sets
+        are there.
+
+        Args:
+            note: Called with each path, or an empty text.
+        """
+        self._note = note
         if self._is_open:
             return
         kind = getattr(sys.modules.get('mmengine.dataset'), 'BaseDataset', None)
@@ -89,7 +97,7 @@ class _ImagePaths:
         @wraps(original)
         def get_data_info(dataset: Any, *args: Any, **kwargs: Any) -> Any:
             info = original(dataset, *args, **kwargs)
-            note = self.note
+            note = self._note
             if note is not None:
                 path = info.get('img_path') if isinstance(info, dict) else None
                 note(path if isinstance(path, str) else '')
@@ -98,8 +106,13 @@ class _ImagePaths:
         self._patches.set(kind, 'get_data_info', get_data_info)
         self._is_open = True
 
+    def end(self) -> None:
+        """Reports no more image paths until the next batch; may be called twice."""
+        self._note = None
+
     def close(self) -> None:
         """Restores ``BaseDataset.get_data_info``; may be called twice."""
+        self.end()
         self._is_open = False
         self._patches.close()
 
@@ -204,8 +217,7 @@ class FetchProbe:
 
     def _begin(self, fetcher: Any, index: Any) -> None:
         self._is_busy = True
-        _IMAGE_PATHS.open()
-        _IMAGE_PATHS.note = self._note_path
+        _IMAGE_PATHS.begin(self._note_path)
         if self._fetcher() is not fetcher:
             self._release()
             self._fetcher = weakref.ref(fetcher)
@@ -268,7 +280,8 @@ class FetchProbe:
     def _leave(self) -> None:
         if self._is_timing:  # the fetch raised
             self._stop_timing()
-        self._is_busy, _IMAGE_PATHS.note = False, None
+        self._is_busy = False
+        _IMAGE_PATHS.end()
         self._loading_since_s[self._worker] = 0.0
 
     def _begin_sample(self, index: Any) -> None:
@@ -299,7 +312,6 @@ class FetchProbe:
         self._stop_timing()
         self._release()
         self._fetch.close()
-        _IMAGE_PATHS.note = None
         _IMAGE_PATHS.close()
 
     def _release(self) -> None:

@@ -102,10 +102,19 @@ def test_a_batch_without_pixels_and_boxes_says_so_once(odd: Any, images: int | N
     watch = BatchWatch()
     assert watch.examine(odd) == (images, None, None, None, None)
     assert set(watch.unknown) == {'largest_batch_pixels', 'most_boxes'}
-    assert 'no images were found in the batch' in watch.unknown['largest_batch_pixels']
+    reasons = [watch.unknown[name] for name in ('largest_batch_pixels', 'most_boxes')]
+    assert 'no images were found in the batch' in reasons[0]
+    assert 'no gt_instances were found in the batch' in reasons[1]
     # decided: what comes later is not searched
     good = dict(inputs=[image(4, 4)], data_samples=[sample(1)])
     assert watch.examine(good) == (1, None, None, None, None)
+
+
+def test_the_reason_of_a_figure_names_the_part_that_it_counts():
+    watch = BatchWatch()
+    assert watch._count('most_masks', 'gt_masks', len, [7, 8]) == 2
+    assert watch._count('most_masks', 'gt_masks', len, None) is None
+    assert watch.unknown['most_masks'].startswith('no gt_masks were found')
 
 
 def test_a_batch_that_contains_itself_is_an_error():
