@@ -12,7 +12,6 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,9 +65,7 @@ def parse_kept(page: str) -> Kept:
     head, _, *lines = cells[0]
     # a column without a cell is left out
     note = head.index('note') if 'note' in head else None
-    rows = {
-        line[0]: Row(line[1], '' if note is None else line[note]) for line in lines
-    }
+    rows = {line[0]: Row(line[1], '' if note is None else line[note]) for line in lines}
     code = re.search(r'```text\n(.*?)\n```', page, re.DOTALL)
     cases = cells[1][2:] if len(cells) > 1 else []
     return Kept(rows, cases, code[1] if code else '')
@@ -188,9 +185,18 @@ ZOO_HEAD = (
 ZOO_HEAD_ZH = ('模型', '自带的 loader 设置', '每次迭代', '结论', '推荐', '预测', '实测')
 
 
-def render_zoo(kept: Kept, head: Sequence[str] = ZOO_HEAD) -> str:
-    """Returns the table of gains for four MMDetection configs, with a given heading."""
-    return f'\n\n{render_table(head, kept.cases)}\n\n'
+def render_zoo(kept: Kept) -> str:
+    """Returns the table of gains for four MMDetection configs, in English."""
+    return f'\n\n{render_table(ZOO_HEAD, kept.cases)}\n\n'
+
+
+def render_zoo_zh(kept: Kept) -> str:
+    """Returns the table of gains for four MMDetection configs, in Chinese."""
+    rows = [
+        [cell.replace('nothing', '不用改').replace(' to ', ' 到 ') for cell in row]
+        for row in kept.cases
+    ]
+    return f'\n\n{render_table(ZOO_HEAD_ZH, rows)}\n\n'
 
 
 class KeptText(NamedTuple):
@@ -209,7 +215,7 @@ TEXTS = {
     'host': KeptText('host', phrase_host),
     'masks': KeptText('metric', phrase_masks),
     'zoo': KeptText('zoo', render_zoo),
-    'zoo-zh': KeptText('zoo', partial(render_zoo, head=ZOO_HEAD_ZH)),
+    'zoo-zh': KeptText('zoo', render_zoo_zh),
 }
 
 
