@@ -1,7 +1,6 @@
-"""Programs of child processes that judge a run or tune its loader settings.
+"""Programs of child processes that judge a run.
 
-That of the end writes one config, too; that of every hour the job's comment. That which
-tunes answers questions, as long as it is asked.
+That of the end writes one config, too; that of every hour the job's comment.
 """
 
 from __future__ import annotations
@@ -27,13 +26,11 @@ from mmgpu_hooks.judge.verdict import diagnose_run
 from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.recommend.host_memory import limit_to_memory
 from mmgpu_hooks.recommend.recommendation import recommend_settings, with_save_cures
-from mmgpu_hooks.recommend.tuning import answer_question
 from mmgpu_hooks.recommend.validation import leave_out
 from mmgpu_hooks.recommend.verdict_record import judge_as_record, make_verdict_record
 from mmgpu_hooks.schema.judged import Recommendation, RunAdvice
 from mmgpu_hooks.schema.run_folder import read_run_folder
 from mmgpu_hooks.schema.text import Text, encode_text, phrase
-from mmgpu_hooks.schema.tuning import TuneQuestion
 
 
 def main(evidence: str, parent: int) -> None:
@@ -78,26 +75,6 @@ def judge_while_training(evidence: str, parent: int, is_commented: bool) -> None
         # at the training's end the hook says what is in the way
         with contextlib.suppress(SourceError):
             comment_on_job(record)
-
-
-def tune_while_training(evidence: str, parent: int) -> None:
-    """Answers questions from stdin on the best loader settings, during a training.
-
-    Args:
-        evidence: Of rank 0.
-        parent: Process id of the training; this process ends with it.
-    """
-    die_with_parent(parent)
-    path, decoder = Path(evidence), msgspec.json.Decoder(TuneQuestion)
-    with os.fdopen(os.dup(1), 'wb') as stream:
-        for question in sys.stdin.buffer:
-            judged = choose_rank(path, Run.read(path))
-            answer = answer_question(
-                judged.run, decoder.decode(question), asking=judged.first
-            )
-            line = msgspec.json.encode(answer, enc_hook=encode_text)
-            stream.write(line + b'\n')
-            stream.flush()
 
 
 def advise_on_run(evidence: Path) -> RunAdvice:

@@ -96,7 +96,7 @@ _TUNE = (
     'import os; '
     'os.nice({nice}); '
     f'{_BEGIN}'
-    'from mmgpu_hooks.adviser.child import tune_while_training; '
+    'from mmgpu_hooks.adviser.tuning_child import tune_while_training; '
     'tune_while_training(sys.argv[1], int(sys.argv[2])); '
     f'{_END}'
 )

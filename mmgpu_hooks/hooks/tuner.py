@@ -58,6 +58,11 @@ The longer of both counts. A run in intervals of 50 iterations would be judged l
 ASK_AGAIN = 1.3
 """Ratio of iterations since a loader change at two successive requests for advice."""
 
+MOST_CPU = 0.05
+"""Largest share of one core that the search for a loader change may take.
+
+Averaged from one question to the next."""
+
 SPARE_BYTES = 2**30
 """Bytes of memory that must stay free while old and new loader workers both live.
 
@@ -114,6 +119,8 @@ class Tuner:
         self._since = self._ask_at = recording.recorded
         """Iteration at which loader settings were changed last, or tuning began."""
         self._is_over = self._has_found = False
+        self._asked_s = self._ask_from_s = -math.inf
+        """Clock times of the last question, and from which on to ask for a change."""
         self._asked_for_change = False
         """True if the last question to the adviser was for a change, not a verdict."""
         self._why = Text('')
@@ -254,6 +261,7 @@ class Tuner:
         answer = adviser.read()
         if answer is not None and self._asked_for_change:
             self._why = answer.why
+            self._ask_from_s = self._asked_s + answer.cpu_s / MOST_CPU
         is_busy = self._pending is not None or self._offered is not None
         if answer is not None and not is_busy:
             self._act(answer)
@@ -268,7 +276,9 @@ class Tuner:
                     why=self._why or _NO_REASON,
                 )
             )
-        elif done >= self._ask_at:
+        elif done >= self._ask_at and (
+            self._open is not None or self._clock() >= self._ask_from_s
+        ):
             self._ask(adviser, done)
 
     def _ask(self, adviser: TuningAdviser, done: int) -> None:
@@ -281,6 +291,7 @@ class Tuner:
             may_persist=self._may_persist(),
             can_change=self._changes < MOST_CHANGES and not self._is_last_epoch,
         )
+        self._asked_s = self._clock()
         self._asked_for_change = question.can_change
         adviser.ask(question)
 

@@ -45,6 +45,8 @@ class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
     The iteration is filled in where it is made."""
     cost_s: float = 0.0
     """Predicted seconds for which making the proposed change blocks training."""
+    cpu_s: float = 0.0
+    """CPU seconds that the tuning process took to find the answer."""
     why: Text = Text('')
     """Clause on why no tuning action is due yet; empty if one is due."""
 

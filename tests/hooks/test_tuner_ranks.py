@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from mmengine.hooks import LoggerHook
+from msgspec import structs
 
+from fakes.clock import HandClock
 from fakes.store import Store
 from fakes.tuning import NOTHING, ScriptedAdviser, judge, propose, settings
 from mmgpu_hooks.hooks import tune_ranks, tuner
@@ -20,6 +22,8 @@ from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tuning import TuneAnswer
 
 ONE, TWO = settings(1), settings(2)
+ITER_S = 0.1
+"""Seconds of an iteration."""
 LOGGED = 50
 """Iterations per line of LoggerHook."""
 
@@ -68,6 +72,7 @@ class Rank:
             list[TunedRecord](),
             list[str](),
         )
+        self.clock = HandClock()
         live = SimpleNamespace(_iterator=object())
         self.runner = SimpleNamespace(
             rank=rank,
@@ -100,15 +105,17 @@ class Rank:
             self.switch,  # type: ignore[arg-type]
             self.schedule.cut_at,
             self.records.append,
+            self.clock,
         )
 
     def train(self) -> None:
         """Trains one iteration, and calls the tuner if a log interval ends with it."""
         done = self.recording.iteration = self.recording.iteration + 1
         self._count += 1
+        self.clock.turn(ITER_S)
         if self.schedule.is_due(done - 1, self._count).is_end:
             self.recording.recorded, self._count = done, 0
-            self.tuner.follow(0.1)
+            self.tuner.follow(ITER_S)
 
     @property
     def actions(self) -> list[str]:
@@ -286,13 +293,16 @@ def test_intervals_are_long_again_where_rank_0_ends_without_a_decision(
 ):
     monkeypatch.setattr(tuner, 'MOST_WATCHED', 200)
     ranks = start([propose(ONE, TWO)])
-    offered = ranks[1].tuner
-    train(ranks, 300, lambda: offered._offered is not None)
+    offering = ranks[0].tuner
+    train(ranks, 300, lambda: offering._offered is not None)
     train(ranks[1:], 600)
     assert 'rank 0 made no decision' in ranks[1].said[-1]
-    before = ranks[1].recording.recorded
-    train(ranks[1:], LOGGED - 1)
-    assert ranks[1].recording.recorded == before
+    ends = []
+    for _ in range(4 * LOGGED):
+        train(ranks[1:], 1)
+        ends.append(ranks[1].recording.recorded)
+    first, *_, last = sorted({*ends})
+    assert last - first == LOGGED * (len({*ends}) - 1)
 
 
 def test_an_obstacle_that_cannot_be_found_out_is_offered_to_no_rank(start):
@@ -306,3 +316,21 @@ def test_an_obstacle_that_cannot_be_found_out_is_offered_to_no_rank(start):
         train(ranks, 300)
     train(ranks[1:], 300)
     assert ranks[1].tuner._offered is None
+
+
+@pytest.mark.parametrize(
+    ('cpu_s', 'questions'), [(0.0, 10), (0.04, 10), (0.06, 5), (0.5, 1)]
+)
+def test_a_search_that_takes_a_core_is_made_less_often(start, cpu_s, questions):
+    answer = structs.replace(NOTHING, cpu_s=cpu_s)
+    (rank,) = start([answer] * 20, world=1)
+    # 10 s: a twentieth of a core is half a second, 50 ms of each interval of 1 s
+    train([rank], 101)
+    assert len(rank.tuner._adviser.questions) == questions  # type: ignore[union-attr]
+
+
+def test_a_change_is_judged_however_much_the_search_took(start):
+    dear = structs.replace(propose(ONE, TWO), cpu_s=50.0)
+    (rank,) = start([dear, judge(TWO, TWO, 'gain')], world=1)
+    train([rank], 100)
+    assert rank.actions == ['change', 'keep']

@@ -227,7 +227,7 @@ def test_other_load_is_seen_where_several_ranks_share_a_host(
     ranks = []
     for rank in (0, 1):
         evidence = make_tuned(system_pct=system_pct)
-        host = replace(evidence.run.host, ranks=2)
+        host = replace(evidence.run.host, ranks_on_host=2)
         run = replace(evidence.run, rank=rank, world_size=2, host=host)
         ranks.append(replace(evidence, run=run))
     first, other = ranks

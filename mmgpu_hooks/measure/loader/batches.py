@@ -85,7 +85,7 @@ class BatchWatch:
 
     def __init__(self, pad_size_divisor: int = 1) -> None:
         self.unknown: dict[str, str] = {}
-        """Reasons why a figure of a batch is not counted, by its name in the evidence."""
+        """Reasons why figures of a batch are not counted, by name in the evidence."""
         self._divisor = max(1, pad_size_divisor)
 
     def examine(self, batch: Any) -> Contents:
