@@ -207,11 +207,10 @@ def main(system: str, folder: Path) -> None:
     words = ('set', str(config), 'train_dataloader.num_workers=3', '--in-place')
     found['set'] = ask(*words)
     found['config'] = config.read_text()
-    runs = str(folder / 'hooked'), str(run)
     for words in (
         ('predict', str(run), '--format', 'json'),
-        ('compare', *runs, '--format', 'json'),
-        ('explain', 'MG201'),
+        ('compare', str(run), str(run), '--format', 'json'),
+        ('explain', 'MG204'),
         ('enable', str(config)),
         ('disable', str(config)),
     ):

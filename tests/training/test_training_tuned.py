@@ -129,7 +129,9 @@ def test_both_pools_of_workers_live_only_where_memory_holds_them(
     tmp_path, script, monkeypatch, short, most
 ):
     script(propose(TWO, THREE), judge(THREE, THREE, 'gain'))
-    free = {name: 0 if name == short else 2**40 for name in ('memory', '/dev/shm')}
+    # a batch is of 1.5 KB: for two more, as one worker needs, and not for six
+    little = {'memory': 0, '/dev/shm': 9_000}
+    free = {**dict.fromkeys(little, 2**40), short: little.get(short, 0)}
     monkeypatch.setattr(tuner, 'read_free_bytes', lambda: free['memory'])
     monkeypatch.setattr(
         tuner, 'read_file_system', lambda path: FileSystem(2**40, free[str(path)])
@@ -143,6 +145,17 @@ def test_both_pools_of_workers_live_only_where_memory_holds_them(
     assert losses_of(tuned) == losses_of(plain)
     assert tuned.train_dataloader.num_workers == 3
     assert max(alive) == most
+
+
+def test_more_workers_do_not_come_where_shared_memory_holds_no_more_batches(
+    tmp_path, script, monkeypatch
+):
+    script(propose(TWO, THREE))
+    full = FileSystem(2**40, 0)
+    monkeypatch.setattr(tuner, 'read_file_system', lambda _: full)
+    tuned = train_taped(tmp_path, num_workers=2)
+    assert tuned.train_dataloader.num_workers == 2
+    assert 'their batches do not fit into /dev/shm.' in log_of(tuned)
 
 
 def test_a_loss_is_taken_back_and_ends_tuning(tmp_path, script):
