@@ -207,14 +207,15 @@ def main(system: str, folder: Path) -> None:
     words = ('set', str(config), 'train_dataloader.num_workers=3', '--in-place')
     found['set'] = ask(*words)
     found['config'] = config.read_text()
-    for words in (
+    commands: list[tuple[str, ...]] = [
         ('predict', str(run), '--format', 'json'),
         ('compare', str(run), str(run), '--format', 'json'),
         ('explain', 'MG204'),
         ('enable', str(config)),
         ('disable', str(config)),
-    ):
-        found[words[0]] = {**ask(*words), 'config': config.read_text()}
+    ]
+    for name, *more in commands:
+        found[name] = {**ask(name, *more), 'config': config.read_text()}
     print(json.dumps(found))
 
 

@@ -311,7 +311,7 @@ def test_an_obstacle_that_cannot_be_found_out_is_offered_to_no_rank(start):
     def fail(*_: Any) -> Text | None:
         raise OSError('planted')
 
-    ranks[0].switch.find_obstacle_within = fail  # type: ignore[method-assign]
+    ranks[0].switch.find_obstacle_within = fail
     with pytest.raises(OSError, match='planted'):
         train(ranks, 300)
     train(ranks[1:], 300)
@@ -326,7 +326,7 @@ def test_a_search_that_takes_a_core_is_made_less_often(start, cpu_s, questions):
     (rank,) = start([answer] * 20, world=1)
     # 10 s: a twentieth of a core is half a second, 50 ms of each interval of 1 s
     train([rank], 101)
-    assert len(rank.tuner._adviser.questions) == questions  # type: ignore[union-attr]
+    assert len(rank.tuner._adviser.questions) == questions
 
 
 def test_a_change_is_judged_however_much_the_search_took(start):
