@@ -359,7 +359,8 @@ def train(session: nox.Session, name: str, part: str) -> matrix.Row:
         passed=len(first.passed) + len(retried),
         failed=found.failed if first.failed else [],
         retried=retried,
-        skipped=Counter(first.skipped.values()),
+        # asdict makes pairs of the keys of a Counter
+        skipped=dict(Counter(first.skipped.values())),
         minutes=first.seconds / 60,
         date=str(datetime.date.today()),
     )
