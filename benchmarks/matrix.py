@@ -124,8 +124,9 @@ STACKS: Mapping[str, Stack] = {
     'fork': Stack(
         title='the maintained fork',
         pythons=('3.11', '3.12', '3.10'),
-        packages=PINNED,
-        openmmlab=('onedl-mmengine==0.10.12',),
+        packages=(*PINNED, 'imageio', 'scikit-image'),
+        # its MMDetection imports imaug, which requires OpenCV with a window system
+        openmmlab=('onedl-mmengine==0.10.12', 'imaug==0.4.3'),
         detection=('onedl-mmcv==2.3.6', 'onedl-mmdetection==3.5.1'),
     ),
     'newest': Stack(
