@@ -5,8 +5,9 @@ MMEngine's and MMDetection's formulas, over lists of tensors (``torch._foreach_*
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import chain
 from numbers import Real
@@ -41,19 +42,33 @@ def _anneal(ema: Any, steps: int, averages: list[Any], sources: list[Any]) -> No
     torch._foreach_lerp_(averages, sources, momentum)
 
 
-def _warm_up(ema: Any, steps: int, averages: list[Any], sources: list[Any]) -> None:
+def _warmed_up(ema: Any, steps: int) -> float:
     rest = math.exp(-float(1 + steps) / ema.gamma)
-    momentum = (1 - ema.momentum) * rest + ema.momentum
+    return float((1 - ema.momentum) * rest + ema.momentum)
+
+
+def _warm_up(ema: Any, steps: int, averages: list[Any], sources: list[Any]) -> None:
+    momentum = _warmed_up(ema, steps)
     torch._foreach_mul_(averages, 1 - momentum)
     torch._foreach_add_(averages, sources, alpha=momentum)
 
 
-FORMULAS: dict[str, Formula] = {
-    'mmengine.model.averaged_model.ExponentialMovingAverage': _average,
-    'mmengine.model.averaged_model.MomentumAnnealingEMA': _anneal,
-    'mmdet.models.layers.ema.ExpMomentumEMA': _warm_up,
+def _warm_up_by_lerp(
+    ema: Any, steps: int, averages: list[Any], sources: list[Any]
+) -> None:
+    torch._foreach_lerp_(averages, sources, _warmed_up(ema, steps))
+
+
+FORMULAS: dict[str, Sequence[Formula]] = {
+    'mmengine.model.averaged_model.ExponentialMovingAverage': [_average],
+    'mmengine.model.averaged_model.MomentumAnnealingEMA': [_anneal],
+    # of MMDetection, and of its maintained fork
+    'mmdet.models.layers.ema.ExpMomentumEMA': [_warm_up, _warm_up_by_lerp],
 }
-"""Update function for lists of tensors, by class name of the averaged model."""
+"""Update functions for lists of tensors, by class name of the averaged model.
+
+The first one that computes the same bits as the model's own is taken.
+"""
 
 
 class ListedAverages(Several):
@@ -140,13 +155,13 @@ class ListedAverage:
                     given=type(ema.momentum).__name__,
                 )
             )
-        self._ema, self._formula = ema, FORMULAS[name]
+        self._ema = ema
         self._given = _read_settings(ema)
         self._on_failure = on_failure
         self._lists: _Lists | None = None
         self._turns = Turns()
         self._is_open = True
-        self._prove()
+        self._formula = self._choose(FORMULAS[name])
         self._patches = Patches()
         self._patches.set(ema, 'update_parameters', self)
         count = len(ema.avg_parameters)
@@ -157,8 +172,20 @@ class ListedAverage:
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (self._ema, 'update_parameters')
 
-    def _prove(self) -> None:
-        """Raises if multi-tensor updates differ from single updates in any bit."""
+    def _choose(self, formulas: Sequence[Formula]) -> Formula:
+        """Returns the first formula whose bits are those of updates one by one.
+
+        Raises:
+            RefusalError: If there is none.
+        """
+        *others, last = formulas
+        for formula in others:
+            with contextlib.suppress(RefusalError):
+                return self._prove(formula)
+        return self._prove(last)
+
+    def _prove(self, formula: Formula) -> Formula:
+        """Returns a formula; raises if it differs from single updates in any bit."""
         ema = self._ema
         for device, dtype in {
             (average.device, average.dtype)
@@ -171,7 +198,7 @@ class ListedAverage:
             listed = [single.clone() for single in singles]
             for single, source in zip(singles, sources):
                 ema.avg_func(single, source, ema.steps)
-            self._formula(ema, int(ema.steps), listed, sources)
+            formula(ema, int(ema.steps), listed, sources)
             if not all(map(is_equal, singles, listed)):
                 raise RefusalError(
                     phrase(
@@ -181,6 +208,7 @@ class ListedAverage:
                         device=str(device),
                     )
                 )
+        return formula
 
     def __call__(self, model: Any) -> None:
         """Updates the averaged model with the tensors of ``model``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 import pickle
 from types import SimpleNamespace
 from typing import Any
@@ -97,6 +98,23 @@ def run(kind: type[Any], is_listed: bool, **arguments: Any) -> list[Any]:
 def test_averages_are_the_same_to_the_last_bit(kind, update_buffers, interval):
     arguments = dict(update_buffers=update_buffers, interval=interval)
     assert is_equal(run(kind, False, **arguments), run(kind, True, **arguments))
+
+
+def average_by_lerp(
+    ema: Any, average: torch.Tensor, source: torch.Tensor, steps: int
+) -> None:
+    """Averages as the maintained fork of MMDetection does."""
+    rest = math.exp(-float(1 + steps) / ema.gamma)
+    average.lerp_(source, (1 - ema.momentum) * rest + ema.momentum)
+
+
+def test_averages_of_the_maintained_fork_are_the_same_to_the_last_bit(monkeypatch):
+    kind = ema_of_mmdet.ExpMomentumEMA
+    upstream = run(kind, True)
+    monkeypatch.setattr(kind, 'avg_func', average_by_lerp)
+    assert is_equal(run(kind, False), run(kind, True))
+    # it is another formula
+    assert not is_equal(run(kind, True), upstream)
 
 
 @pytest.fixture
