@@ -102,7 +102,7 @@ def train(folder: Path, is_written: bool) -> End:
 
 
 def list_figures(pairs: Sequence[Pair]) -> Iterator[Figure]:
-    """Returns figures on seconds that trainings take to end, and on configs written."""
+    """Returns figures on how long trainings take to end and to write their configs."""
     longer_s = [pair.advised.seconds - pair.plain.seconds for pair in pairs]
     plain_s = statistics.median(pair.plain.seconds for pair in pairs)
     yield Figure('from the last save to the exit, write_config off', plain_s, 's')

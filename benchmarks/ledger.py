@@ -533,7 +533,7 @@ class PlantedPart:
 def plan_loading(
     loader: StampedLoader, is_iter: bool, skipped: int
 ) -> dict[str, PlantedPart]:
-    """Returns true counts and seconds of the parts of training time that load data."""
+    """Returns the planted counts and seconds of data loading, by ledger part."""
     # the iteration-based loop makes its first iterator before training begins
     creations = loader.creations[1:] if is_iter else loader.creations
     firsts = {*loader.begins} - {*range(skipped)}

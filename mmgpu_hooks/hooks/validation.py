@@ -231,7 +231,7 @@ class ValidationSource(LoopListener):
         return () if processes is None else processes.pids
 
     def begin(self) -> None:
-        """Begins to measure a validation: waits for data, steps, metrics, workers."""
+        """Begins to measure a validation's data waits, steps, metrics and workers."""
         # a logged validation resets the allocator's peak, and has one of its own
         self._sources.gpu.begin_validation()
         self._run(VALIDATION_SOURCE, self._begin)

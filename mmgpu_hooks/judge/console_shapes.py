@@ -226,7 +226,7 @@ class Reading(NamedTuple):
     decoration: int
     """Number of characters of rich's or pytest's border before an exception."""
     decorated: Raised
-    """Classification of the text behind a rich or pytest mark: exception or not."""
+    """Kind of the text behind the border of the package rich or pytest's ``E``."""
     is_named: bool
     """True if the line reads as an exception of any name, such as ``Foo: bar``."""
     is_indented: bool
