@@ -538,7 +538,7 @@ class FlightRecord:
     behind: Tuple[int, ...] = ()
     """Ranks that never began the collective, by their flight recorder dumps."""
     others: Mapping[int, str] = field(default_factory=dict)
-    """Other collectives, or tensor sizes, of ranks that did not join this one, by rank."""
+    """Other collectives, or tensor sizes, of ranks not in this one, by rank."""
     without_dump: Tuple[int, ...] = ()
     """Ranks of the process group that left no dump of the flight recorder."""
     calls: Tuple[str, ...] = ()
