@@ -92,7 +92,8 @@ def pytest_collection_modifyitems(
     """Excludes tests marked ``slow`` unless ``-m`` asks for them."""
     config.stash[_COLLECTED] = [*items]
     if 'slow' not in config.option.markexpr:
-        items[:] = [item for item in items if 'slow' not in item.keywords]
+        # a keyword is also each folder's name, of the clone itself, too
+        items[:] = [item for item in items if not item.get_closest_marker('slow')]
 
 
 def pytest_collection_finish() -> None:

@@ -15,7 +15,7 @@ import logging
 import os
 import pickle
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,7 @@ def read_flight_record(runs: Sequence[RunRecord]) -> FlightRecord | None:
     if not dumps:
         return None
     try:
+        _name_groups(dumps.values())
         collectives = _compare(dumps)
     except ImportError as error:
         raise SourceError(
@@ -161,6 +162,23 @@ def _read_dump(path: Path) -> dict[str, Any]:
         ) from error
     found: dict[str, Any] = dump
     return found
+
+
+def _name_groups(dumps: Iterable[dict[str, Any]]) -> None:
+    """Names the default process group in dumps as their entries call it.
+
+    torch 2.13 lists gloo's under an empty name.
+    """
+    dumps = [*dumps]
+    called = {entry['process_group'][0] for dump in dumps for entry in dump['entries']}
+    called -= {name for dump in dumps for name in dump['pg_config']}
+    if len(called) != 1:
+        return
+    (name,) = called
+    for dump in dumps:
+        if '' in dump['pg_config']:
+            group = dump['pg_config'].pop('')
+            dump['pg_config'][name] = {**group, 'name': name}
 
 
 def _compare(dumps: Mapping[int, dict[str, Any]]) -> Sequence[Any]:

@@ -85,7 +85,7 @@ def test_estimates_bound_the_modelled_peaks(mock_cards, tmp_path):
         )
         estimate = json.loads(answered.stdout)
         total = estimate['total_bytes']['4']
-        peak = planned[name].run.gpu_mem_peak_bytes
+        peak = planned[name].run.figures.gpu_mem_peak_bytes
         # activations go while gradients come, and there are no workspaces here
         assert peak is not None, name
         assert total - estimate['static']['gradient_bytes'] <= peak <= total, name

@@ -245,11 +245,11 @@ def test_mmdetection_is_profiled(ask, images, tmp_path):
     assert sum(body['parts'].values()) == pytest.approx(body['step_s'], rel=0.05)
     # MMEngine's schedulers have put a function in the place of the optimizer's step
     assert body['parts']['optimizer'] > 10 * body['parts']['other']
+    # of the largest ones, which are alike here, each run has others
     assert len(body['modules']) == 5
     roots = {name.split('.')[0] for name in body['modules']}
     assert roots <= {'backbone', 'neck', 'bbox_head'}
-    # the losses of the head are its own
-    assert 'bbox_head' in body['modules']
+    assert 'bbox_head' in roots
     assert body['products_pct'] > 10
 
 

@@ -215,7 +215,8 @@ def train(folder: Path, ending: Ending, *, is_tuned: bool) -> None:
         folder / 'run',
         iterations=40,
         epochs=3,
-        item_s=0.002,
+        # the old workers must owe batches still when one of them is killed
+        item_s=0.02 if ending.is_drained_first else 0.002,
         num_workers=2,
         hook=hook if is_tuned else None,
         custom_hooks=hooks,
