@@ -68,20 +68,26 @@ help:
 demo: setup
 	$(BIN)/python tools/demo.py $(DEMO_CONFIG) --work-dir work_dirs/demo
 
+# Tests with the given options. pytest's exit code 1 is of tests that failed; any other is
+# of a run that was cut short, of which nothing is tried again.
+run-tests = rm -f $(VENV)/.cut_short; $(BIN)/python -m pytest $(1) || \
+    { [ $$? = 1 ] || touch $(VENV)/.cut_short; exit 1; }
+
 # those that measure times run after the others, alone
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not timing'
+	$(call run-tests,-n 2 --dist loadfile -m 'not timing')
 	$(MAKE) test-timing
 
 test-timing: setup
-	$(BIN)/python -m pytest -m timing $$(grep -rl mark.timing tests --include='test_*.py')
+	$(call run-tests,-m timing $$(grep -rl mark.timing tests --include='test_*.py'))
 
 # one by one: most start a training, or a cluster, that wants both cores
 test-slow: setup
-	$(BIN)/python -m pytest -m 'slow and not timing'
+	$(call run-tests,-m 'slow and not timing')
 
 # once more, one by one, what failed before
 test-again: setup
+	@[ ! -e $(VENV)/.cut_short ] || { echo 'the tests were cut short: none is tried again'; exit 1; }
 	$(BIN)/python -m pytest -m 'slow or not slow' --last-failed --last-failed-no-failures none
 
 lint: setup

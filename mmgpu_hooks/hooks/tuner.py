@@ -292,7 +292,7 @@ class Tuner:
             can_change=self._changes < MOST_CHANGES and not self._is_last_epoch,
         )
         self._asked_s = self._clock()
-        self._asked_for_change = question.can_change
+        self._asked_for_change = question.can_change and self._open is None
         adviser.ask(question)
 
     def _may_persist(self) -> bool:
@@ -341,7 +341,7 @@ class Tuner:
         obstacle = None
         if within is None or may_defer:
             # which loads a batch for trial
-            obstacle = self._find_obstacle_to(record.new)
+            obstacle = self._find_obstacle_to(record)
         is_now = within is None and obstacle is None
         if is_now and self._is_by_epoch and math.isfinite(cost_s):
             is_now = self._gain_in_epoch(record) > cost_s
@@ -353,10 +353,10 @@ class Tuner:
         else:
             self._end(_phrase_left(record, obstacle or within))
 
-    def _find_obstacle_to(self, new: TunedSettings) -> Text | None:
-        """Returns why the loader cannot take given settings; ``None`` if it can."""
-        switch = self._switch
-        if not self._has_shared_room(new, is_alone=True):
+    def _find_obstacle_to(self, record: TunedRecord) -> Text | None:
+        """Returns why the loader cannot be changed so; ``None`` if it can."""
+        switch, new = self._switch, record.new
+        if record.action == 'change' and not self._has_shared_room_alone(new):
             return phrase('their batches do not fit into /dev/shm')
         return switch.find_obstacle_to(new) or switch.find_first_obstacle(
             new, self._probe.last_index
@@ -376,7 +376,7 @@ class Tuner:
         new = record.new
         within = self._switch.find_obstacle_within(self._find_live(), new)
         # the latter loads a batch for trial
-        return within or self._find_obstacle_to(new)
+        return within or self._find_obstacle_to(record)
 
     def _is_as_before(self, record: TunedRecord) -> bool:
         """True if a record undoes a loader change that this rank never made."""
@@ -456,13 +456,14 @@ class Tuner:
         """Ends tuning, or re-offers a roll-back, as a rank cannot change its loader."""
         if offer.record.action == 'change' or self._is_given_up(done):
             refusing = ranks.find_refusing()
-            why = (
-                phrase('the ranks did not agree in time')
-                if refusing is None
-                else phrase(
+            if refusing is not None:
+                why = phrase(
                     'rank {rank} cannot make the change, so none does', rank=refusing
                 )
-            )
+            elif ranks.read_answers():
+                why = phrase('what is left is too short to pay for a change')
+            else:
+                why = phrase('the ranks did not agree in time')
             self._end(_phrase_left(offer.record, why))
         elif not ranks.rank:
             self._offer(ranks, offer.record, self._offered_at)
@@ -551,24 +552,34 @@ class Tuner:
             return True
         return free - SPARE_BYTES > new.num_workers * own / old
 
-    def _has_shared_room(self, new: TunedSettings, *, is_alone: bool = False) -> bool:
+    def _has_shared_room(self, new: TunedSettings) -> bool:
         """True if the new workers' batches fit into shared memory beside the old ones'.
 
         PyTorch ends a worker that finds it full.
-
-        Args:
-            new: Settings of the new workers.
-            is_alone: Whether the old workers end first, and their batches with them.
         """
-        free, bytes_each = read_file_system(_SHARED).free_bytes, self._batch_bytes
-        if free is None or not bytes_each:
+        free = read_file_system(_SHARED).free_bytes
+        needed = self._count_shared_bytes(new)
+        return free is None or not needed or free > SHARED_MARGIN * needed
+
+    def _has_shared_room_alone(self, new: TunedSettings) -> bool:
+        """True if new workers' batches fit into shared memory once the old ones end."""
+        shared = read_file_system(_SHARED)
+        free, total = shared.free_bytes, shared.total_bytes
+        needed = self._count_shared_bytes(new)
+        old = self._count_shared_bytes(self._switch.settings)
+        if free is None or total is None or needed <= old:
             return True
-        ahead = _count_ahead(new)
-        if is_alone:
-            ahead -= _count_ahead(self._switch.settings)
-        # ranks of one host switch at one iteration
-        ranks = self._runner.world_size
-        return bool(free > SHARED_MARGIN * ranks * ahead * bytes_each)
+        # the old ones hold less than they may where training waits for its loader
+        held = min(total - free, old)
+        return free + held > needed and free > SHARED_MARGIN * (needed - old)
+
+    def _count_shared_bytes(self, settings: TunedSettings) -> int:
+        """Returns the most bytes of shared memory that batches loaded ahead take.
+
+        On all ranks, which switch at one iteration; 0 where batches were not counted.
+        """
+        ahead = settings.num_workers * (settings.prefetch_factor or DEFAULT_PREFETCH)
+        return int(self._runner.world_size * ahead * (self._batch_bytes or 0))
 
     @property
     def _worker_bytes(self) -> int | None:
@@ -683,11 +694,6 @@ class Tuner:
         adviser, self._adviser = self._adviser, None
         if adviser is not None:
             adviser.end()
-
-
-def _count_ahead(settings: TunedSettings) -> int:
-    """Returns how many batches the workers of a loader load ahead at most."""
-    return settings.num_workers * (settings.prefetch_factor or DEFAULT_PREFETCH)
 
 
 def _undo(record: TunedRecord) -> TunedRecord:

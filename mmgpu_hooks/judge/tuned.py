@@ -171,7 +171,9 @@ def _select_same(other: RunEvidence, stage: RunEvidence) -> RecordedRun:
         if since <= interval.iteration - interval.iterations
         and interval.iteration <= last
     )
-    return RecordedRun(replace(other, intervals=intervals, tuned=(), end=None))
+    # one that could not make a change has no record of it
+    made = tuple(record for record in other.switches if record.iteration <= since)
+    return RecordedRun(replace(other, intervals=intervals, tuned=made, end=None))
 
 
 def _read_stage(evidence: RunEvidence, other_ranks: Sequence[RecordedRun]) -> _Stage:

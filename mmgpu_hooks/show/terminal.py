@@ -107,14 +107,14 @@ def _text(text: object, style: str = '', *, no_wrap: bool = False) -> Text:
     from rich.text import Text
 
     words = visible(say(text))
-    shown = words if no_wrap else break_paths(bind_units(words))
+    shown = words if no_wrap else bind_units(words)
     # what has no place to break at is folded, never cut
     return Text(shown, style=style, no_wrap=no_wrap, overflow='fold')
 
 
 def _prose(text: object, style: str = '') -> Text:
     prose = _text(text, style)
-    prose.plain = break_wide(prose.plain)
+    prose.plain = break_wide(break_paths(prose.plain))
     return prose
 
 

@@ -17,10 +17,12 @@ from mmgpu_hooks.hooks import tune_ranks, tuner
 from mmgpu_hooks.hooks.log_schedule import LogSchedule
 from mmgpu_hooks.hooks.recording import Guard
 from mmgpu_hooks.hooks.tuner import Tuner
+from mmgpu_hooks.measure.host import FileSystem
 from mmgpu_hooks.schema.recorded import TunedRecord, TunedSettings
 from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tuning import TuneAnswer
 
+MIB = 2**20
 ONE, TWO = settings(1), settings(2)
 ITER_S = 0.1
 """Seconds of an iteration."""
@@ -334,3 +336,44 @@ def test_a_change_is_judged_however_much_the_search_took(start):
     (rank,) = start([dear, judge(TWO, TWO, 'gain')], world=1)
     train([rank], 100)
     assert rank.actions == ['change', 'keep']
+
+
+@pytest.mark.parametrize(
+    ('free', 'batch', 'is_made'),
+    [(64, 10, True), (64, 20, False), (20, 10, False), (64, None, True)],
+    ids=['fits', 'does not fit', 'held by others', 'batches were not counted'],
+)
+def test_more_workers_come_where_shared_memory_holds_their_batches(
+    start, monkeypatch, free, batch, is_made
+):
+    (rank,) = start([propose(ONE, TWO)], world=1)
+    # of 64 MiB; a worker loads two batches ahead
+    shared = FileSystem(64 * MIB, free * MIB)
+    monkeypatch.setattr(tuner, 'read_file_system', lambda _: shared)
+    rank.tuner.note_batch(batch and batch * MIB)
+    train([rank], 60)
+    assert rank.switch.settings == (TWO if is_made else ONE)
+    said = 'their batches do not fit into /dev/shm'
+    assert (said in rank.said[-1]) == (not is_made)
+
+
+def test_a_roll_back_asks_for_no_shared_memory(start, monkeypatch):
+    (rank,) = start([propose(TWO, ONE), judge(ONE, TWO, 'loss')], world=1)
+    rank.switch.settings = TWO
+    monkeypatch.setattr(tuner, 'read_file_system', lambda _: FileSystem(MIB, 0))
+    rank.tuner.note_batch(MIB)
+    train([rank], 100)
+    assert rank.actions == ['change', 'roll_back']
+
+
+def test_ranks_that_all_can_but_too_late_say_so(start):
+    ranks = start([*[NOTHING] * 3, propose(ONE, TWO)])
+    for rank in ranks:
+        rank.runner.train_loop.max_iters = 80
+    train(ranks, 79)
+    assert settings_of(ranks) == [ONE, ONE]
+    said = [
+        line for line in ranks[0].said if 'num_workers 1 -> 2 would be next' in line
+    ]
+    assert len(said) == 1
+    assert 'what is left is too short to pay for a change' in said[0]

@@ -239,3 +239,26 @@ def test_other_load_is_seen_where_several_ranks_share_a_host(
     alone = judge_change(first)
     assert alone is not None
     assert alone.reason == 'gain'
+
+
+@pytest.mark.parametrize(('wait_s', 'reason'), [(0.02, 'gain'), (0.6, 'loss')])
+def test_workers_of_other_ranks_are_no_other_load(wait_s, reason):
+    ranks = []
+    for rank in (0, 1):
+        # a batch costs its worker what takes it two of eight cores
+        busy_s = 2.0 * (wait_s + 0.2)
+        evidence = make_tuned(system_pct=60.0, wait_s=wait_s)
+        workers = make_inside_workers(busy_s, count=4, cpu_s=20 * busy_s)
+        intervals = tuple(
+            interval
+            if interval.iteration <= 120
+            else replace(interval, workers=workers)
+            for interval in evidence.intervals
+        )
+        host = replace(evidence.run.host, ranks_on_host=2)
+        run = replace(evidence.run, rank=rank, world_size=2, host=host)
+        ranks.append(replace(evidence, run=run, intervals=intervals))
+    first, other = ranks
+    verdict = judge_change(first, [Run(other)])
+    assert verdict is not None
+    assert verdict.reason == reason

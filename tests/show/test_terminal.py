@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from mmgpu_hooks.schema.text import quoted
+from mmgpu_hooks.schema.text import phrase, quoted
 from mmgpu_hooks.show.document import Fact, Item, Section, Table
 from mmgpu_hooks.show.terminal import render
 from mmgpu_hooks.show.text import guarded_output
@@ -81,3 +81,15 @@ def test_what_is_printed_is_guarded(stream, shown, monkeypatch):
         assert sys.stdout.isatty() is isinstance(stream, Terminal)
     assert stream.getvalue() == shown
     assert sys.stdout is stream
+
+
+def test_a_long_path_breaks_behind_a_slash_and_stays_whole_in_a_table():
+    path = f'/home/user/{"project/" * 8}work_dirs/rtmdet_tiny/20261130_050505'
+    table = Table([quoted('run')], [(quoted(path),)])
+    section = Section(phrase('Runs'), sentences=[phrase('It reads {path}.', path=path)])
+    lines = render([section]).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.endswith('/') for line in lines)
+    assert path in ''.join(line.strip() for line in lines)
+    tabled = render([Section(phrase('Runs'), table=table)])
+    assert path in tabled

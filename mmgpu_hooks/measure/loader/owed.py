@@ -80,7 +80,9 @@ class OwedBatch:
     """Next batch of training: the worker that must deliver it, and what that does."""
 
     worker: int | None = None
-    """Id of the worker that must deliver the next batch; ``None`` if unknown."""
+    """Id of the worker that must deliver the next batch; ``None`` if unknown.
+
+    Or of one that is stopped, and keeps that one from delivering."""
     pid: int | None = None
     process: ProcessState | None = None
     """Kernel's state of the awaited worker's process; ``None`` without workers."""
@@ -113,17 +115,20 @@ def find_owed(iterator: Any, counters: Counters | None, clock: Clock) -> OwedBat
     worker = info[0]
     if worker >= len(workers):
         return OwedBatch()
-    before_s = read_process_cpu_s(workers[worker].pid)
-    time.sleep(_WATCH_S)
-    used_s = grown(before_s, read_process_cpu_s(workers[worker].pid))
-    if _read_sample(counters, worker, clock) is None:
-        worker = _find_stopped(workers, worker)
     pid = workers[worker].pid
+    before_s = read_process_cpu_s(pid)
+    time.sleep(_WATCH_S)
+    used_s = grown(before_s, read_process_cpu_s(pid))
     # after the watch: it goes with the sample that is read next
     process = read_state(pid)
     is_busy = used_s is not None and used_s >= _BUSY_SHARE * _WATCH_S
     if process.state == 'S' and is_busy:
         process = ProcessState('R')
+    if process.state == 'S' and _has_loaded(counters, worker):
+        worker = _find_stopped(workers, worker)
+        if workers[worker].pid != pid:
+            pid = workers[worker].pid
+            process = read_state(pid)
     stack = _ask(pid, counters, worker)
     alike = 0
     if stack:
@@ -143,6 +148,14 @@ def find_owed(iterator: Any, counters: Counters | None, clock: Clock) -> OwedBat
     )
 
 
+def _has_loaded(counters: Counters | None, worker: int) -> bool:
+    """True if a worker is between two samples; False of one that is not watched."""
+    if counters is None:
+        return False
+    figures = counters.workers[worker]
+    return bool(figures['batch_begun']) and not figures['loading_since_s']
+
+
 def _find_stopped(workers: Sequence[Any], awaited: int) -> int:
     """Finds the stopped worker, if any, that keeps the awaited one from sending.
 
@@ -150,7 +163,7 @@ def _find_stopped(workers: Sequence[Any], awaited: int) -> int:
     writes keeps that lock, and the others wait for it with their batch loaded.
     """
     for number, other in enumerate(workers):
-        if number != awaited and read_state(other.pid).state in 'TD':
+        if number != awaited and read_state(other.pid).state == 'T':
             return number
     return awaited
 
