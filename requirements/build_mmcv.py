@@ -119,8 +119,8 @@ def run(arguments: list[str], log: Path, verb: str) -> int:
     if code:
         errors = [line for line in log.read_text().splitlines() if ERROR.search(line)]
         # the reason is the compiler's first error; pip's words about it are the last
-        reasons = [line for line in errors if COMPILER_ERROR.search(line)]
-        shown = [*reasons[:3], *errors[-(10 - len(reasons[:3])) :]]
+        reasons = [line for line in errors if COMPILER_ERROR.search(line)][:3]
+        shown = [*reasons, *errors[len(reasons) - 10 :]]
         print(*dict.fromkeys(shown), f'(all of it: {log})', sep='\n', file=sys.stderr)
     return code
 

@@ -68,7 +68,7 @@ class Turn:
     title: str = ''
     """Name of the training in the progress bar; if empty, `name` is shown."""
     role: TrialRole | None = None
-    """Which training of ``mmgpu verify`` it is, and if warm-up; ``None`` elsewhere."""
+    """Role of the trial in ``mmgpu verify``; ``None`` in other commands."""
 
 
 class Plan:

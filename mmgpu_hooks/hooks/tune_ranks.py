@@ -59,19 +59,20 @@ class RankAgreement:
 
     def read_answers(self) -> bool | None:
         """True if all ranks can change the loader; ``None`` if an answer is missing."""
-        answers = [
-            self._get(f'answer/{rank}', self._number) for rank in range(self._ranks)
-        ]
+        answers = self._list_answers()
         if b'no' in answers:
             return False
         return None if None in answers else True
 
     def find_refusing(self) -> int | None:
         """Returns the first rank that cannot make the offered loader change, if any."""
-        answers = (
+        answers = self._list_answers()
+        return answers.index(b'no') if b'no' in answers else None
+
+    def _list_answers(self) -> list[bytes | None]:
+        return [
             self._get(f'answer/{rank}', self._number) for rank in range(self._ranks)
-        )
-        return next((rank for rank, said in enumerate(answers) if said == b'no'), None)
+        ]
 
     def decide(self, iteration: int) -> None:
         """Tells the ranks, as rank 0, the iteration of the loader change or `NEVER`."""

@@ -27,7 +27,7 @@ from mmgpu_hooks.model.stats import (
     summarize_series,
 )
 from mmgpu_hooks.schema.judged import Estimate
-from mmgpu_hooks.schema.recorded import TunedReason
+from mmgpu_hooks.schema.recorded import TunedReason, TunedRecord
 from mmgpu_hooks.schema.run import RunEvidence
 
 LEAST_INTERVALS, ENOUGH_INTERVALS = 3, 8
@@ -152,28 +152,32 @@ def select_stage(evidence: RunEvidence, number: int) -> RunEvidence:
     switches = evidence.switches
     until = switches[number].iteration if number < len(switches) else None
     since = switches[number - 1].iteration if number else 0
-    intervals = tuple(
-        interval
-        for interval in evidence.intervals
-        if interval.iteration - interval.iterations >= since
-        and (until is None or interval.iteration <= until)
-    )
-    return replace(evidence, intervals=intervals, tuned=switches[:number], end=None)
+    return _cut(evidence, since, until, switches[:number])
 
 
 def _select_same(other: RunEvidence, stage: RunEvidence) -> RecordedRun:
     """Selects from another rank's records those of the same iterations as a stage."""
     last = stage.intervals[-1].iteration if stage.intervals else 0
     since = stage.switches[-1].iteration if stage.switches else 0
-    intervals = tuple(
-        interval
-        for interval in other.intervals
-        if since <= interval.iteration - interval.iterations
-        and interval.iteration <= last
-    )
     # one that could not make a change has no record of it
     made = tuple(record for record in other.switches if record.iteration <= since)
-    return RecordedRun(replace(other, intervals=intervals, tuned=made, end=None))
+    return RecordedRun(_cut(other, since, last, made))
+
+
+def _cut(
+    evidence: RunEvidence,
+    since: int,
+    until: int | None,
+    tuned: tuple[TunedRecord, ...],
+) -> RunEvidence:
+    """Returns the records of some iterations, with the loader changes before them."""
+    intervals = tuple(
+        interval
+        for interval in evidence.intervals
+        if interval.iteration - interval.iterations >= since
+        and (until is None or interval.iteration <= until)
+    )
+    return replace(evidence, intervals=intervals, tuned=tuned, end=None)
 
 
 def _read_stage(evidence: RunEvidence, other_ranks: Sequence[RecordedRun]) -> _Stage:

@@ -43,7 +43,7 @@ class WholeValidation:
     share: float
     """Share (0 to 1) of the recorded run's time that was validation."""
     fast_metric: str | None = None
-    """How to set FastCocoMetric: config ``key``, ``list`` edited by hand, or ``no``."""
+    """Way to set FastCocoMetric: by a ``key``, by hand in a ``list``, or ``no`` way."""
 
     def whole_hours(self, seconds: float) -> float:
         """Scales seconds of recorded validations to hours of all planned ones."""

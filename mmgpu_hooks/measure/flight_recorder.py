@@ -15,7 +15,7 @@ import logging
 import os
 import pickle
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -164,12 +164,11 @@ def _read_dump(path: Path) -> dict[str, Any]:
     return found
 
 
-def _name_groups(dumps: Iterable[dict[str, Any]]) -> None:
+def _name_groups(dumps: Collection[dict[str, Any]]) -> None:
     """Names the default process group in dumps as their entries call it.
 
     torch 2.13 lists gloo's under an empty name.
     """
-    dumps = [*dumps]
     called = {entry['process_group'][0] for dump in dumps for entry in dump['entries']}
     called -= {name for dump in dumps for name in dump['pg_config']}
     if len(called) != 1:
