@@ -8,16 +8,18 @@ judged is the hook's own, at the iterations at which it would ask. Some have not
 gain: any change there is a false alarm.
 
 Real jobs are planted, so the best number of workers is known from how. Each trains 600
-iterations from several numbers of workers, tuned and not, beside one training with the
-best. Beside them stands Paddle's way: the loader alone is timed before the training,
-the number of workers doubles as long as that gains 25 %, and that time counts. About
-55 minutes on two cores.
+iterations from several numbers of workers, tuned between two trainings that are not,
+beside one training with the best. Block by block of iterations the tuned one is
+compared with the two around it. Beside them stands Paddle's way: the loader alone is
+timed before the training, the number of workers doubles as long as that gains 25 %, and
+that time counts. The demo, RTMDet-tiny, is one more job. About 60 minutes on two cores.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import math
 import multiprocessing
 import os
@@ -32,6 +34,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mmengine.hooks import Hook
 from msgspec import structs
 
 from benchmarks.costs import Work, make_works
@@ -48,14 +51,18 @@ from benchmarks.harness import (
 from benchmarks.predict import Pipeline, StampedModel
 from benchmarks.regret import FETCH_S, GIB, MIB, Span, simulate_waits
 from benchmarks.toy import HOOK, build_runner
+from benchmarks.whole import CASES, DEMO, TUNED, loader, prepare, train
 from mmgpu_hooks.hooks.tuner import (
     ASK_AGAIN,
+    EARLY,
+    FIRST_ITERATIONS,
     MOST_CHANGES,
     MOST_WATCHED,
-    SHORT_ITERATIONS,
+    choose_length,
 )
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.measure.ledger import summarize_durations
+from mmgpu_hooks.model.stats import student_t
 from mmgpu_hooks.recommend.tuning import answer_question
 from mmgpu_hooks.schema.recorded import (
     HostLimits,
@@ -67,7 +74,7 @@ from mmgpu_hooks.schema.recorded import (
 from mmgpu_hooks.schema.run import RunEvidence, read_evidence
 from mmgpu_hooks.schema.tuning import TuneAnswer, TuneQuestion
 
-PARTS = ('simulated', 'real')
+PARTS = ('simulated', 'real', 'demo')
 
 STARTS, EACH, QUICK_EACH = (0, 1, 2, 4, 8), 200, 6
 """Initial worker counts of simulated jobs, and jobs per count (full and quick)."""
@@ -81,6 +88,11 @@ MEDIAN_LIMIT, WORST_LIMIT, ALARM_LIMIT = 1.0, 5.0, 1.0
 
 REAL_STARTS, REAL_LENGTH, EPOCHS = (0, 2, 8), 600, 3
 REAL_MEDIAN_LIMIT, REAL_WORST_LIMIT = 6.0, 15.0
+BLOCKS = 12
+"""Number of equal parts of a real job whose seconds are compared."""
+CONFIDENCE = 0.95
+"""Confidence that no comparison of all is beyond its interval by chance."""
+DEMO_STARTS = (0, 8)
 SOON = 100
 """Iterations within which most jobs started without workers must be tuned."""
 
@@ -222,6 +234,7 @@ class SimulatedTraining:
         self.first_at: int | None = None
         """Iteration of the first change of workers."""
         self._since = self._ask_at = 0
+        self._length = FIRST_ITERATIONS
         self._answer_s = math.inf
         self._evidence = RunEvidence('', self._describe(workers), ())
 
@@ -253,13 +266,16 @@ class SimulatedTraining:
     def train(self) -> None:
         """Simulates the whole job; iterations after tuning have their mean time."""
         while self.done < LENGTH and not self._is_over:
-            count = SHORT_ITERATIONS if self.done - self._since < 100 else LOGGED
+            count = self._length if self.done - self._since < EARLY else LOGGED
             piece = iterate(self._job, self.workers, count, self._rng)
             record = make_interval(self._job, self.workers, self.done, piece, self._rng)
             intervals = (*self._evidence.intervals, record)
             self._evidence = replace(self._evidence, intervals=intervals)
             self.done += count
             self.seconds += piece.seconds
+            self._length = choose_length(
+                piece.seconds / count, is_first=not self.changes
+            )
             self._follow()
         left = LENGTH - self.done
         self.seconds += left * mean_iter_s(self._job, self.workers)
@@ -455,29 +471,52 @@ class Trained:
     """Duration and results of one real training."""
 
     seconds: float
+    blocks_s: Sequence[float]
+    """Seconds of each block of iterations, in order."""
     evidence: RunEvidence
     other_pct: float
+
+
+class Stamps(Hook):
+    """Hook that takes the time at a training's start, and after each iteration."""
+
+    # before any other hook at the start, and after an iteration as well
+    priority = 0
+
+    def __init__(self) -> None:
+        self.stamps_s: list[float] = []
+
+    def before_train(self, runner: Any) -> None:
+        self.stamps_s.append(time.perf_counter())
+
+    def after_train_iter(self, runner: Any, *_: Any, **__: Any) -> None:
+        self.stamps_s.append(time.perf_counter())
+
+    def list_blocks_s(self) -> list[float]:
+        """Returns the seconds of each block of iterations."""
+        ends = self.stamps_s[:: (len(self.stamps_s) - 1) // BLOCKS]
+        return [end_s - begin_s for begin_s, end_s in zip(ends, ends[1:])]
 
 
 def train_real(
     job: RealJob, workers: int, works: dict[str, Work], *, is_tuned: bool
 ) -> Trained:
     """Trains a real job from the given number of workers, with or without tuning."""
-    span, load, pipeline = Span(), OtherLoad(), job.pipeline
+    span, stamps, load, pipeline = Span(), Stamps(), OtherLoad(), job.pipeline
     model = StampedModel(pipeline.make_step(works))
-    loader: dict[str, Any] = {'batch_size': pipeline.batch, 'num_workers': workers}
+    loading: dict[str, Any] = {'batch_size': pipeline.batch, 'num_workers': workers}
     if workers:
-        loader |= {'prefetch_factor': 2, 'persistent_workers': True}
+        loading |= {'prefetch_factor': 2, 'persistent_workers': True}
     with tempfile.TemporaryDirectory() as name:
         length = REAL_LENGTH // EPOCHS * pipeline.batch
         runner = build_runner(
             model,
             pipeline.make_dataset(Path(name), works, length),
             Path(name, 'run'),
-            loader=loader,
+            loader=loading,
             hooks={'gpu_efficiency': {**HOOK, 'tune': is_tuned}},
             train_cfg={'by_epoch': True, 'max_epochs': EPOCHS},
-            custom_hooks=[span],
+            custom_hooks=[span, stamps],
             interval=50,
         )
         runner.train()
@@ -486,7 +525,7 @@ def train_real(
     way = 'tuned' if is_tuned else 'fixed'
     changes = [record.new.num_workers for record in evidence.switches]
     say(f'{pipeline.name}: {way} from {workers}: {span.seconds:.2f} s {changes}')
-    return Trained(span.seconds, evidence, load.read_pct())
+    return Trained(span.seconds, stamps.list_blocks_s(), evidence, load.read_pct())
 
 
 def time_alone(job: RealJob, works: dict[str, Work], workers: int) -> float:
@@ -505,31 +544,150 @@ def time_alone(job: RealJob, works: dict[str, Work], workers: int) -> float:
         return (time.perf_counter() - began_s) / batches
 
 
+@dataclass(frozen=True)
+class Extra:
+    """Time that a tuned training took longer than untuned ones, with its interval."""
+
+    share_pct: float
+    """Extra time in per cent of the untuned time; below 0 it was faster."""
+    low_pct: float
+    high_pct: float
+
+    @property
+    def is_slower(self) -> bool:
+        """True if the tuned training was slower beyond its interval."""
+        return self.low_pct > 0.0
+
+    @property
+    def text(self) -> str:
+        """Extra time in words."""
+        interval = f'{self.low_pct:+.1f} to {self.high_pct:+.1f}'
+        return f'against untuned {self.share_pct:+.1f} % ({interval})'
+
+
+def pair(tuned: Trained, around: Sequence[Trained], comparisons: int) -> Extra:
+    """Compares a tuned training with the untuned ones around it, block by block.
+
+    Args:
+        tuned: The tuned one.
+        around: Those trained before it and after it.
+        comparisons: Number of such comparisons, which share the confidence.
+    """
+    untuned_s = [statistics.fmean(some) for some in zip(*(o.blocks_s for o in around))]
+    extra_s = [ours_s - theirs_s for ours_s, theirs_s in zip(tuned.blocks_s, untuned_s)]
+    mean_s, whole_s = statistics.fmean(extra_s), statistics.fmean(untuned_s)
+    error_s = statistics.stdev(extra_s) / math.sqrt(len(extra_s))
+    within = 1 - (1 - CONFIDENCE) / comparisons
+    half_s = student_t((1 + within) / 2, len(extra_s) - 1) * error_s
+    ends_s = mean_s, mean_s - half_s, mean_s + half_s
+    return Extra(*(100 * end_s / whole_s for end_s in ends_s))
+
+
+class Judge:
+    """Compares tuned trainings with untuned ones and with the best fixed setting.
+
+    Args:
+        benchmark: Takes the load of other programs.
+        comparisons: Number of tuned trainings.
+    """
+
+    def __init__(self, benchmark: Benchmark, comparisons: int) -> None:
+        self._benchmark, self._comparisons = benchmark, comparisons
+        self.lost_pct: list[float] = []
+        self.soon: list[bool] = []
+        """Of each training without workers, if it was changed soon."""
+        self.switches_ms: list[float] = []
+        self.slower: list[str] = []
+        """Names of trainings that were slower than untuned beyond their interval."""
+
+    def compare(
+        self,
+        name: str,
+        start: int,
+        best: Trained,
+        best_workers: int,
+        train: Callable[[bool], Trained],
+    ) -> Figure:
+        """Trains untuned, tuned and untuned; returns the tuned one's lost time.
+
+        Args:
+            name: Of the job.
+            start: Workers at the start.
+            best: Training with the best setting.
+            best_workers: Workers of that one.
+            train: Trains from these workers, tuned or not.
+        """
+        before, tuned, after = (train(is_tuned) for is_tuned in (False, True, False))
+        around = before, after
+        self._benchmark.shares_pct += [
+            trained.other_pct for trained in (before, tuned, after)
+        ]
+        lost_pct = 100 * (tuned.seconds / best.seconds - 1)
+        self.lost_pct.append(lost_pct)
+        changes = tuned.evidence.switches
+        self.switches_ms += [1000 * (change.switch_s or 0.0) for change in changes]
+        if start == 0:
+            self.soon.append(bool(changes) and changes[0].iteration <= SOON)
+        given = ', '.join(
+            f'{change.new.num_workers} at {change.iteration} ({change.reason})'
+            for change in changes
+        )
+        extra = pair(tuned, around, self._comparisons)
+        name = f'{name}, from {start} workers: time lost'
+        if extra.is_slower:
+            self.slower.append(name)
+        untuned_s = statistics.fmean(trained.seconds for trained in around)
+        untuned_pct = 100 * (untuned_s / best.seconds - 1)
+        note = (
+            f'{extra.text}; untuned {untuned_pct:.1f} %; best {best_workers} workers; '
+            f'given: {given or "-"}'
+        )
+        return Figure(name, lost_pct, '%', note=note)
+
+    def report(self, part: str) -> Iterator[Figure]:
+        """Yields the figures of all trainings so far, against the targets."""
+        note = f'{len(self.lost_pct)} trainings of {REAL_LENGTH} iterations'
+        middle, worst = statistics.median(self.lost_pct), max(self.lost_pct)
+        if part == 'real':
+            yield at_most(
+                'real: time lost, median', middle, REAL_MEDIAN_LIMIT, '%', note
+            )
+            yield at_most('real: time lost, worst', worst, REAL_WORST_LIMIT, '%', note)
+            share = sum(self.soon) / len(self.soon)
+            yield at_least(
+                f'real, from 0 workers: changed within {SOON} iterations', share, 5 / 6
+            )
+        yield at_most(
+            f'{part}: slower than untuned beyond its interval',
+            float(len(self.slower)),
+            0.0,
+            'trainings',
+            ', '.join(self.slower) or f'of {len(self.lost_pct)}',
+        )
+        stall = statistics.median(self.switches_ms) if self.switches_ms else None
+        most = ''
+        if self.switches_ms:
+            most = f'most {max(self.switches_ms):.0f} ms of {len(self.switches_ms)}'
+        yield Figure(f'{part}: a switch stalls training', stall, 'ms', note=most)
+
+
 def judge_real(benchmark: Benchmark, jobs: Sequence[RealJob]) -> Iterator[Figure]:
     """Returns figures on time that real tuned jobs lose to the best worker count."""
-    works, lost, soon, switches = make_works(), list[float](), list[bool](), []
+    works = make_works()
     starts = REAL_STARTS[:1] if benchmark.is_quick else REAL_STARTS
+    judge = Judge(benchmark, len(jobs) * len(starts))
     for job in jobs:
         best = train_real(job, job.best, works, is_tuned=False)
         for start in starts:
-            tuned = train_real(job, start, works, is_tuned=True)
-            untuned = train_real(job, start, works, is_tuned=False)
-            benchmark.shares_pct += [tuned.other_pct, untuned.other_pct]
-            lost.append(100 * (tuned.seconds / best.seconds - 1))
-            changes = tuned.evidence.switches
-            switches += [1000 * (change.switch_s or 0.0) for change in changes]
-            if start == 0:
-                soon.append(bool(changes) and changes[0].iteration <= SOON)
-            text = ', '.join(
-                f'{change.new.num_workers} at {change.iteration} ({change.reason})'
-                for change in changes
+            yield judge.compare(
+                job.pipeline.name,
+                start,
+                best,
+                job.best,
+                lambda is_tuned, job=job, start=start: train_real(  # type: ignore[misc]
+                    job, start, works, is_tuned=is_tuned
+                ),
             )
-            gain = 100 * (untuned.seconds / best.seconds - 1)
-            name = f'{job.pipeline.name}, from {start} workers: time lost'
-            note = (
-                f'untuned {gain:.1f} %; best {job.best} workers; given: {text or "-"}'
-            )
-            yield Figure(name, lost[-1], '%', note=note)
         began_s = time.perf_counter()
         alone = functools.partial(time_alone, job, works)
         chosen = choose_as_paddle(alone)
@@ -538,17 +696,40 @@ def judge_real(benchmark: Benchmark, jobs: Sequence[RealJob]) -> Iterator[Figure
         share = 100 * ((timed_s + paddle.seconds) / best.seconds - 1)
         name = f"{job.pipeline.name}, Paddle's way: time lost"
         yield Figure(name, share, '%', note=f'{chosen} workers, {timed_s:.1f} s alone')
-    note = f'{len(lost)} trainings of {REAL_LENGTH} iterations'
-    middle = statistics.median(lost)
-    yield at_most('real: time lost, median', middle, REAL_MEDIAN_LIMIT, '%', note)
-    yield at_most('real: time lost, worst', max(lost), REAL_WORST_LIMIT, '%', note)
-    share = sum(soon) / len(soon)
-    yield at_least(
-        f'real, from 0 workers: changed within {SOON} iterations', share, 5 / 6
-    )
-    stall = statistics.median(switches) if switches else None
-    most = f'most {max(switches):.0f} ms of {len(switches)}' if switches else ''
-    yield Figure('a switch stalls training, median', stall, 'ms', note=most)
+    yield from judge.report('real')
+
+
+def train_demo(folder: Path, work_dir: str, workers: int, *, is_tuned: bool) -> Trained:
+    """Trains the demo, RTMDet-tiny on camera-sized images, in a process of its own."""
+    load, settings = OtherLoad(), loader('train', num_workers=workers)
+    if workers:
+        settings |= loader('train', persistent_workers=True)
+    settings |= TUNED if is_tuned else {}
+    trained = train(folder, CASES[DEMO].config, work_dir, settings)
+    evidence = read_evidence(find_evidence(folder / work_dir))
+    return Trained(trained.whole_s, trained.times_s, evidence, load.read_pct())
+
+
+def judge_demo(benchmark: Benchmark) -> Iterator[Figure]:
+    """Returns figures on time that the tuned demo loses to the best worker count."""
+    starts = DEMO_STARTS[:1] if benchmark.is_quick else DEMO_STARTS
+    judge, turns = Judge(benchmark, len(starts)), itertools.count()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name, 'bench_tune')
+        prepare(folder, [DEMO])
+        best_workers = CASES[DEMO].best['train_dataloader.num_workers']
+        best = train_demo(folder, 'best', best_workers, is_tuned=False)
+        for start in starts:
+            yield judge.compare(
+                'RTMDet-tiny of the demo',
+                start,
+                best,
+                best_workers,
+                lambda is_tuned, start=start: train_demo(  # type: ignore[misc]
+                    folder, f'turn_{next(turns)}', start, is_tuned=is_tuned
+                ),
+            )
+    yield from judge.report('demo')
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -563,6 +744,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if 'real' in parts:
         jobs = REAL[:2] if benchmark.is_quick else REAL
         benchmark.add(*judge_real(benchmark, jobs))
+    if 'demo' in parts:
+        benchmark.add(*judge_demo(benchmark))
     return benchmark.finish()
 
 

@@ -132,10 +132,17 @@ class Training:
 
     whole_s: float
     """Seconds from building the Runner to the end of the training."""
-    iter_s: float
-    """Median of ``time`` (seconds of an iteration) in MMEngine's log."""
+    times_s: Sequence[float]
+    """Values of ``time`` (seconds of an iteration) in MMEngine's log, in order.
+
+    The first one, which has the start in it, is left out."""
     next_line: str
     """Command in the summary's ``next`` line: the advised next step."""
+
+    @property
+    def iter_s(self) -> float:
+        """Median seconds of an iteration, by MMEngine's log."""
+        return statistics.median(self.times_s)
 
 
 @dataclass
@@ -241,7 +248,7 @@ def train(
         raise SystemExit(f'expected the summary of {config} to end with what to do')
     whole_s = float((folder / work_dir / SECONDS).read_text())
     say(f'{work_dir}: {whole_s:.1f} s')
-    return Training(whole_s, statistics.median(times), found[-1])
+    return Training(whole_s, times, found[-1])
 
 
 def follow(folder: Path, next_line: str) -> str | None:

@@ -18,6 +18,7 @@ from mmgpu_hooks.adviser.ranks import choose_rank
 from mmgpu_hooks.experiment.children import die_with_parent
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.recommend.tuning import answer_question
+from mmgpu_hooks.recommend.tuning_validation import answer_on_validation
 from mmgpu_hooks.schema.text import encode_text
 from mmgpu_hooks.schema.tuning import TuneQuestion
 
@@ -35,9 +36,11 @@ def tune_while_training(evidence: str, parent: int) -> None:
         for question in sys.stdin.buffer:
             began_s = time.process_time()
             judged = choose_rank(path, Run.read(path))
-            answer = answer_question(
-                judged.run, decoder.decode(question), asking=judged.first
-            )
+            asked = decoder.decode(question)
+            if asked.loader == 'validation':
+                answer = answer_on_validation(judged.run, asked)
+            else:
+                answer = answer_question(judged.run, asked, asking=judged.first)
             answer = structs.replace(answer, cpu_s=time.process_time() - began_s)
             line = msgspec.json.encode(answer, enc_hook=encode_text)
             stream.write(line + b'\n')

@@ -11,7 +11,7 @@ from mmgpu_hooks.config.rewrite import Options, enable_hook
 
 @command('enable', CODES)
 @config_argument
-@flag('--tune', 'Have the hook tune the train loader while it trains, too.')
+@flag('--tune', 'Have the hook tune the loaders while it trains, too.')
 @target_options(in_place=False)
 def enable(
     config: Path, tune: bool, output: Path | None, dry_run: bool, check: bool, form: str

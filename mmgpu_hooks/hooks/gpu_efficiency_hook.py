@@ -152,9 +152,10 @@ class GPUEfficiencyHook(Hook):
         tune: Whether the train loader is given the recommended number of workers,
             prefetching, persistence, OpenCV threads and niceness while it trains, as
             soon as that is sure to pay: no sample is lost or comes twice, and the order
-            stays. What that gave is measured, and a loss is taken back. The random
-            numbers of augmentation are others from there on, as after a restart.
-            Defaults to False.
+            stays. With one rank validation's loader gets the first three, too. What
+            that gave is measured, and a loss is taken back. The random numbers of
+            augmentation are others from there on, as after a restart. Defaults to
+            False.
 
     Raises:
         TypeError: If an argument has another type.

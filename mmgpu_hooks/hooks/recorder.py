@@ -34,6 +34,10 @@ from mmgpu_hooks.hooks.stuck_source import WATCHDOG_SOURCE, StuckSource
 from mmgpu_hooks.hooks.trackers import TRACKERS_SOURCE, write_summary_fields
 from mmgpu_hooks.hooks.tuner import TUNER_SOURCE, Tuner
 from mmgpu_hooks.hooks.validation import VALIDATION_SOURCE, ValidationSource
+from mmgpu_hooks.hooks.validation_tuner import (
+    VALIDATION_TUNER_SOURCE,
+    ValidationTuner,
+)
 from mmgpu_hooks.hooks.verdict_source import VERDICT_SOURCE, VerdictSource
 from mmgpu_hooks.measure.clock import monotonic_s, wall_unix_s
 from mmgpu_hooks.measure.ledger import LAP, LedgerWindow, summarize_durations
@@ -96,6 +100,7 @@ class Recorder(LoopListener):
         self._verdicts: VerdictSource | None = None
         self._ending: EndSource | None = None
         self._tuner: Tuner | None = None
+        self._validation_tuner: ValidationTuner | None = None
         self.end: EndRecord | None = None
         """Record of training's end, kept even if it could not be written to file."""
         device = run('device', read_device, runner) or 'cpu'
@@ -108,7 +113,9 @@ class Recorder(LoopListener):
         self._sources = Sources(self._recording, gpu, device, probe, self)
         self._known = dict(self._sources.unknown)
         self._saving = SaveSource(self._recording, self._sources, self)
-        self._validation = ValidationSource(self._recording, self._sources, self)
+        self._validation = ValidationSource(
+            self._recording, self._sources, self, self._take_back_validation
+        )
         self._memory: MemorySource | None = None
         self._resuming = ResumeProgress(runner.logger, self._timer.waits.skipped)
 
@@ -154,6 +161,7 @@ class Recorder(LoopListener):
             )
         if self._hook.tune:
             run(TUNER_SOURCE, self._open_tuner)
+            run(VALIDATION_TUNER_SOURCE, self._open_validation_tuner)
         self._ledger.pop(self._hook)
 
     def _open_tuner(self) -> None:
@@ -175,6 +183,15 @@ class Recorder(LoopListener):
             recording.write,
         )
         self._tuner.begin(start.config if start else None)
+
+    def _open_validation_tuner(self) -> None:
+        recording, validation = self._recording, self._validation
+        # never asked for its length: some loaders draw samples to find it
+        has_loader = validation.loader is not None
+        if has_loader and recording.writer is not None and is_main_process():
+            self._validation_tuner = ValidationTuner(
+                recording, validation, recording.write, self.book_teardown
+            )
 
     @contextlib.contextmanager
     def book_teardown(self) -> Iterator[None]:
@@ -273,6 +290,8 @@ class Recorder(LoopListener):
         if self._tuner is not None:
             self._tuner.note_batch(record.batch_bytes)
             self._guard.run(TUNER_SOURCE, self._tuner.follow, record.iter.mean_s)
+        if self._validation_tuner is not None:
+            self._guard.run(VALIDATION_TUNER_SOURCE, self._validation_tuner.follow)
         return record
 
     def _sum_up(self, window: LedgerWindow) -> IntervalRecord | None:
@@ -358,6 +377,10 @@ class Recorder(LoopListener):
         start = self._hook.tuned_start
         return start is not None and bool(start.switch.take_back(error))
 
+    def _take_back_validation(self, error: Exception) -> bool:
+        tuner = self._validation_tuner
+        return tuner is not None and tuner.take_back(error)
+
     def on_last_wait(self, iterator: Any) -> None:
         self._sources.loader.before_wait(iterator)
 
@@ -367,6 +390,9 @@ class Recorder(LoopListener):
     def on_validation_begin(self) -> None:
         iteration = self._recording.count_iterations()
         self._guard.run(SAVES_SOURCE, self._saving.waits.add, iteration, is_save=False)
+        tuner = self._validation_tuner
+        if tuner is not None:
+            self._guard.run(VALIDATION_TUNER_SOURCE, tuner.begin_validation)
         self._validation.begin()
 
     def on_validation_end(self) -> None:
@@ -375,6 +401,9 @@ class Recorder(LoopListener):
     def on_validation_record(self, record: ValidationRecord) -> None:
         if self._ending is not None:
             self._guard.run(END_SOURCE, self._ending.add_validation, record)
+        tuner = self._validation_tuner
+        if tuner is not None:
+            self._guard.run(VALIDATION_TUNER_SOURCE, tuner.note, record)
 
     def on_save_record(self, record: SaveRecord) -> None:
         if self._ending is not None:
@@ -396,6 +425,8 @@ class Recorder(LoopListener):
         if source == TUNER_SOURCE and self._tuner is not None:
             self._schedule.cut_at(None)
             self._guard.clean_up(source, self._tuner.close)
+        if source == VALIDATION_TUNER_SOURCE and self._validation_tuner is not None:
+            self._guard.clean_up(source, self._validation_tuner.close)
         if source in ('ledger', 'interval', 'scalars'):
             # nothing else takes the last values off LoggerHook's lines
             self._publisher.clear()
@@ -418,6 +449,10 @@ class Recorder(LoopListener):
             if error is None:
                 run(TUNER_SOURCE, self._tuner.note_end)
             clean_up(TUNER_SOURCE, self._tuner.close)
+        if self._validation_tuner is not None:
+            if error is None:
+                run(VALIDATION_TUNER_SOURCE, self._validation_tuner.note_end)
+            clean_up(VALIDATION_TUNER_SOURCE, self._validation_tuner.close)
         if self._stuck is not None:
             clean_up(WATCHDOG_SOURCE, self._stuck.close, error is None)
         if self._memory is not None:

@@ -31,29 +31,31 @@ def begin_tuned(
     """Sets the loader settings of a resumed training to those tuned in its last run.
 
     Only where that run began with the same settings, on as many cores, and was not
-    killed for memory.
+    killed for memory. Each rank reads the records of rank 0, so all begin alike.
 
     Args:
-        runner: About to train; of one rank.
+        runner: About to train; its ranks are on one host.
         loader: Its train loader, which has made no iterator yet.
         book_teardown: Books the time in which old workers end.
 
     Returns:
         ``None`` where nothing is resumed, or nothing was found.
     """
-    if not getattr(runner, '_resume', False) or runner.world_size > 1:
+    if not getattr(runner, '_resume', False):
         return None
+    ranks = count_ranks_on_host(runner.world_size, os.environ)
     evidence = _read_before(Path(runner.work_dir), Path(runner.log_dir))
     if evidence is None or evidence.was_killed_for_memory:
+        return None
+    if not ranks == runner.world_size == evidence.run.world_size:
         return None
     found = _find_settled(evidence)
     if found is None:
         return None
-    switch = LoaderSwitch(loader, book_teardown=book_teardown)
+    switch = LoaderSwitch(loader, ranks=runner.world_size, book_teardown=book_teardown)
     config, began = switch.settings, evidence.switches[0].old
     if _loader_part(began) != _loader_part(config) or found == config:
         return None
-    ranks = count_ranks_on_host(runner.world_size, os.environ)
     cores = read_host_limits(ranks_on_host=ranks).usable_cores
     if cores != evidence.run.host.usable_cores:
         return None

@@ -16,26 +16,24 @@ import math
 import os
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from msgspec import structs
 
 from mmgpu_hooks.adviser.process import TuningAdviser
 from mmgpu_hooks.hooks.recording import Recording
+from mmgpu_hooks.hooks.shared_room import SharedRoom
 from mmgpu_hooks.hooks.sources import count_ranks_on_host
 from mmgpu_hooks.hooks.tune_ranks import NEVER, RankAgreement, find_store
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
-from mmgpu_hooks.measure.host import read_file_system
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.settings import read_length
 from mmgpu_hooks.measure.loader.switch import LoaderSwitch
 from mmgpu_hooks.measure.memory import read_free_bytes
-from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
 from mmgpu_hooks.schema.recorded import TunedRecord, TunedSettings
 from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tuning import TuneAnswer, TuneOffer, TuneQuestion
-from mmgpu_hooks.show.tuning import phrase_settings, phrase_tuned
+from mmgpu_hooks.show.tuning import phrase_tuned, phrase_what
 from mmgpu_hooks.show.words import say
 
 TUNER_SOURCE = 'tune'
@@ -50,10 +48,19 @@ MOST_WATCHED = 2000
 A loader that could be faster has shown it by then, and what other programs do later is
 not chased."""
 
+FIRST_ITERATIONS = 5
+"""Length of log intervals until the loader is changed first, in iterations.
+
+Where they take half a second or more: a loader that is so slow is to be changed soon.
+"""
+
 SHORT_ITERATIONS, SHORT_S = 10, 0.5
 """Length of log intervals while the loader is tuned, in iterations and in seconds.
 
 The longer of both counts. A run in intervals of 50 iterations would be judged late."""
+
+EARLY = 100
+"""Number of iterations since the last loader change for which intervals are short."""
 
 ASK_AGAIN = 1.3
 """Ratio of iterations since a loader change at two successive requests for advice."""
@@ -68,12 +75,7 @@ SPARE_BYTES = 2**30
 
 Where less is free, the old workers end first."""
 
-SHARED_MARGIN = 2
-"""Factor between shared memory that must be free and what new workers' batches take.
-
-Batches are taken to be as large as the last one that was counted."""
-
-_SHARED = Path('/dev/shm')
+NO_SHARED_ROOM = phrase('their batches do not fit into /dev/shm')
 
 _NO_REASON = phrase('no gain was sure enough')
 """Reason that is given where tuning has not come to ask, or to an answer."""
@@ -135,9 +137,8 @@ class Tuner:
         """Iteration at which all ranks change the loader; ``None`` until agreed."""
         self._missed: TunedRecord | None = None
         """Loader change that this rank failed to make, or ``None``."""
-        self._length = SHORT_ITERATIONS
-        self._batch_bytes: int | None = None
-        """Bytes of the tensors in the last counted batch; ``None`` if not counted."""
+        self._length = FIRST_ITERATIONS
+        self._shared_room = SharedRoom(self._runner.world_size)
 
     def begin(self, found: TunedSettings | None = None) -> None:
         """Starts tuning the train loader, or logs the reason why it is not tuned.
@@ -163,7 +164,7 @@ class Tuner:
         assert writer is not None
         if rank == 0:
             self._adviser = TuningAdviser(writer.path, clock=self._clock)
-        self._shorten(SHORT_ITERATIONS)
+        self._shorten(FIRST_ITERATIONS)
 
     def _note_found(self, found: TunedSettings) -> None:
         self._has_found = True
@@ -229,7 +230,7 @@ class Tuner:
         Args:
             size: Bytes of its tensors; ``None`` where they were not counted.
         """
-        self._batch_bytes = size or self._batch_bytes
+        self._shared_room.note_batch(size)
 
     def follow(self, iter_s: float) -> None:
         """Asks the advising child process for loader settings, or applies them, if due.
@@ -246,8 +247,8 @@ class Tuner:
         if self._is_over and self._ranks is None:
             return
         done = self._recording.recorded
-        self._length = _choose_length(iter_s)
-        is_early = not self._is_over and done - self._since <= 10 * SHORT_ITERATIONS
+        self._length = choose_length(iter_s, is_first=not self._changes)
+        is_early = not self._is_over and done - self._since <= EARLY
         is_short = is_early or self._offered is not None
         self._shorten(self._length if is_short else None)
         if self._ranks is not None:
@@ -288,18 +289,12 @@ class Tuner:
         self._ask_at = done + int(wait)
         question = TuneQuestion(
             iterations_left=max(self._loop.max_iters - done, 0),
-            may_persist=self._may_persist(),
+            may_persist=may_persist(self._runner),
             can_change=self._changes < MOST_CHANGES and not self._is_last_epoch,
         )
         self._asked_s = self._clock()
         self._asked_for_change = question.can_change and self._open is None
         adviser.ask(question)
-
-    def _may_persist(self) -> bool:
-        packages = {
-            type(hook).__module__.partition('.')[0] for hook in self._runner.hooks
-        }
-        return packages <= {*_PACKAGES}
 
     def _act(self, answer: TuneAnswer) -> None:
         if answer.judged is not None and self._open is not None:
@@ -351,13 +346,14 @@ class Tuner:
         elif obstacle is None and may_defer:
             self._pending = record
         else:
-            self._end(_phrase_left(record, obstacle or within))
+            self._end(phrase_left(record, obstacle or within))
 
     def _find_obstacle_to(self, record: TunedRecord) -> Text | None:
         """Returns why the loader cannot be changed so; ``None`` if it can."""
         switch, new = self._switch, record.new
-        if record.action == 'change' and not self._has_shared_room_alone(new):
-            return phrase('their batches do not fit into /dev/shm')
+        is_change = record.action == 'change'
+        if is_change and not self._shared_room.fits_alone(switch.settings, new):
+            return NO_SHARED_ROOM
         return switch.find_obstacle_to(new) or switch.find_first_obstacle(
             new, self._probe.last_index
         )
@@ -464,7 +460,7 @@ class Tuner:
                 why = phrase('what is left is too short to pay for a change')
             else:
                 why = phrase('the ranks did not agree in time')
-            self._end(_phrase_left(offer.record, why))
+            self._end(phrase_left(offer.record, why))
         elif not ranks.rank:
             self._offer(ranks, offer.record, self._offered_at)
 
@@ -477,7 +473,7 @@ class Tuner:
             return
         self._offered = self._due_at = None
         if obstacle is not None:
-            self._fail(record, _phrase_left(record, obstacle))
+            self._fail(record, phrase_left(record, obstacle))
         elif not self._is_as_before(record):
             self._switch_now(record, self._find_live(), offer.salt)
 
@@ -546,40 +542,11 @@ class Tuner:
         """True if memory is enough for new loader workers next to the old ones."""
         free, old = read_free_bytes(), self._switch.settings.num_workers
         own = self._worker_bytes
-        if old and not self._has_shared_room(new):
+        if old and not self._shared_room.fits_beside(new):
             return False
         if free is None or not old or not own:
             return True
         return free - SPARE_BYTES > new.num_workers * own / old
-
-    def _has_shared_room(self, new: TunedSettings) -> bool:
-        """True if the new workers' batches fit into shared memory beside the old ones'.
-
-        PyTorch ends a worker that finds it full.
-        """
-        free = read_file_system(_SHARED).free_bytes
-        needed = self._count_shared_bytes(new)
-        return free is None or not needed or free > SHARED_MARGIN * needed
-
-    def _has_shared_room_alone(self, new: TunedSettings) -> bool:
-        """True if new workers' batches fit into shared memory once the old ones end."""
-        shared = read_file_system(_SHARED)
-        free, total = shared.free_bytes, shared.total_bytes
-        needed = self._count_shared_bytes(new)
-        old = self._count_shared_bytes(self._switch.settings)
-        if free is None or total is None or needed <= old:
-            return True
-        # the old ones hold less than they may where training waits for its loader
-        held = min(total - free, old)
-        return free + held > needed and free > SHARED_MARGIN * (needed - old)
-
-    def _count_shared_bytes(self, settings: TunedSettings) -> int:
-        """Returns the most bytes of shared memory that batches loaded ahead take.
-
-        On all ranks, which switch at one iteration; 0 where batches were not counted.
-        """
-        ahead = settings.num_workers * (settings.prefetch_factor or DEFAULT_PREFETCH)
-        return int(self._runner.world_size * ahead * (self._batch_bytes or 0))
 
     @property
     def _worker_bytes(self) -> int | None:
@@ -603,7 +570,7 @@ class Tuner:
             record,
             phrase(
                 '{what} was not possible ({kind}: {reason})',
-                what=phrase_settings(record.old, record.new),
+                what=phrase_what(record),
                 kind=type(error).__name__,
                 reason=' '.join(str(error).split()),
             ),
@@ -622,7 +589,7 @@ class Tuner:
             if self._offered is not None:
                 self._ranks.decide(NEVER)
             # nobody judges it on the others any more
-            self._offer(self._ranks, _undo(record), self._recording.recorded)
+            self._offer(self._ranks, undo_failed(record), self._recording.recorded)
 
     def _note_failure(self, record: TunedRecord, error: Exception) -> None:
         """Records that new workers could not start and the old settings stay.
@@ -632,7 +599,7 @@ class Tuner:
             error: What starting them raised.
         """
         self._open = None
-        self._note(structs.replace(_undo(record), new=self._switch.settings))
+        self._note(structs.replace(undo_failed(record), new=self._switch.settings))
         if record.reason == 'found_before':
             # the training goes on as its config has it, and may be tuned
             return
@@ -696,26 +663,44 @@ class Tuner:
             adviser.end()
 
 
-def _undo(record: TunedRecord) -> TunedRecord:
+def may_persist(runner: Any) -> bool:
+    """True if loader workers may live on: no hook of the user's may need new ones.
+
+    Args:
+        runner: With its hooks.
+    """
+    packages = {type(hook).__module__.partition('.')[0] for hook in runner.hooks}
+    return packages <= {*_PACKAGES}
+
+
+def undo_failed(record: TunedRecord) -> TunedRecord:
     """Returns the record that undoes a change of loader settings that failed."""
     return TunedRecord(
         iteration=0,
         action='roll_back',
         reason='failed',
+        loader=record.loader,
         old=record.new,
         new=record.old,
         is_within=record.is_within,
     )
 
 
-def _phrase_left(record: TunedRecord, obstacle: Text | None) -> Text:
+def phrase_left(record: TunedRecord, obstacle: Text | None) -> Text:
+    """Phrases a loader change that would be next, and why it is not done."""
     return phrase(
         '{what} would be next and is not done: {obstacle}',
-        what=phrase_settings(record.old, record.new),
+        what=phrase_what(record),
         obstacle=obstacle,
     )
 
 
-def _choose_length(iter_s: float) -> int:
-    """Chooses how many iterations a log interval has while the loader is tuned."""
-    return max(SHORT_ITERATIONS, math.ceil(SHORT_S / max(iter_s, 1e-3)))
+def choose_length(iter_s: float, *, is_first: bool) -> int:
+    """Chooses how many iterations a log interval has while the loader is tuned.
+
+    Args:
+        iter_s: Mean seconds of an iteration.
+        is_first: True until the loader is changed for the first time.
+    """
+    least = FIRST_ITERATIONS if is_first else SHORT_ITERATIONS
+    return max(least, math.ceil(SHORT_S / max(iter_s, 1e-3)))

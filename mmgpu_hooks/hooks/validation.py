@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -163,18 +163,25 @@ class ValidationSource(LoopListener):
         sources: Know the workers of the train loader, and the GPU.
         listener: Hears of each validation that was measured; what it raises ends this
             source.
+        take_back: Called with what making the loader's iterator raised; True if it is
+            to be made once more.
     """
 
     def __init__(
-        self, recording: Recording, sources: Sources, listener: LoopListener
+        self,
+        recording: Recording,
+        sources: Sources,
+        listener: LoopListener,
+        take_back: Callable[[Exception], bool],
     ) -> None:
         self._recording, self._sources = recording, sources
-        self._listener = listener
+        self._listener, self._take_back = listener, take_back
         self._run = recording.guard.run
         self._patches = Patches()
         self._loop = getattr(recording.runner, '_val_loop', None)
-        self._loader = getattr(self._loop, 'dataloader', None)
-        self._load_cpu = loading_cpu_clock(self._loader)
+        self.loader = getattr(self._loop, 'dataloader', None)
+        """DataLoader of validation; ``None`` where there is none."""
+        self._load_cpu = loading_cpu_clock(self.loader)
         self._batches = 0
         """Number of batches in this training's validations so far."""
         self._started_s = 0.0
@@ -192,13 +199,18 @@ class ValidationSource(LoopListener):
         self._creating: int | None = None
         """Nesting depth of the call that makes the validation iterator, or ``None``."""
         guarded = partial(self._run, VALIDATION_SOURCE)
-        probe = guarded(LoaderProbe, self._loader, guarded, listener=self)
+        probe = guarded(LoaderProbe, self.loader, guarded, listener=self)
         self._probe = probe or LoaderProbe(None)
         # workers that live on from a validation before this training
-        running = getattr(self._loader, '_iterator', None)
+        running = getattr(self.loader, '_iterator', None)
         if running is not None:
             self._run(VALIDATION_SOURCE, self._probe.watch_running, running)
             self._run(VALIDATION_SOURCE, self._follow, running)
+
+    @property
+    def last_index(self) -> Any:
+        """Indices of a batch that validation loaded without workers, or ``None``."""
+        return self._probe.last_index
 
     @property
     def metrics(self) -> tuple[Any, ...] | None:
@@ -261,7 +273,7 @@ class ValidationSource(LoopListener):
                 now.iteration,
                 parts.read,
                 lambda: len(now.waits_s),
-                read_length(self._loader),
+                read_length(self.loader),
                 monotonic_s,
             )
 
@@ -286,7 +298,12 @@ class ValidationSource(LoopListener):
         if self._now is not None:
             self._now.parts.end(self._creating)
         if iterator is not None:
+            # it may have other workers than the last one
+            self._load_cpu = loading_cpu_clock(self.loader)
             self._run(VALIDATION_SOURCE, self._follow, iterator)
+
+    def on_iterator_failure(self, error: Exception) -> bool:
+        return self._take_back(error)
 
     def _follow(self, iterator: Any) -> None:
         """Begins to time the waits for batches of a validation's iterator."""
@@ -336,7 +353,7 @@ class ValidationSource(LoopListener):
         if now is None:
             return
         wall_s = after.clock_s - now.around.clock_s
-        loader, workers = read_loader_settings(self._loader), self._probe.read()
+        loader, workers = read_loader_settings(self.loader), self._probe.read()
         until = self._sources.mark_workers()
         train_cpu_s = sum_workers_activity(now.train_workers, until, wall_s).cpu_s
         used_s, own_s = None, 0.0 if loader.num_workers == 0 else None

@@ -1,5 +1,7 @@
 """Judges a change of DataLoader settings during training: before against after.
 
+Of the train loader by its intervals, of validation's by whole validations.
+
 AR(1) standard errors of the intervals' means, Welch's test for their difference; where
 these are few, Student's t with one spread for both. The host must be the same before
 and after: where other programs use other cores, nothing is said. On a card the step
@@ -20,18 +22,34 @@ from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.columns import Column, filled
 from mmgpu_hooks.judge.recorded import RecordedRun
 from mmgpu_hooks.judge.run import Run
+from mmgpu_hooks.judge.validation import is_possible
 from mmgpu_hooks.model.stats import (
     CONFIDENCE,
     estimate_difference,
     student_t,
     summarize_series,
 )
+from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
 from mmgpu_hooks.schema.judged import Estimate
-from mmgpu_hooks.schema.recorded import TunedReason, TunedRecord
+from mmgpu_hooks.schema.recorded import (
+    TunedReason,
+    TunedRecord,
+    TunedSettings,
+    ValidationRecord,
+)
 from mmgpu_hooks.schema.run import RunEvidence
 
 LEAST_INTERVALS, ENOUGH_INTERVALS = 3, 8
 """Fewest log intervals after a loader change to judge a clear, or unclear, effect."""
+
+ENOUGH_VALIDATIONS = 3
+"""Number of validations after a loader change to judge an unclear effect."""
+
+CLEAR_LOSS = 0.25
+"""Slow-down (share of iteration time) that is a loss after a single validation.
+
+Validations are few and long: what cost so much is not waited for twice.
+"""
 
 LEAST_LOSS = 0.03
 """Slow-down (share of iteration time) above which a loader change counts as a loss.
@@ -251,7 +269,109 @@ def _listed(column: Column) -> Sequence[float]:
 def _is_other_host(before: Run, after: Run) -> bool:
     """True if other programs' core use changed too much to judge a loader change."""
     old, new = (run.figures.external_cpu_cores for run in (before, after))
-    cpus = before.meta.host.logical_cpus
+    return _differ(old, new, before.meta.host.logical_cpus)
+
+
+def _differ(old: float | None, new: float | None, cpus: int | None) -> bool:
+    """True if other programs used cores so differently that nothing is comparable."""
     if old is None or new is None or not cpus:
         return False
     return abs(new - old) > SAME_HOST * cpus
+
+
+def judge_validation_change(run: Run) -> ChangeVerdict | None:
+    """Judges the last change of the settings of validation's loader in a run.
+
+    Seconds per iteration are those of whole loops: workers that start anew in each
+    validation count, the one start of workers that live on does not.
+
+    Args:
+        run: One rank's, with its validations.
+
+    Returns:
+        ``None`` where it is too early to say anything.
+    """
+    switches = run.evidence.switches_of('validation')
+    if not switches:
+        return None
+    change = switches[-1]
+    # the first one of a training finds cold caches
+    seen = [record for record in run.validations[1:] if is_possible(record)]
+    before = [
+        record
+        for record in seen
+        if record.iteration < change.iteration and _has(record, change.old)
+    ]
+    after = [
+        record
+        for record in seen
+        if record.iteration >= change.iteration and _has(record, change.new)
+    ]
+    if not before or not after:
+        return None
+    old, new = _list_loops_s(before), _list_loops_s(after)
+    before_s, after_s = fmean(old), fmean(new)
+    if run.meta.device != 'cpu':
+        steps_s = [_mean_step_s(records) for records in (before, after)]
+        if abs(steps_s[1] - steps_s[0]) > SAME_STEP * steps_s[0]:
+            # what the model finds has changed: only the waits are the loader's
+            new = [each_s + steps_s[0] - steps_s[1] for each_s in new]
+            after_s = fmean(new)
+    gain, saved = None, _estimate_short(old, new)
+    if saved is not None:
+        ends = saved.value / before_s, saved.low / before_s, saved.high / before_s
+        gain = Estimate(*ends, saved.count)
+    reason: TunedReason = 'unclear'
+    if gain is not None and gain.low > 0.0:
+        reason = 'gain'
+    elif after_s > before_s * (1 + LEAST_LOSS):
+        is_sure = gain is not None and gain.high < 0.0
+        if is_sure or after_s > before_s * (1 + CLEAR_LOSS):
+            reason = 'loss'
+    cores, cores_after = _count_other_cores(before), _count_other_cores(after)
+    if _differ(cores, cores_after, run.meta.host.logical_cpus):
+        reason = 'other_load'
+    if reason in ('unclear', 'other_load') and len(after) < ENOUGH_VALIDATIONS:
+        return None
+    # of so few the interval refutes nothing: what became slower is taken back
+    return ChangeVerdict(reason, before_s, after_s, gain)
+
+
+def _has(record: ValidationRecord, settings: TunedSettings) -> bool:
+    """True if a validation's loader had given settings."""
+    loader = record.loader
+    workers = loader.num_workers or 0
+    is_kept = bool(loader.persistent_workers and workers)
+    prefetch = loader.prefetch_factor or DEFAULT_PREFETCH
+    is_ahead = prefetch == (settings.prefetch_factor or DEFAULT_PREFETCH)
+    return (
+        workers == settings.num_workers
+        and is_kept == settings.persistent_workers
+        and (is_ahead or not workers)
+    )
+
+
+def _mean_step_s(records: Sequence[ValidationRecord]) -> float:
+    """Returns the mean seconds of a validation's step."""
+    total_s = sum(record.step.total_s for record in records if record.step is not None)
+    return total_s / sum(record.iterations for record in records)
+
+
+def _list_loops_s(records: Sequence[ValidationRecord]) -> list[float]:
+    """Returns seconds per iteration of validations that follow one another."""
+    found = []
+    for number, record in enumerate(records):
+        assert record.iter is not None
+        is_start = number == 0 and record.loader.persistent_workers
+        start_s = record.first_wait_s if is_start else 0.0
+        found.append((record.iter.total_s - start_s) / record.iterations)
+    return found
+
+
+def _count_other_cores(records: Sequence[ValidationRecord]) -> float | None:
+    """Returns the mean number of cores that other programs used in validations."""
+    known = [record for record in records if record.other_cpu_s is not None]
+    wall_s = sum(record.wall_s for record in known)
+    return (
+        sum(record.other_cpu_s or 0.0 for record in known) / wall_s if known else None
+    )

@@ -132,11 +132,11 @@ def _find_external_cores(records: Sequence[ValidationRecord]) -> float | None:
 
 def find_alike(run: Run) -> list[ValidationRecord]:
     """Lists valid validation records with the newest one's loader settings."""
-    seen = [record for record in run.validations if _is_possible(record)]
+    seen = [record for record in run.validations if is_possible(record)]
     return [record for record in seen if record.loader == seen[-1].loader]
 
 
-def _is_possible(record: ValidationRecord) -> bool:
+def is_possible(record: ValidationRecord) -> bool:
     """True if a validation record is complete and its times are plausible."""
     wait, step = record.data_wait, record.step
     if not is_timed(record) or not wait or not step or not record.iter:

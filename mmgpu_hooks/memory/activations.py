@@ -236,7 +236,7 @@ def count_state(
 
 @contextlib.contextmanager
 def as_on_cuda() -> Iterator[None]:
-    """Returns a context that counts each stand-in for a CUDA kernel as one operator."""
+    """Context that runs chains of operators that CUDA fuses as one operator each."""
     with contextlib.ExitStack() as exits:
         for stand_in in _STAND_INS:
             module = sys.modules.get(stand_in.module)

@@ -6,7 +6,7 @@ evidence alone, on any machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from mmgpu_hooks.judge.run import Run
@@ -21,11 +21,12 @@ from mmgpu_hooks.recommend.decided import (
     phrase_doubt,
     why_nothing,
 )
-from mmgpu_hooks.recommend.job import Job
+from mmgpu_hooks.recommend.job import TRAIN, VALIDATION, Job
 from mmgpu_hooks.recommend.search import decide
 from mmgpu_hooks.recommend.settings import BY_NAME, SETTINGS
 from mmgpu_hooks.recommend.validation import advise_validation
 from mmgpu_hooks.schema.judged import Change, Recommendation
+from mmgpu_hooks.schema.recorded import TunedLoader
 from mmgpu_hooks.schema.text import Text, phrase, sentences
 
 
@@ -64,7 +65,10 @@ def recommend_settings(run: Run, memory: CardMemory | None = None) -> Recommenda
         )
         train = job.at(decision.new).loader
     validation = advise_validation(run, train)
-    together = (*_since_config(run, changes), *validation.changes)
+    together = (
+        *_since_config(run, changes, 'train'),
+        *_since_config(run, validation.changes, 'validation'),
+    )
     return replace(
         validation,
         changes=together,
@@ -74,39 +78,54 @@ def recommend_settings(run: Run, memory: CardMemory | None = None) -> Recommenda
     )
 
 
-_TUNED = (
-    'opencv_num_threads',
-    'num_workers',
-    'prefetch_factor',
-    'persistent_workers',
-    'worker_nice',
-)
-"""Names of the settings that ``tune=True`` may have changed."""
+_KEYS: Mapping[TunedLoader, str] = {'train': TRAIN, 'validation': VALIDATION}
+"""Config key of each loader that ``tune=True`` may have changed."""
+
+_OF_BOTH = ('num_workers', 'prefetch_factor', 'persistent_workers')
+_TUNED: Mapping[TunedLoader, tuple[str, ...]] = {
+    'train': ('opencv_num_threads', *_OF_BOTH, 'worker_nice'),
+    'validation': _OF_BOTH,
+}
+"""Names of the settings of each loader that ``tune=True`` may have changed."""
 
 
-def _since_config(run: Run, changes: Sequence[Change]) -> Iterator[Change]:
-    """Lists setting changes relative to the config, not to values that tuning set."""
-    switch = run.last_switch
-    if switch is None:
+def _since_config(
+    run: Run, changes: Sequence[Change], loader: TunedLoader
+) -> Iterator[Change]:
+    """Lists setting changes relative to the config, not to values that tuning set.
+
+    Args:
+        run: The run.
+        changes: Those of one loader, or of all that is not of the other one.
+        loader: The loader.
+    """
+    switches = run.evidence.switches_of(loader)
+    if not switches:
         yield from changes
         return
-    began, found = run.begun_with, {change.key: change for change in changes}
-    for name in _TUNED:
-        key, old = BY_NAME[name].key(), getattr(began, name)
-        change, new = found.pop(key, None), getattr(switch.new, name)
+    began, found = switches[0].old, {change.key: change for change in changes}
+    for name in _TUNED[loader]:
+        key, old = BY_NAME[name].key(_KEYS[loader]), getattr(began, name)
+        change, new = found.pop(key, None), getattr(switches[-1].new, name)
         if change is not None:
             new = change.new
         elif name in ('opencv_num_threads', 'worker_nice') and new is None:
             # they were left alone
             continue
         if new != old:
-            yield replace(change or _describe_tuned(run, name), old=old, new=new)
+            yield replace(
+                change or _describe_tuned(run, loader, name), old=old, new=new
+            )
     yield from found.values()
 
 
-def _describe_tuned(run: Run, name: str) -> Change:
-    """Describes how ``tune=True`` changed one setting during the run."""
-    judged = [record for record in run.evidence.tuned if record.action == 'keep']
+def _describe_tuned(run: Run, loader: TunedLoader, name: str) -> Change:
+    """Describes how ``tune=True`` changed one setting of a loader during the run."""
+    judged = [
+        record
+        for record in run.evidence.tuned
+        if record.loader == loader and record.action == 'keep'
+    ]
     reason, is_gain = phrase('Found while training.'), False
     if judged:
         reason = phrase(
@@ -116,7 +135,7 @@ def _describe_tuned(run: Run, name: str) -> Change:
         )
         is_gain = judged[-1].reason == 'gain'
     return Change(
-        key=BY_NAME[name].key(),
+        key=BY_NAME[name].key(_KEYS[loader]),
         old=None,
         new=None,
         reason=reason,

@@ -14,12 +14,12 @@ from mmgpu_hooks.judge import thresholds
 from mmgpu_hooks.judge.memory import find_worker_growth
 from mmgpu_hooks.judge.recorded import read_settings
 from mmgpu_hooks.judge.run import Run
-from mmgpu_hooks.judge.tuned import judge_change
+from mmgpu_hooks.judge.tuned import ChangeVerdict, judge_change
 from mmgpu_hooks.model.prediction import COVERAGE
 from mmgpu_hooks.recommend.job import Choice, Gain, Job
 from mmgpu_hooks.recommend.search import decide, predict_gain
 from mmgpu_hooks.recommend.settings import BY_NAME
-from mmgpu_hooks.schema.recorded import TunedRecord, TunedSettings
+from mmgpu_hooks.schema.recorded import TunedLoader, TunedRecord, TunedSettings
 from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tuning import TuneAnswer, TuneQuestion
 
@@ -44,14 +44,14 @@ Smaller gains do not distinguish changes from noise, and a change has costs that
 predicted.
 """
 
-TRIED_GAIN, MOST_RISKED = 0.05, 0.15
+TRIED_GAIN, MOST_RISKED = 0.03, 0.15
 """Smallest unsure gain to try, and largest loss to risk, as shares of training time.
 
 From 0 to 1, of the time per image. Both the other load of the run and none must
 promise so much.
 """
 
-TRIED_DESPITE_NOISE = 0.03
+TRIED_DESPITE_NOISE = 0.02
 """Smallest gain to try, minus its measurement error, as a share of training time.
 
 What is left of the doubt is the model's, which more evidence does not end.
@@ -88,7 +88,7 @@ def answer_question(
         asking: Rank 0, where that is another one.
     """
     asking = run if asking is None else asking
-    last = next(reversed(asking.evidence.tuned), None)
+    last = find_last(asking, 'train')
     if last is not None and last.action == 'change' and last.reason == 'predicted':
         # a rank that could not make the change has no record of it
         has_made = run.last_switch is not None and run.last_switch.new == last.new
@@ -103,11 +103,33 @@ def _answer_verdict(run: Run, last: TunedRecord) -> TuneAnswer:
     verdict = judge_change(run.evidence, run.other_ranks)
     if verdict is None:
         return TuneAnswer(why=phrase('too few iterations since the change'))
+    return TuneAnswer(judged=record_verdict(verdict, last))
+
+
+def find_last(run: Run, loader: TunedLoader) -> TunedRecord | None:
+    """Finds the last tuning action on one loader in a run; ``None`` without one.
+
+    Args:
+        run: Rank 0, or the only one.
+        loader: ``train`` or ``validation``.
+    """
+    tuned = [record for record in run.evidence.tuned if record.loader == loader]
+    return tuned[-1] if tuned else None
+
+
+def record_verdict(verdict: ChangeVerdict, last: TunedRecord) -> TunedRecord:
+    """Makes the record of a judged loader change, which is kept or taken back.
+
+    Args:
+        verdict: On the change.
+        last: The change.
+    """
     gain = verdict.gain
-    record = TunedRecord(
+    return TunedRecord(
         iteration=0,
         action='keep' if verdict.is_kept else 'roll_back',
         reason=verdict.reason,
+        loader=last.loader,
         old=last.new,
         new=last.new if verdict.is_kept else last.old,
         iter_s=verdict.before_s,
@@ -117,7 +139,6 @@ def _answer_verdict(run: Run, last: TunedRecord) -> TuneAnswer:
         gain_low_pct=None if gain is None else 100 * gain.low,
         gain_high_pct=None if gain is None else 100 * gain.high,
     )
-    return TuneAnswer(judged=record)
 
 
 def _answer_proposal(run: Run, question: TuneQuestion) -> TuneAnswer:
@@ -219,6 +240,15 @@ def _find_growth_doubt(run: Run) -> Text | None:
     share = run.figures.data_wait_share or 0.0
     if share < thresholds.DATA_WAIT_NOTICE:
         return phrase('training does not wait for its loader')
+    return find_memory_doubt(run)
+
+
+def find_memory_doubt(run: Run) -> Text | None:
+    """Says why memory allows for no more workers; ``None`` if it may.
+
+    Args:
+        run: The training.
+    """
     is_low = any(record.is_low for record in run.evidence.memory)
     if is_low or find_worker_growth(run) is not None:
         return phrase('memory is short, or grows')

@@ -44,13 +44,16 @@ def advise_validation(run: Run, train: LoaderSetting | None = None) -> Recommend
     if not run.validations:
         return Recommendation()
     count, validation = len(run.validations), find_loops(run)
+    switches = run.evidence.switches_of('validation')
+    is_tuned = bool(switches) and switches[-1].new != switches[0].old
     if validation is None:
         ran = ValidationOutlook(phrase('{validations} ran.', validations=count), count)
-        return stay(ran, phrase('Its loop does not show its iterations.'))
+        why = phrase('Its loop does not show its iterations.')
+        return stay(ran, why, is_tuned=is_tuned)
     now = _describe_now(validation)
     is_unclear = validation.is_stalled or not validation.figures.is_enough
     if validation.workload is None or is_unclear:
-        return stay(now, validation.why_no_workload or STALLS)
+        return stay(now, validation.why_no_workload or STALLS, is_tuned=is_tuned)
     job = Job.of(
         validation,
         validation.workload,
@@ -61,7 +64,9 @@ def advise_validation(run: Run, train: LoaderSetting | None = None) -> Recommend
     decision = decide(job)
     gain, loop_s = decision.gain, now.loop_s
     if gain is None or loop_s is None:
-        return stay(now, phrase_doubt(decision) or why_nothing(decision))
+        return stay(
+            now, phrase_doubt(decision) or why_nothing(decision), is_tuned=is_tuned
+        )
     share = run.figures.run_share(gain.share * loop_s * count)
     if share < thresholds.VALIDATION_WORTH:
         why = phrase(
@@ -69,7 +74,7 @@ def advise_validation(run: Run, train: LoaderSetting | None = None) -> Recommend
             'too little.',
             run_share=share,
         )
-        return stay(now, why)
+        return stay(now, why, is_tuned=is_tuned)
     said = phrase(
         'The changes of val_dataloader are predicted to save {gain} in the loop, '
         '{run_share:.1%} of the run.',
@@ -117,14 +122,19 @@ def _without_gain(change: Change) -> Change:
     )
 
 
-def stay(now: ValidationOutlook, why: Text) -> Recommendation:
+def stay(
+    now: ValidationOutlook, why: Text, *, is_tuned: bool = False
+) -> Recommendation:
     """Makes a recommendation that keeps the settings of validation's loader.
 
     Args:
         now: What is known of it.
         why: Why it stays, as a sentence.
+        is_tuned: True if ``tune=True`` has changed it in the training.
     """
     stays = phrase('val_dataloader stays as it is.')
+    if is_tuned:
+        stays = phrase('val_dataloader stays as it was tuned in training.')
     said = sentences(now.sentence, stays, why)
     outlook = ValidationOutlook(said, now.validations, now.loop_s)
     return Recommendation(validation=outlook)

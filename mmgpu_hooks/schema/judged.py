@@ -113,7 +113,7 @@ class Change:
     rules: Tuple[str, ...] = ()
     """Codes of the diagnostic rules that ask for the change."""
     predicted_iter_s: Optional[float] = None
-    """Predicted seconds of a steady iteration with all changes; ``None``: unknown."""
+    """Predicted seconds of a steady iteration with all advised changes, or ``None``."""
     predicted_gain_pct: Optional[float] = None
     """Predicted time saved by all changes together, per cent of training's time."""
     predicted_gain_low_pct: Optional[float] = None

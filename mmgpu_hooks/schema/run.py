@@ -73,10 +73,20 @@ class RunEvidence:
     @property
     def switches(self) -> Tuple[recorded.TunedRecord, ...]:
         """Records of tuning actions that gave the train loader other settings."""
+        return self.switches_of('train')
+
+    def switches_of(
+        self, loader: recorded.TunedLoader
+    ) -> Tuple[recorded.TunedRecord, ...]:
+        """Returns the records of tuning that gave one loader other settings.
+
+        Args:
+            loader: ``train`` or ``validation``.
+        """
         return tuple(
             record
             for record in self.tuned
-            if record.loader == 'train' and record.action != 'keep'
+            if record.loader == loader and record.action != 'keep'
         )
 
     @property

@@ -9,7 +9,7 @@ from typing import Optional
 
 import msgspec
 
-from mmgpu_hooks.schema.recorded import TunedRecord
+from mmgpu_hooks.schema.recorded import TunedLoader, TunedRecord
 from mmgpu_hooks.schema.text import Text
 
 
@@ -21,6 +21,8 @@ class TuneQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
     iterations_left: int
     """Number of iterations from now to the end of training."""
+    loader: TunedLoader = 'train'
+    """Loader that may be changed: ``train`` or ``validation``."""
     may_persist: bool = True
     """True if loader workers may stay alive from one epoch to the next.
 

@@ -40,7 +40,7 @@ class _Figures(NamedTuple):
     iteration: FigureComparison
     rate: FigureComparison
     parts: Sequence[FigureComparison]
-    """Compared seconds of each part of an iteration, in the time ledger's order."""
+    """Seconds of each part of an iteration, to be compared, in the ledger's order."""
 
     @classmethod
     def of(cls, comparison: RunComparison) -> _Figures:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mmgpu_hooks.schema.recorded import TunedRecord, TunedSettings
 from mmgpu_hooks.schema.run import RunEvidence
@@ -19,7 +19,7 @@ _SHORT = {
 
 def phrase_tuned(record: TunedRecord) -> Text:
     """Phrases one loader change by ``tune=True``, or its judgement, for the log."""
-    what = phrase_settings(record.old, record.new)
+    what = phrase_what(record)
     if record.action == 'change':
         return _phrase_change(record, what)
     if record.action == 'keep':
@@ -81,6 +81,17 @@ def _phrase_taken_back(record: TunedRecord, what: Text) -> Text:
     )
 
 
+def phrase_what(record: TunedRecord) -> Text:
+    """Phrases the settings that a tuning action alters, with the loader's name.
+
+    The train loader is not named.
+    """
+    what = phrase_settings(record.old, record.new)
+    if record.loader == 'validation':
+        return phrase('val_dataloader: {what}', what=what)
+    return what
+
+
 def phrase_settings(old: TunedSettings, new: TunedSettings) -> Text:
     """Phrases the settings that a change alters: ``num_workers 2 -> 5, ...``."""
     changed = [
@@ -127,7 +138,14 @@ def _phrase_gain(record: TunedRecord) -> Text:
 
 def list_tuned(evidence: RunEvidence) -> Iterator[Text]:
     """Phrases each change by ``tune=True``: its predicted and measured gain."""
-    tuned = evidence.tuned
+    for loader in ('train', 'validation'):
+        yield from _list_tuned(
+            [each for each in evidence.tuned if each.loader == loader]
+        )
+
+
+def _list_tuned(tuned: Sequence[TunedRecord]) -> Iterator[Text]:
+    """Phrases each change of one loader: its predicted and measured gain."""
     for last, record, after in zip([None, *tuned], tuned, [*tuned[1:], None]):
         if record.reason == 'failed' and last and last.action == 'roll_back':
             # the roll-back was not made, after all
@@ -148,7 +166,11 @@ def list_tuned(evidence: RunEvidence) -> Iterator[Text]:
 
 def _phrase_place(record: TunedRecord) -> Text:
     """Phrases a change by ``tune=True``: settings, iteration, seconds of switching."""
-    what = phrase_settings(record.old, record.new)
+    what = phrase_what(record)
+    if record.loader == 'validation':
+        return phrase(
+            '{what} at the validation after iteration {iteration}', record, what=what
+        )
     if record.is_within and record.switch_s is None:
         return phrase('{what} at iteration {iteration}', record, what=what)
     if record.is_within:

@@ -205,7 +205,9 @@ def test_values_are_compared_by_type_and_text():
 
 
 def trained(*seconds: float) -> list[whole.Training]:
-    return [whole.Training(whole_s, 0.1, 'mmgpu recommend run') for whole_s in seconds]
+    return [
+        whole.Training(whole_s, [0.1], 'mmgpu recommend run') for whole_s in seconds
+    ]
 
 
 STORAGE, FINE = whole.CASES['storage that waits'], whole.CASES['nothing wrong']

@@ -13,7 +13,7 @@ from msgspec import structs
 from fakes.clock import HandClock
 from fakes.store import Store
 from fakes.tuning import NOTHING, ScriptedAdviser, judge, propose, settings
-from mmgpu_hooks.hooks import tune_ranks, tuner
+from mmgpu_hooks.hooks import shared_room, tune_ranks, tuner
 from mmgpu_hooks.hooks.log_schedule import LogSchedule
 from mmgpu_hooks.hooks.recording import Guard
 from mmgpu_hooks.hooks.tuner import Tuner
@@ -179,7 +179,7 @@ def settings_of(ranks: Sequence[Rank]) -> list[TunedSettings]:
     return [rank.switch.settings for rank in ranks]
 
 
-@pytest.mark.parametrize('answers_before', [0, 15])
+@pytest.mark.parametrize('answers_before', [0, 25])
 def test_all_ranks_change_at_one_iteration(start, answers_before):
     ranks = start([*[NOTHING] * answers_before, propose(ONE, TWO)], world=3)
     train(ranks, 600)
@@ -321,12 +321,12 @@ def test_an_obstacle_that_cannot_be_found_out_is_offered_to_no_rank(start):
 
 
 @pytest.mark.parametrize(
-    ('cpu_s', 'questions'), [(0.0, 10), (0.04, 10), (0.06, 5), (0.5, 1)]
+    ('cpu_s', 'questions'), [(0.0, 20), (0.02, 20), (0.06, 7), (0.5, 1)]
 )
 def test_a_search_that_takes_a_core_is_made_less_often(start, cpu_s, questions):
     answer = structs.replace(NOTHING, cpu_s=cpu_s)
-    (rank,) = start([answer] * 20, world=1)
-    # 10 s: a twentieth of a core is half a second, 50 ms of each interval of 1 s
+    (rank,) = start([answer] * 30, world=1)
+    # 10 s: a twentieth of a core is half a second, 25 ms of each interval of 0.5 s
     train([rank], 101)
     assert len(rank.tuner._adviser.questions) == questions
 
@@ -349,7 +349,7 @@ def test_more_workers_come_where_shared_memory_holds_their_batches(
     (rank,) = start([propose(ONE, TWO)], world=1)
     # of 64 MiB; a worker loads two batches ahead
     shared = FileSystem(64 * MIB, free * MIB)
-    monkeypatch.setattr(tuner, 'read_file_system', lambda _: shared)
+    monkeypatch.setattr(shared_room, 'read_file_system', lambda _: shared)
     rank.tuner.note_batch(batch and batch * MIB)
     train([rank], 60)
     assert rank.switch.settings == (TWO if is_made else ONE)
@@ -360,14 +360,14 @@ def test_more_workers_come_where_shared_memory_holds_their_batches(
 def test_a_roll_back_asks_for_no_shared_memory(start, monkeypatch):
     (rank,) = start([propose(TWO, ONE), judge(ONE, TWO, 'loss')], world=1)
     rank.switch.settings = TWO
-    monkeypatch.setattr(tuner, 'read_file_system', lambda _: FileSystem(MIB, 0))
+    monkeypatch.setattr(shared_room, 'read_file_system', lambda _: FileSystem(MIB, 0))
     rank.tuner.note_batch(MIB)
     train([rank], 100)
     assert rank.actions == ['change', 'roll_back']
 
 
 def test_ranks_that_all_can_but_too_late_say_so(start):
-    ranks = start([*[NOTHING] * 3, propose(ONE, TWO)])
+    ranks = start([*[NOTHING] * 12, propose(ONE, TWO)])
     for rank in ranks:
         rank.runner.train_loop.max_iters = 80
     train(ranks, 79)

@@ -9,13 +9,15 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
+from mmengine.dataset import pseudo_collate
 from mmengine.runner import FlexibleRunner, Runner
+from torch.utils.data import DataLoader, IterableDataset
 
 from fakes.tuning import (
     NOTHING,
@@ -26,7 +28,7 @@ from fakes.tuning import (
     propose,
     settings,
 )
-from mmgpu_hooks.hooks import tuner
+from mmgpu_hooks.hooks import shared_room, tuner
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.host import FileSystem
@@ -134,7 +136,7 @@ def test_both_pools_of_workers_live_only_where_memory_holds_them(
     free = {**dict.fromkeys(little, 2**40), short: little.get(short, 0)}
     monkeypatch.setattr(tuner, 'read_free_bytes', lambda: free['memory'])
     monkeypatch.setattr(
-        tuner, 'read_file_system', lambda path: FileSystem(2**40, free[str(path)])
+        shared_room, 'read_file_system', lambda path: FileSystem(2**40, free[str(path)])
     )
     alive: list[int] = []
     count = AfterIteration(
@@ -152,7 +154,7 @@ def test_more_workers_do_not_come_where_shared_memory_holds_no_more_batches(
 ):
     script(propose(TWO, THREE))
     full = FileSystem(2**40, 0)
-    monkeypatch.setattr(tuner, 'read_file_system', lambda _: full)
+    monkeypatch.setattr(shared_room, 'read_file_system', lambda _: full)
     tuned = train_taped(tmp_path, num_workers=2)
     assert tuned.train_dataloader.num_workers == 2
     assert 'their batches do not fit into /dev/shm.' in log_of(tuned)
@@ -194,6 +196,45 @@ def test_one_epoch_is_left_alone_and_the_log_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(tuner, 'TuningAdviser', None)
     runner = train_taped(tmp_path, epochs=1)
     assert 'tune: nothing is tuned: the only epoch is the last one.' in log_of(runner)
+
+
+class Streamed(IterableDataset[Any]):
+    """Data set that is a stream of images."""
+
+    metainfo: ClassVar[dict[str, Any]] = {}
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(ToyDataset(80).__getitem__, range(80))
+
+    def __len__(self) -> int:
+        return 80
+
+
+class OwnLoader(DataLoader[Any]):
+    """DataLoader of a class of its own."""
+
+
+REFUSED = {
+    'stream': (
+        lambda: DataLoader(Streamed(), 2, collate_fn=pseudo_collate),
+        'its data set, a Streamed, deals samples out to its workers itself',
+    ),
+    'own loader': (
+        lambda: OwnLoader(ToyDataset(80), 2, collate_fn=pseudo_collate),
+        'batches come from a OwnLoader, which is no plain DataLoader',
+    ),
+}
+
+
+@pytest.mark.parametrize('name', REFUSED)
+def test_a_loader_that_cannot_be_tuned_says_why_once(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(tuner, 'TuningAdviser', None)
+    make, said = REFUSED[name]
+    runner = build_runner(tmp_path, epochs=3, hook=TUNED)
+    runner._train_dataloader = make()
+    train(runner)
+    assert log_of(runner).count(f'tune: nothing is tuned: {said}.') == 1
+    assert runner.iter == 120
 
 
 def test_a_training_in_which_nothing_was_changed_says_so(tmp_path, script):
@@ -591,6 +632,16 @@ def test_all_ranks_end_with_what_one_of_them_could_not_leave(tmp_path, failing):
     change, back = records[1 - failing]
     assert (change.action, back.action) == ('change', 'roll_back')
     assert back.reason == ('loss' if failing else 'failed')
+
+
+@pytest.mark.slow
+def test_resumed_ranks_begin_with_what_was_found(tmp_path, monkeypatch):
+    monkeypatch.setenv('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '1')
+    done = start_ranks(tmp_path, 'resume')
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert read_json(tmp_path / 'tuned', 'resumed') == [[2], [2]]
+    said = 'num_workers 1 -> 2, which the run that is resumed had found'
+    assert said in done.stdout + done.stderr
 
 
 @pytest.mark.slow

@@ -60,6 +60,7 @@ ENDINGS = {
     'between': Ending('launch', cost_s=1000.0),
     'owed': Ending('owed'),
     'shutdown': Ending('shutdown'),
+    'forking': Ending('launch', victim=0),
     'old': Ending('owed', victim=0),
     'new': Ending('owed', victim=-1),
     'drained': Ending('owed', victim=0, is_drained_first=True),
@@ -216,7 +217,7 @@ def train(folder: Path, ending: Ending, *, is_tuned: bool) -> None:
         iterations=40,
         epochs=3,
         # the old workers must owe batches still when one of them is killed
-        item_s=0.02 if ending.is_drained_first else 0.002,
+        item_s=0.02 if ending in (ENDINGS['drained'], ENDINGS['forking']) else 0.002,
         num_workers=2,
         hook=hook if is_tuned else None,
         custom_hooks=hooks,

@@ -2,7 +2,8 @@
 
 After the folder: ``agree``, ``refuse`` (the loader of rank 1 cannot be switched within
 an epoch), ``fail_0`` and ``fail_1`` (that rank cannot start the new workers, which are
-a loss on the other) or ``die`` (rank 1 ends when it is asked).
+a loss on the other), ``die`` (rank 1 ends when it is asked) or ``resume`` (the tuned
+training is resumed, too).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from fakes.tuning import ScriptedAdviser, judge, propose, settings
 from mmgpu_hooks.hooks import tuner
 from mmgpu_hooks.hooks.tune_ranks import RankAgreement
 from mmgpu_hooks.measure.loader.switch import LoaderSwitch
+from mmgpu_hooks.schema.run import read_evidence
+from mmgpu_hooks.schema.run_folder import evidence_name
 from training.ranks import build_rank
 from training.toy import HOOK, LossTape, ToyDataset
 
@@ -42,12 +45,30 @@ def refuse(*_: Any, **__: Any) -> None:
     raise BlockingIOError(11, 'Resource temporarily unavailable')
 
 
+def resume(work_dir: Path, rank: int, hook: dict[str, Any]) -> None:
+    """Resumes a training for one more epoch, and notes its workers."""
+    torch.distributed.barrier()
+    runner = build_rank(
+        work_dir,
+        iterations=60,
+        epochs=4,
+        dataset=Seeded(240, work_dir / 'seeds'),
+        num_workers=1,
+        hook=hook,
+        resume=True,
+    )
+    runner.train()
+    evidence = work_dir / runner.timestamp / 'vis_data' / evidence_name(rank)
+    workers = {each.workers.count for each in read_evidence(evidence).intervals}
+    (work_dir / f'resumed_{rank}.json').write_text(json.dumps([*workers]))
+
+
 def main(folder: Path, what: str) -> None:
     """Trains without and with the hook, in folders named accordingly."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group('gloo')
     rank = torch.distributed.get_rank()
-    old, new = settings(1), settings(2)
+    old, new = (settings(workers, prefetch_factor=2) for workers in (1, 2))
     script = propose(old, new), judge(new, new, 'gain')
     if what.startswith('fail'):
         script = propose(old, new), judge(new, old, 'loss')
@@ -70,6 +91,7 @@ def main(folder: Path, what: str) -> None:
             num_workers=1,
             step_s=0.002 * (1 + rank),
             hook=hook if name == 'tuned' else None,
+            checkpoint={'interval': 3},
             custom_hooks=[LossTape(str(work_dir / f'losses_{rank}.json'))],
         )
         if what == 'refuse' and rank == 1:
@@ -77,6 +99,8 @@ def main(folder: Path, what: str) -> None:
         runner.train()
         workers = runner.train_dataloader.num_workers
         (work_dir / f'workers_{rank}.json').write_text(json.dumps(workers))
+        if what == 'resume' and name == 'tuned':
+            resume(work_dir, rank, hook)
     torch.distributed.destroy_process_group()
 
 

@@ -9,7 +9,7 @@ from mmgpu_hooks.schema.values import Flag
 
 
 class PinMemory(Setting):
-    """Keeps ``pin_memory``, as no run records how long a copy to the GPU takes."""
+    """Setting ``pin_memory``, never changed: no run times the copy to the GPU."""
 
     name = 'pin_memory'
     noun = phrase('Page-locked batches')

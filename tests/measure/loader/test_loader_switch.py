@@ -17,9 +17,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import mmdet.datasets.samplers  # noqa: F401, registers
 import numpy as np
 import pytest
 import torch
@@ -44,38 +43,17 @@ PERSISTENT = pytest.mark.parametrize('persistent', [False, True])
 class Numbers(Dataset):
     """Data set whose samples are their index and their worker's seed."""
 
-    metainfo: ClassVar[dict[str, Any]] = {'classes': ('a', 'b', 'c')}
-    CLASSES = ('a', 'b', 'c')
-
     def __init__(self, length: int = BATCHES * SIZE - 1) -> None:
         self.length = length
-        # of a concatenated one
-        self.datasets = [self]
-        self.cumulative_sizes = [length]
 
     def __len__(self) -> int:
         return self.length
-
-    def get_data_info(self, index: int) -> dict[str, Any]:
-        return {'width': 100 + 37 * (index % 5), 'height': 200, 'img_path': str(index)}
-
-    def get_cat_ids(self, index: int) -> list[int]:
-        return [index % 3]
 
     def __getitem__(self, index: int) -> tuple[int, torch.Tensor]:
         # a tensor, which goes through shared memory
         if torch.utils.data.get_worker_info() is None:
             return index, torch.tensor(-1)
         return index, torch.tensor(torch.initial_seed())
-
-
-class Joined(Numbers):
-    """Concatenation of two data sets of numbers."""
-
-    def __init__(self) -> None:
-        super().__init__(120)
-        self.datasets = [Numbers(40), Numbers(80)]
-        self.cumulative_sizes = [40, 120]
 
 
 class Kept:
@@ -91,7 +69,6 @@ class Kept:
         *,
         persistent: bool = False,
         sampler: dict[str, Any] | None = None,
-        batch_sampler: dict[str, Any] | None = None,
         dataset: Any = None,
     ) -> None:
         config: dict[str, Any] = {
@@ -102,8 +79,6 @@ class Kept:
             'persistent_workers': persistent and workers > 0,
             'collate_fn': {'type': list},
         }
-        if batch_sampler is not None:
-            config['batch_sampler'] = batch_sampler
         torch.manual_seed(1)
         np.random.seed(1)
         random.seed(1)
@@ -289,57 +264,6 @@ def test_order_is_kept_in_an_endless_loop(before, after, sampler, at):
     assert len(children()) == after
     assert '_next_data' not in vars(ours._iterator)
     ours._iterator = None
-
-
-SAMPLERS: dict[str, Any] = {
-    'aspect ratio': (None, {'type': 'mmdet.AspectRatioBatchSampler'}, Numbers),
-    'class aware': ({'type': 'mmdet.ClassAwareSampler'}, None, Numbers),
-    'multi source': (
-        {'type': 'mmdet.MultiSourceSampler', 'batch_size': 4, 'source_ratio': [1, 3]},
-        None,
-        Joined,
-    ),
-    'grouped multi source': (
-        {
-            'type': 'mmdet.GroupMultiSourceSampler',
-            'batch_size': 4,
-            'source_ratio': [1, 3],
-        },
-        None,
-        Joined,
-    ),
-    'multi data': (
-        {'type': 'mmdet.MultiDataSampler', 'dataset_ratio': [1, 2]},
-        None,
-        Joined,
-    ),
-}
-
-
-@pytest.mark.parametrize('name', SAMPLERS)
-def test_order_is_kept_with_samplers_of_mmdetection(name: str):
-    sampler, batch_sampler, dataset = SAMPLERS[name]
-
-    def take(is_switched: bool) -> list[list[int]]:
-        kept = Kept(2, sampler=sampler, batch_sampler=batch_sampler, dataset=dataset())
-        live, taken, newest = iter(kept.loader), [], None
-        for number, batch in zip(range(24), live):
-            taken.append(indices(batch))
-            if is_switched and number == 6:
-                kept.within(live, 3)
-                newest = kept.switch._find_relay().heir
-            if is_switched and number == 18:
-                kept.within(newest, 1)
-        for iterator in (
-            live,
-            newest,
-            getattr(kept.switch._find_relay(), 'heir', None),
-        ):
-            if iterator is not None:
-                iterator._shutdown_workers()
-        return taken
-
-    assert take(is_switched=True) == take(is_switched=False)
 
 
 def read_passes(
