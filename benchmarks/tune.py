@@ -78,6 +78,10 @@ PARTS = ('simulated', 'real', 'demo')
 
 STARTS, EACH, QUICK_EACH = (0, 1, 2, 4, 8), 200, 6
 """Initial worker counts of simulated jobs, and jobs per count (full and quick)."""
+FIXED = (0, 1, 2, 3, 4, 6, 8, 12, 16)
+"""Fixed worker counts to compare tuning with.
+
+More than there are cores, too: they help a loader that waits for storage."""
 LENGTH, LOGGED = 5_000, 50
 """Iterations of a simulated job, and of its log interval."""
 ANSWER_S, CHILD_S, START_S = 0.5, 1.5, 0.1
@@ -335,11 +339,6 @@ def mean_iter_s(job: SimulatedJob, workers: int) -> float:
     return iterate(job, workers, 600, random.Random(1)).seconds / 600
 
 
-def list_fixed(job: SimulatedJob) -> list[int]:
-    """Returns the worker counts to compare tuning with, up to the number of cores."""
-    return [count for count in (0, 1, 2, 3, 4, 6, 8, 12, 16) if count <= job.cores]
-
-
 def choose_as_paddle(measure_s: Callable[[int], float]) -> int:
     """Returns Paddle's choice of workers: doubled while loading gets 25 % faster.
 
@@ -378,7 +377,7 @@ def run_simulated(case: tuple[int, int]) -> Simulated:
     """
     seed, start = case
     job = draw_job(seed)
-    fixed = {count: mean_iter_s(job, count) for count in {*list_fixed(job), start}}
+    fixed = {count: mean_iter_s(job, count) for count in FIXED}
     best_s = LENGTH * min(fixed.values())
     training = SimulatedTraining(job, start, seed)
     training.train()

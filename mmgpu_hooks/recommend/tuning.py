@@ -44,14 +44,14 @@ Smaller gains do not distinguish changes from noise, and a change has costs that
 predicted.
 """
 
-TRIED_GAIN, MOST_RISKED = 0.03, 0.15
+TRIED_GAIN, MOST_RISKED = 0.05, 0.15
 """Smallest unsure gain to try, and largest loss to risk, as shares of training time.
 
 From 0 to 1, of the time per image. Both the other load of the run and none must
 promise so much.
 """
 
-TRIED_DESPITE_NOISE = 0.02
+TRIED_DESPITE_NOISE = 0.03
 """Smallest gain to try, minus its measurement error, as a share of training time.
 
 What is left of the doubt is the model's, which more evidence does not end.
