@@ -79,9 +79,7 @@ PARTS = ('simulated', 'real', 'demo')
 STARTS, EACH, QUICK_EACH = (0, 1, 2, 4, 8), 200, 6
 """Initial worker counts of simulated jobs, and jobs per count (full and quick)."""
 FIXED = (0, 1, 2, 3, 4, 6, 8, 12, 16)
-"""Fixed worker counts to compare tuning with.
-
-More than there are cores, too: they help a loader that waits for storage."""
+"""Fixed worker counts to compare tuning with, as far as the cores carry them."""
 LENGTH, LOGGED = 5_000, 50
 """Iterations of a simulated job, and of its log interval."""
 ANSWER_S, CHILD_S, START_S = 0.5, 1.5, 0.1
@@ -339,6 +337,16 @@ def mean_iter_s(job: SimulatedJob, workers: int) -> float:
     return iterate(job, workers, 600, random.Random(1)).seconds / 600
 
 
+def list_fixed(job: SimulatedJob) -> list[int]:
+    """Returns the worker counts that a job's cores carry.
+
+    More than there are cores where loading waits; beyond that the simulation's workers
+    would share CPU time that no core has.
+    """
+    most = job.cores / max(job.cpu_share, 0.01)
+    return [count for count in FIXED if count <= most]
+
+
 def choose_as_paddle(measure_s: Callable[[int], float]) -> int:
     """Returns Paddle's choice of workers: doubled while loading gets 25 % faster.
 
@@ -377,14 +385,15 @@ def run_simulated(case: tuple[int, int]) -> Simulated:
     """
     seed, start = case
     job = draw_job(seed)
-    fixed = {count: mean_iter_s(job, count) for count in FIXED}
+    counts = {start, *list_fixed(job)}
+    fixed = {count: mean_iter_s(job, count) for count in counts}
     best_s = LENGTH * min(fixed.values())
     training = SimulatedTraining(job, start, seed)
     training.train()
     alone = functools.partial(_alone_s, job)
     chosen = choose_as_paddle(alone)
     timed_s = sum(20 * alone(count) for count in (0, 2, 4, 8) if count <= 2 * chosen)
-    counts = [start, *training.changes]
+    made = [start, *training.changes]
     return Simulated(
         start,
         100 * (training.seconds / best_s - 1),
@@ -392,7 +401,7 @@ def run_simulated(case: tuple[int, int]) -> Simulated:
         100 * ((LENGTH * mean_iter_s(job, chosen) + timed_s) / best_s - 1),
         len(training.changes),
         is_null=min(fixed.values()) > (1 - NOTHING) * fixed[start],
-        is_twice=len(counts) > 3 and len({*counts}) < len(counts),
+        is_twice=len(made) > 3 and len({*made}) < len(made),
     )
 
 

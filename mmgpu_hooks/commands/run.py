@@ -109,7 +109,7 @@ def _check(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
 @click.option(
     '--tune/--no-tune',
     default=None,
-    help='Give the train loader better settings while it trains, and measure that.',
+    help='Give the loaders better settings while it trains, and measure that.',
 )
 @click.option('-m', 'is_module', is_flag=True, help='Run a module, as python -m does.')
 @click.argument(

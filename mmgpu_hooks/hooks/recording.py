@@ -84,9 +84,9 @@ class Guard:
             return
         # our own error is a sentence; of a foreign one the type says more than the text
         text = error.said if isinstance(error, SourceError) else _name_error(error)
-        # a name out of an enum is text from here on
-        name = str(source)
-        self.off[name] = str(text)
+        # a name out of an enum is text from here on; a text is said in each language
+        name = source if isinstance(source, Text) else str(source)
+        self.off[str(source)] = str(text)
         with contextlib.suppress(Exception):  # not even the warning may do harm
             self._on_off(name, text)
 
@@ -159,4 +159,6 @@ class Recording:
         self, kind: type[UnknownRecord | SourceOffRecord], source: str, reason: str
     ) -> None:
         """Records in the evidence file why a value is not measured any more."""
-        self.write(kind(source=source, reason=str(reason), iteration=self.recorded))
+        self.write(
+            kind(source=str(source), reason=str(reason), iteration=self.recorded)
+        )

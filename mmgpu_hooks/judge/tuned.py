@@ -333,7 +333,7 @@ def judge_validation_change(run: Run) -> ChangeVerdict | None:
         reason = 'other_load'
     if reason in ('unclear', 'other_load') and len(after) < ENOUGH_VALIDATIONS:
         return None
-    # of so few the interval refutes nothing: what became slower is taken back
+    # of so few the interval refutes nothing: what is slower beyond NO_LOSS goes back
     return ChangeVerdict(reason, before_s, after_s, gain)
 
 

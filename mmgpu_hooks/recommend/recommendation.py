@@ -126,14 +126,20 @@ def _describe_tuned(run: Run, loader: TunedLoader, name: str) -> Change:
         for record in run.evidence.tuned
         if record.loader == loader and record.action == 'keep'
     ]
-    reason, is_gain = phrase('Found while training.'), False
-    if judged:
+    reason = phrase('Found while training.')
+    if judged and loader == 'validation':
+        reason = phrase(
+            'Found while training: an iteration of validation took {iter_s} before it '
+            'and {measured_iter_s} with it.',
+            judged[-1],
+        )
+    elif judged:
         reason = phrase(
             'Found while training: an iteration took {iter_s} before it and '
             '{measured_iter_s} with it.',
             judged[-1],
         )
-        is_gain = judged[-1].reason == 'gain'
+    is_gain = bool(judged) and judged[-1].reason == 'gain'
     return Change(
         key=BY_NAME[name].key(_KEYS[loader]),
         old=None,

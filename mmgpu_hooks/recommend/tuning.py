@@ -186,9 +186,10 @@ def _find_wanted(run: Run, question: TuneQuestion) -> _Wanted | Text:
     workload, iter_s = run.workload, run.figures.iter_s or 0.0
     start_s = workload.worker_start_s * bool(choice['num_workers'])
     cost_s = start_s + workload.batch_time.mean_s + SPARE_S
-    if gain.low >= LEAST_GAIN:
+    alone = predict_gain(job.without_other_load, job.old, choice)
+    if min(gain.low, alone.low) >= LEAST_GAIN:
         share, least_s = gain.low, cost_s
-    elif _is_worth_a_trial(job, choice, gain):
+    elif _is_worth_a_trial(gain, alone):
         # there and back
         share = gain.share
         least_s = 2 * cost_s + max(-gain.low, 0.0) * iter_s * JUDGED_ITERATIONS
@@ -208,10 +209,9 @@ def _choose(job: Job) -> Choice:
     return likely.choice
 
 
-def _is_worth_a_trial(job: Job, choice: Choice, gain: Gain) -> bool:
+def _is_worth_a_trial(gain: Gain, alone: Gain) -> bool:
     """True if settings are likely faster, and the doubt is not measurement noise."""
     is_model_alone = gain.share - COVERAGE * gain.noise >= TRIED_DESPITE_NOISE
-    alone = predict_gain(job.without_other_load, job.old, choice)
     return (
         is_model_alone
         and min(gain.share, alone.share) >= TRIED_GAIN

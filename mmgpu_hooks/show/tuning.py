@@ -30,6 +30,14 @@ def phrase_tuned(record: TunedRecord) -> Text:
 def _phrase_change(record: TunedRecord, what: Text) -> Text:
     if record.reason == 'found_before':
         return phrase('{what}, which the run that is resumed had found', what=what)
+    if record.loader == 'validation':
+        return phrase(
+            '{what} from iteration {iteration} on: an iteration of validation takes '
+            '{iter_s} and is predicted to take {predicted_iter_s} ({gain})',
+            record,
+            what=what,
+            gain=_phrase_gain(record),
+        )
     return phrase(
         '{what} from iteration {iteration} on: an iteration takes {iter_s} and is '
         'predicted to take {predicted_iter_s} ({gain})',
@@ -40,6 +48,14 @@ def _phrase_change(record: TunedRecord, what: Text) -> Text:
 
 
 def _phrase_kept(record: TunedRecord, what: Text) -> Text:
+    if record.reason == 'gain' and record.loader == 'validation':
+        return phrase(
+            '{what} is kept: an iteration of validation took {iter_s} and takes '
+            '{measured_iter_s} ({gain})',
+            record,
+            what=what,
+            gain=_phrase_gain(record),
+        )
     if record.reason == 'gain':
         return phrase(
             '{what} is kept: an iteration took {iter_s} and takes {measured_iter_s} '
@@ -65,6 +81,14 @@ def _phrase_kept(record: TunedRecord, what: Text) -> Text:
 def _phrase_taken_back(record: TunedRecord, what: Text) -> Text:
     if record.reason == 'failed':
         return phrase('{what}: the new workers could not be started', what=what)
+    if record.reason == 'loss' and record.loader == 'validation':
+        return phrase(
+            '{what}, as before: an iteration of validation took {iter_s} and '
+            '{measured_iter_s} since ({gain})',
+            record,
+            what=what,
+            gain=_phrase_gain(record),
+        )
     if record.reason == 'loss':
         return phrase(
             '{what}, as before: an iteration took {iter_s} and {measured_iter_s} since '

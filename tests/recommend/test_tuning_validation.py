@@ -227,7 +227,8 @@ def test_the_next_run_is_recommended_what_this_one_ended_with():
         each for each in found.changes if each.key == 'val_dataloader.num_workers'
     )
     assert (workers.old, workers.new, workers.confidence) == (1, 4, 'high')
-    assert 'took 80.0 ms before it and 20.0 ms with it' in workers.reason
+    said = 'an iteration of validation took 80.0 ms before it and 20.0 ms with it'
+    assert said in workers.reason
     assert 'val_dataloader stays as it was tuned' in found.validation.sentence
     assert [say(text) for text in list_tuned(run.evidence)] == [
         'val_dataloader: num_workers 1 -> 4 at the validation after iteration 300: '

@@ -108,7 +108,10 @@ def test_the_next_validation_begins_with_what_was_found(tmp_path, script, persis
     assert all(each.is_ended for each in scripts.started)
     log = log_of(tuned)
     assert 'tune: val_dataloader: num_workers 0 -> 2' in log
-    assert 'val_dataloader: num_workers=2 is kept: an iteration took 0.300 s' in log
+    said = (
+        'val_dataloader: num_workers=2 is kept: an iteration of validation took 0.300 s'
+    )
+    assert said in log
     assert tuned.train_dataloader.num_workers == 0
 
 
