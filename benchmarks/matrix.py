@@ -57,6 +57,8 @@ TESTS: Mapping[str, Sequence[str]] = {
         'detection',
         'optimized: a_detector_is_the_same_to_the_last_bit',
         'tuned: a_mode_that_a_hook_switches_reaches_workers_that_live_on',
+        # every sampler, by epochs and by iterations
+        'tuned_samplers',
     ),
 }
 """Test files by group of trainings; none needs SLURM, root or a mock GPU driver."""
