@@ -603,7 +603,7 @@ class Judge:
         self._benchmark, self._comparisons = benchmark, comparisons
         self.lost_pct: list[float] = []
         self.soon: list[bool] = []
-        """Of each training without workers, if it was changed soon."""
+        """True for each training begun without workers that was changed soon."""
         self.switches_ms: list[float] = []
         self.slower: list[str] = []
         """Names of trainings that were slower than untuned beyond their interval."""

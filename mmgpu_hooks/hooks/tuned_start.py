@@ -71,9 +71,7 @@ def _find_settled(evidence: RunEvidence) -> TunedSettings | None:
     A change that was not judged yet may be what ended the run.
     """
     settled: list[TunedSettings] = []
-    for record in evidence.tuned:
-        if record.loader != 'train':
-            continue
+    for record in evidence.tuned_of('train'):
         if record.reason not in ('predicted', 'failed'):
             settled.append(record.new)
         elif record.reason == 'failed' and settled and settled[-1] == record.old:

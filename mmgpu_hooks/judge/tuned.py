@@ -224,6 +224,11 @@ def _estimate_gain(before: _Stage, after: _Stage, before_s: float) -> Estimate |
         if step is not None and abs(step.value) > max(least_s, step.half_width):
             # what is trained has changed: only the waits are the loader's
             saved = _estimate_saved(before, after, 'wait_s')
+    return _as_share(saved, before_s)
+
+
+def _as_share(saved: Estimate | None, before_s: float) -> Estimate | None:
+    """Converts saved seconds per iteration into a share (0 to 1) of its time."""
     if saved is None or before_s <= 0.0:
         return None
     return Estimate(
@@ -317,10 +322,7 @@ def judge_validation_change(run: Run) -> ChangeVerdict | None:
             # what the model finds has changed: only the waits are the loader's
             new = [each_s + steps_s[0] - steps_s[1] for each_s in new]
             after_s = fmean(new)
-    gain, saved = None, _estimate_short(old, new)
-    if saved is not None:
-        ends = saved.value / before_s, saved.low / before_s, saved.high / before_s
-        gain = Estimate(*ends, saved.count)
+    gain = _as_share(_estimate_short(old, new), before_s)
     reason: TunedReason = 'unclear'
     if gain is not None and gain.low > 0.0:
         reason = 'gain'

@@ -122,9 +122,7 @@ def _since_config(
 def _describe_tuned(run: Run, loader: TunedLoader, name: str) -> Change:
     """Describes how ``tune=True`` changed one setting of a loader during the run."""
     judged = [
-        record
-        for record in run.evidence.tuned
-        if record.loader == loader and record.action == 'keep'
+        record for record in run.evidence.tuned_of(loader) if record.action == 'keep'
     ]
     reason = phrase('Found while training.')
     if judged and loader == 'validation':

@@ -113,8 +113,7 @@ def find_last(run: Run, loader: TunedLoader) -> TunedRecord | None:
         run: Rank 0, or the only one.
         loader: ``train`` or ``validation``.
     """
-    tuned = [record for record in run.evidence.tuned if record.loader == loader]
-    return tuned[-1] if tuned else None
+    return next(reversed(run.evidence.tuned_of(loader)), None)
 
 
 def record_verdict(verdict: ChangeVerdict, last: TunedRecord) -> TunedRecord:

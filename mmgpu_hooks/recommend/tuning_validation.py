@@ -6,6 +6,8 @@ few to try anything.
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from mmgpu_hooks.judge.recorded import read_settings
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.schedule import Schedule
@@ -87,17 +89,13 @@ def _answer_proposal(
     if doubt is not None:
         return TuneAnswer(why=doubt)
     workers = choice['num_workers']
-    old = read_settings(loops.meta)
     record = TunedRecord(
         iteration=0,
         action='change',
         reason='predicted',
         loader='validation',
-        old=TunedSettings(
-            num_workers=old.num_workers,
-            prefetch_factor=old.prefetch_factor,
-            persistent_workers=old.persistent_workers,
-        ),
+        # niceness is the train loader's
+        old=structs.replace(read_settings(loops.meta), worker_nice=None),
         new=TunedSettings(
             num_workers=workers,
             prefetch_factor=choice['prefetch_factor'] if workers else None,

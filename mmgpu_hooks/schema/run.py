@@ -84,10 +84,18 @@ class RunEvidence:
             loader: ``train`` or ``validation``.
         """
         return tuple(
-            record
-            for record in self.tuned
-            if record.loader == loader and record.action != 'keep'
+            record for record in self.tuned_of(loader) if record.action != 'keep'
         )
+
+    def tuned_of(
+        self, loader: recorded.TunedLoader
+    ) -> Tuple[recorded.TunedRecord, ...]:
+        """Returns the records of tuning actions on one loader, in their order.
+
+        Args:
+            loader: ``train`` or ``validation``.
+        """
+        return tuple(record for record in self.tuned if record.loader == loader)
 
     @property
     def was_killed_for_memory(self) -> bool:

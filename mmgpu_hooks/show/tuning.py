@@ -162,10 +162,8 @@ def _phrase_gain(record: TunedRecord) -> Text:
 
 def list_tuned(evidence: RunEvidence) -> Iterator[Text]:
     """Phrases each change by ``tune=True``: its predicted and measured gain."""
-    for loader in ('train', 'validation'):
-        yield from _list_tuned(
-            [each for each in evidence.tuned if each.loader == loader]
-        )
+    yield from _list_tuned(evidence.tuned_of('train'))
+    yield from _list_tuned(evidence.tuned_of('validation'))
 
 
 def _list_tuned(tuned: Sequence[TunedRecord]) -> Iterator[Text]:

@@ -53,8 +53,8 @@ from training.toy import (
     scalar_lines,
     train,
 )
+from training.tuned_samplers import TUNED, Labels
 
-TUNED = {**HOOK, 'tune': True, 'summary': False, 'write_config': False}
 NONE, TWO, THREE = settings(0), settings(2), settings(3)
 
 
@@ -444,24 +444,11 @@ class WithHead(ToyModel):
         self.bbox_head: Any = self.Head()
 
 
-class Seen(AfterIteration):
-    """Hook that keeps the labels of each batch."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda runner: None)
-        self.labels: list[float] = []
-
-    def after_train_iter(
-        self, runner: Any, *_: Any, data_batch: Any, **__: Any
-    ) -> None:
-        self.labels += [float(label) for label in data_batch['data_samples']]
-
-
 def test_a_mode_that_a_hook_switches_reaches_workers_that_live_on(tmp_path, script):
     hooks = pytest.importorskip('mmdet.engine.hooks', exc_type=ImportError)
     kept = settings(2, persistent_workers=True)
     script(propose(NONE, kept), judge(kept, kept, 'gain'))
-    seen = Seen()
+    seen = Labels()
     runner = build_runner(
         tmp_path,
         iterations=40,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
-import torch
 from mmengine.dataset import pseudo_collate
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from fakes.tuning import (
     NoAdviser,
@@ -22,9 +20,8 @@ from mmgpu_hooks.hooks import shared_room, tuner, validation_tuner
 from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.host import FileSystem
 from mmgpu_hooks.schema.tuning import TuneAnswer
-from training.test_training_tuned import Refusing
+from training.test_training_tuned import TUNED, AtHome, Refusing, Streamed
 from training.toy import (
-    HOOK,
     LossTape,
     ToyDataset,
     build_runner,
@@ -35,7 +32,6 @@ from training.toy import (
     validation,
 )
 
-TUNED = {**HOOK, 'tune': True, 'summary': False, 'write_config': False}
 OF_VALIDATION: dict[str, Any] = {'loader': 'validation'}
 NONE, TWO = settings(0), settings(2)
 CHANGE = propose(NONE, TWO, **OF_VALIDATION)
@@ -165,15 +161,6 @@ def test_validation_goes_on_where_no_workers_can_be_started(
     )
 
 
-class AtHome(ToyDataset):
-    """Data set that loads in the training process alone."""
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        if torch.utils.data.get_worker_info() is not None:
-            raise RuntimeError('not in a worker')
-        return super().__getitem__(index)
-
-
 def test_a_data_set_that_no_worker_can_load_stays_without_workers(tmp_path, script):
     script(CHANGE)
     given = validation(0.0)
@@ -185,18 +172,6 @@ def test_a_data_set_that_no_worker_can_load_stays_without_workers(tmp_path, scri
         'could not load a batch (RuntimeError: not in a worker).'
     )
     assert log_of(runner).count(said) == 1
-
-
-class Streamed(IterableDataset[Any]):
-    """Data set that is a stream of images."""
-
-    metainfo: ClassVar[dict[str, Any]] = {}
-
-    def __iter__(self) -> Iterator[Any]:
-        return map(ToyDataset(4).__getitem__, range(4))
-
-    def __len__(self) -> int:
-        return 4
 
 
 def test_a_loader_that_cannot_be_tuned_says_why_and_training_is_tuned(tmp_path, script):
