@@ -84,7 +84,71 @@ _PACKAGES = ('mmengine', 'mmdet', 'mmpretrain', 'mmseg', 'mmyolo', 'mmgpu_hooks'
 """Names of packages whose hooks restart workers when they change the data set."""
 
 
-class Tuner:
+class LoaderTuner:
+    """Base class of what changes a live loader: its records, log lines, roll-backs.
+
+    Args:
+        recording: The run; its evidence is open.
+        switch: Of the loader.
+        write: Adds a record to the evidence.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        switch: LoaderSwitch,
+        write: Callable[[TunedRecord], None],
+    ) -> None:
+        self._recording, self._switch, self._write = recording, switch, write
+        self._runner = recording.runner
+        self._unproven: TunedRecord | None = None
+        """Loader change whose new workers are not yet known to start; else ``None``."""
+
+    def _say(self, clause: Text) -> None:
+        said = phrase('GPUEfficiencyHook: tune: {clause}.', clause=clause)
+        self._runner.logger.info(say(said))
+
+    def _note(self, record: TunedRecord) -> None:
+        record = structs.replace(record, iteration=self._recording.iteration)
+        self._write(record)
+        self._say(phrase_tuned(record))
+
+    def _confirm(self) -> None:
+        """Confirms the last change: its workers have delivered.
+
+        A start that fails later is not its failure.
+        """
+        self._switch.confirm()
+        self._unproven = None
+
+    def take_back(self, error: Exception) -> bool:
+        """Undoes a change of settings with which no loader iterator could be made.
+
+        Args:
+            error: What making it raised.
+
+        Returns:
+            True if it is worth another try.
+        """
+        if not self._switch.take_back(error):
+            return False
+        record, self._unproven = self._unproven, None
+        if record is not None:
+            with contextlib.suppress(Exception):  # the loader is as it was: that counts
+                self._note_failure(record, error)
+        return True
+
+    def _note_failure(self, record: TunedRecord, error: Exception) -> None:
+        """Records that new workers could not start and the old settings stay.
+
+        Args:
+            record: The change or roll-back, noted as made, that they were for.
+            error: What starting them raised.
+        """
+        raise NotImplementedError
+
+
+class Tuner(LoaderTuner):
     """Changes a training's DataLoader settings while it runs, and judges each change.
 
     Args:
@@ -106,9 +170,8 @@ class Tuner:
         write: Callable[[TunedRecord], None],
         clock: Clock = monotonic_s,
     ) -> None:
-        self._recording, self._probe, self._switch = recording, probe, switch
-        self._shorten, self._write, self._clock = shorten, write, clock
-        self._runner = recording.runner
+        super().__init__(recording, switch, write)
+        self._probe, self._shorten, self._clock = probe, shorten, clock
         self._loop = self._runner.train_loop
         self._adviser: TuningAdviser | None = None
         self._pending: TunedRecord | None = None
@@ -116,8 +179,6 @@ class Tuner:
         self._open: TunedRecord | None = None
         """Newest change of loader settings, until its gain is judged."""
         self._changes = 0
-        self._unproven: TunedRecord | None = None
-        """Loader change whose new workers are not yet known to start; else ``None``."""
         self._since = self._ask_at = recording.recorded
         """Iteration at which loader settings were changed last, or tuning began."""
         self._is_over = self._has_found = False
@@ -210,10 +271,6 @@ class Tuner:
     def _is_last_epoch(self) -> bool:
         return self._is_by_epoch and self._recording.epoch >= self._loop.max_epochs
 
-    def _say(self, clause: Text) -> None:
-        said = phrase('GPUEfficiencyHook: tune: {clause}.', clause=clause)
-        self._runner.logger.info(say(said))
-
     def _end(self, clause: Text | None = None) -> None:
         """Stops tuning; the loader keeps its present settings."""
         self._is_over = True
@@ -241,9 +298,7 @@ class Tuner:
         Raises:
             SourceError: If the child gives no more answers.
         """
-        # its workers have delivered: a start that fails later is not its failure
-        self._switch.confirm()
-        self._unproven = None
+        self._confirm()
         if self._is_over and self._ranks is None:
             return
         done = self._recording.recorded
@@ -314,11 +369,6 @@ class Tuner:
                 self._end()
             return
         self._change(judged, math.inf)
-
-    def _note(self, record: TunedRecord) -> None:
-        record = structs.replace(record, iteration=self._recording.iteration)
-        self._write(record)
-        self._say(phrase_tuned(record))
 
     def _change(self, record: TunedRecord, cost_s: float) -> None:
         """Makes a loader change now or between epochs, or offers it to the other ranks.
@@ -592,12 +642,6 @@ class Tuner:
             self._offer(self._ranks, undo_failed(record), self._recording.recorded)
 
     def _note_failure(self, record: TunedRecord, error: Exception) -> None:
-        """Records that new workers could not start and the old settings stay.
-
-        Args:
-            record: The change or roll-back, noted as made, that they were for.
-            error: What starting them raised.
-        """
         self._open = None
         self._note(structs.replace(undo_failed(record), new=self._switch.settings))
         if record.reason == 'found_before':
@@ -628,23 +672,6 @@ class Tuner:
         self._unproven = record
         took_s = self._clock() - began_s
         self._begin_stage(structs.replace(record, switch_s=took_s))
-
-    def take_back(self, error: Exception) -> bool:
-        """Undoes a change of settings with which no loader iterator could be made.
-
-        Args:
-            error: What making it raised.
-
-        Returns:
-            True if it is worth another try.
-        """
-        if not self._switch.take_back(error):
-            return False
-        record, self._unproven = self._unproven, None
-        if record is not None:
-            with contextlib.suppress(Exception):  # the loader is as it was: that counts
-                self._note_failure(record, error)
-        return True
 
     def note_end(self) -> None:
         """Logs at training's end why loader settings never changed, if not yet said."""

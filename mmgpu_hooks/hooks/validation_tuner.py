@@ -16,6 +16,7 @@ from mmgpu_hooks.hooks.recording import Recording
 from mmgpu_hooks.hooks.shared_room import SharedRoom
 from mmgpu_hooks.hooks.tuner import (
     NO_SHARED_ROOM,
+    LoaderTuner,
     may_persist,
     phrase_left,
     undo_failed,
@@ -26,8 +27,6 @@ from mmgpu_hooks.measure.loader.switch import BookTeardown, LoaderSwitch
 from mmgpu_hooks.schema.recorded import TunedRecord, ValidationRecord
 from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tuning import TuneQuestion
-from mmgpu_hooks.show.tuning import phrase_tuned
-from mmgpu_hooks.show.words import say
 
 VALIDATION_TUNER_SOURCE = phrase('tune of val_dataloader')
 """Name of the tuner of validation's loader, in warnings and the evidence file."""
@@ -50,7 +49,7 @@ _NEEDED = frozenset({VALIDATION_SOURCE, 'evidence', 'ledger', 'interval'})
 """Sources without which a change of validation's loader could not be judged."""
 
 
-class ValidationTuner:
+class ValidationTuner(LoaderTuner):
     """Changes settings of validation's loader, and judges that, in a training.
 
     Args:
@@ -70,10 +69,9 @@ class ValidationTuner:
         book_teardown: BookTeardown = contextlib.nullcontext,
         clock: Clock = monotonic_s,
     ) -> None:
-        self._recording, self._validation = recording, validation
-        self._write, self._clock = write, clock
-        self._runner = recording.runner
-        self._switch = LoaderSwitch(validation.loader, book_teardown=book_teardown)
+        switch = LoaderSwitch(validation.loader, book_teardown=book_teardown)
+        super().__init__(recording, switch, write)
+        self._validation, self._clock = validation, clock
         self._shared_room = SharedRoom()
         self._adviser: TuningAdviser | None = None
         """Child process that has not answered yet, or ``None``."""
@@ -85,8 +83,6 @@ class ValidationTuner:
         """Reason why nothing is changed, as a clause; ``None`` if it is not known."""
         self._pending: TunedRecord | None = None
         """Change or roll-back to be made before the next validation, or ``None``."""
-        self._unproven: TunedRecord | None = None
-        """Change whose new workers are not yet known to start; else ``None``."""
         self._is_open = False
         """True while the last change of the loader is not judged yet."""
         self._is_over = self._has_changed = False
@@ -100,9 +96,7 @@ class ValidationTuner:
         Raises:
             SourceError: If the child process cannot be started.
         """
-        # its workers have delivered
-        self._switch.confirm()
-        self._unproven = None
+        self._confirm()
         self._shared_room.note_batch(record.batch_bytes)
         self._seen += 1
         if self._is_over or self._adviser is not None or not self._is_due(record):
@@ -168,15 +162,6 @@ class ValidationTuner:
         else:
             self._pending = judged
 
-    def _note(self, record: TunedRecord) -> None:
-        record = structs.replace(record, iteration=self._recording.iteration)
-        self._write(record)
-        self._say(phrase_tuned(record))
-
-    def _say(self, clause: Text) -> None:
-        said = phrase('GPUEfficiencyHook: tune: {clause}.', clause=clause)
-        self._runner.logger.info(say(said))
-
     def begin_validation(self) -> None:
         """Makes the change that is due before a validation makes its iterator."""
         self.follow()
@@ -217,23 +202,9 @@ class ValidationTuner:
             or switch.find_first_obstacle(new, self._validation.last_index)
         )
 
-    def take_back(self, error: Exception) -> bool:
-        """Undoes a change of settings with which no loader iterator could be made.
-
-        Args:
-            error: What making it raised.
-
-        Returns:
-            True if it is worth another try.
-        """
-        if not self._switch.take_back(error):
-            return False
-        record, self._unproven = self._unproven, None
+    def _note_failure(self, record: TunedRecord, error: Exception) -> None:
         self._is_open, self._is_over = False, True
-        if record is not None:
-            with contextlib.suppress(Exception):  # the loader is as it was: that counts
-                self._note(undo_failed(record))
-        return True
+        self._note(undo_failed(record))
 
     def note_end(self) -> None:
         """Logs at training's end why the loader stays as it is, if that was asked."""
