@@ -36,6 +36,7 @@ from typing import Any
 
 from mmengine.hooks import Hook
 from msgspec import structs
+from scipy.optimize import brentq
 
 from benchmarks.costs import Work, make_works
 from benchmarks.harness import (
@@ -117,15 +118,6 @@ class SimulatedJob:
     """Number of cores that other programs keep busy."""
     device: str
 
-    def stretch(self, workers: int) -> float:
-        """Returns the factor by which CPU work slows down on oversubscribed cores."""
-        step_s, batch_s = self.step_s, self.batch_s
-        if not workers:
-            return max((1.0 + self.others) / self.cores, 1.0)
-        iter_s = max(step_s, batch_s / workers)
-        used_s = batch_s * self.cpu_share + step_s * self.step_cpu_share
-        return max((used_s / iter_s + self.others) / self.cores, 1.0)
-
 
 @dataclass(frozen=True)
 class Piece:
@@ -160,21 +152,51 @@ def draw_job(seed: int) -> SimulatedJob:
     )
 
 
-def iterate(job: SimulatedJob, workers: int, count: int, rng: random.Random) -> Piece:
-    """Simulates iterations that begin with a full queue of prefetched batches."""
-    stretch = job.stretch(workers)
+def iterate(
+    job: SimulatedJob,
+    workers: int,
+    count: int,
+    rng: random.Random,
+    stretch: float | None = None,
+) -> Piece:
+    """Simulates iterations that begin with a full queue of prefetched batches.
+
+    Args:
+        stretch: Factor by which CPU work slows down; by default that of all cores.
+    """
+    slower = (find_stretch(job, workers) if stretch is None else stretch) - 1.0
     sigma = math.sqrt(math.log1p(job.spread**2))
     lead = 4 * workers
     drawn = [rng.lognormvariate(-sigma * sigma / 2, sigma) for _ in range(lead + count)]
-    longer = 1.0 + job.cpu_share * (stretch - 1.0)
-    batches = [job.batch_s * longer * each for each in drawn]
-    step_s = job.step_s * (1.0 + job.step_cpu_share * (stretch - 1.0))
+    batch_s = job.batch_s * (1.0 + job.cpu_share * slower)
+    batches = [batch_s * each for each in drawn]
+    step_s = job.step_s * (1.0 + job.step_cpu_share * slower)
     steps = [step_s * max(rng.gauss(1.0, job.jitter), 0.2) for _ in drawn]
     waits = batches
     if workers:
         waits = simulate_waits(workers, batches, steps)
     cpu = [job.batch_s * job.cpu_share * each for each in drawn]
     return Piece(waits[lead:], steps[lead:], batches[lead:], cpu[lead:])
+
+
+@functools.lru_cache(maxsize=256)
+def find_stretch(job: SimulatedJob, workers: int) -> float:
+    """Returns the factor by which CPU work slows down on oversubscribed cores.
+
+    With it the CPU time that the job and other programs get adds up to all cores. A
+    slower job asks for less of it, so the factor is found by simulating.
+    """
+    threads = (workers + 1 if workers else 1) + job.others
+
+    def spare_cores(stretch: float) -> float:
+        piece = iterate(job, workers, 600, random.Random(1), stretch)
+        cpu_s = math.fsum(piece.cpu_s) + 600 * job.step_s * job.step_cpu_share
+        return job.cores - cpu_s / piece.seconds - job.others / stretch
+
+    if spare_cores(1.0) >= 0.0:
+        return 1.0
+    most = max(threads / job.cores, 1.0) + 1.0
+    return float(brentq(spare_cores, 1.0, most, xtol=1e-3))
 
 
 def make_interval(

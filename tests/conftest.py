@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import json
 import os
 import signal
@@ -24,6 +25,8 @@ from mmgpu_hooks.show import words
 os.environ.setdefault('OMP_NUM_THREADS', '1')
 
 pytest_plugins = ['fakes.cluster', 'fakes.nvml.fixtures', 'fakes.trials']
+if importlib.util.find_spec('xdist') is not None:
+    pytest_plugins.append('fakes.file_scheduling')
 
 LANGUAGE_VARIABLES = ('LANG', 'LANGUAGE', 'LC_ALL', 'LC_MESSAGES', 'MMGPU_LANG')
 
