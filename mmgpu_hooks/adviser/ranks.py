@@ -1,6 +1,7 @@
-"""Chooses the rank of a run whose evidence file is judged at training's end.
+"""Chooses the rank whose evidence file is judged, in a run of several ranks.
 
-Both read no more than that takes a second or two, and judge the same rank.
+Verdicts during training and at its end read no more than that takes a second or two,
+and judge the same rank.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.schema.run_folder import find_other_ranks
 
 _MOST_BYTES = 64 * 2**20
-"""Maximum total bytes of other ranks' evidence files to read at training's end."""
+"""Maximum total bytes of other ranks' evidence files to read to choose a rank."""
 
 
 def choose_rank(evidence: Path, first: Run) -> JudgedRank:

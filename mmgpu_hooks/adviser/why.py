@@ -34,7 +34,7 @@ def judge_ranks(logs: Sequence[NamedLog], ranks: Sequence[RunEvidence]) -> Why:
 
 
 def judge_run(logs: Sequence[NamedLog], ranks: Sequence[RunEvidence]) -> Why:
-    """Judges why a run failed or hangs, including NCCL flight recorder dumps."""
+    """Judges why a run failed or hangs, also by dumps of NCCL's flight recorder."""
     return _add_dumps(judge_ranks(logs, ranks), ranks)
 
 

@@ -126,7 +126,7 @@ def _find_error_of_loader(config: FlatConfig, loader: str) -> str | None:
 
 
 def _wait_at_most(seconds: float) -> None:
-    """Tests if the system can wait a number of seconds, by polling a readable pipe.
+    """Checks that a timeout in seconds is not too long for the operating system.
 
     Raises:
         OverflowError: If the operating system cannot wait for so long.

@@ -206,7 +206,7 @@ def _replace(module: Module, node: ast.expr, value: SettingValue) -> Replacement
 
 
 class Layout:
-    """Entries of a ``dict(...)`` or list in a config's text, with gaps and comments."""
+    """Entries of a ``dict(...)`` or list in a config's text, and the text between."""
 
     def __init__(self, module: Module, display: Display | ast.List) -> None:
         self.text, self.newline = module.text, module.newline

@@ -61,7 +61,7 @@ class SourceFile(NamedTuple):
 
     content: bytes
     status: os.stat_result
-    """Result of ``os.stat`` on the config file that a symbolic link leads to."""
+    """Result of ``os.stat`` on the config file, with symbolic links followed."""
 
     @property
     def text(self) -> str:

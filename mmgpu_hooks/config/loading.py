@@ -250,7 +250,7 @@ def _phrase(error: BaseException) -> str:
 
 
 def read_drift(config: Path, copy: Path) -> Text | None:
-    """Phrases how a config's DataLoaders differ from those in the copy its run kept.
+    """Phrases how a config's DataLoaders differ from those in a run's copy of it.
 
     Args:
         config: The config as it is on disk now.

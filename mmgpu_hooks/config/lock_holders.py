@@ -101,7 +101,7 @@ def _list_own() -> Iterator[psutil.Process]:
 
 
 def _shares(pid: int, lock: re.Pattern[str]) -> bool:
-    """True if a process holds a folder's lock, by itself or inherited.
+    """True if a process holds a folder's lock, having taken or inherited it.
 
     The one that took it may have ended since, and left the folder to its children.
     """

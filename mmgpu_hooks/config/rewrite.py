@@ -561,7 +561,7 @@ class _Job:
             ) from error
 
     def _allow_own_name(self, before: FlatConfig, after: FlatConfig) -> None:
-        """Refuses values that MMEngine made of the new file's name, but ``work_dir``.
+        """Accepts a ``work_dir`` named after the new file; refuses other such values.
 
         Raises:
             RefusedError: If MMEngine fills the file's name into another value.

@@ -204,7 +204,7 @@ class SettingPlace:
     """Place in a config's text where a setting is written or can be added."""
 
     kind: Literal['value', 'missing', 'nowhere']
-    """Kind of the place: the setting is written there, missing in a dict, or nowhere.
+    """Kind of the place: the setting's value, a dict that lacks it, or none found.
 
     ``value``: ``node`` is its value; ``missing``: ``node`` is the display that lacks
     it; ``nowhere``: it is inherited, or set in a way that is not understood."""

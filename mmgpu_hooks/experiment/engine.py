@@ -31,10 +31,10 @@ from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tried import Trial, TrialRole, TrialSpec
 
 _MUCH_LOAD = 0.25
-"""Least number of cores in use outside the experiment that its progress text shows."""
+"""Number of cores used by other programs from which on a progress text shows it."""
 
 _LEAST_SHARE = 0.01
-"""Share (0 to 1) of a training's iterations from which on its end is forecast."""
+"""Share (0 to 1) of a training's iterations to exceed before its end is forecast."""
 
 OnProgress = Callable[[str, float, Optional[float]], None]
 """Type of progress callbacks, called with text, done share (0 to 1), seconds left.
@@ -44,7 +44,7 @@ The share goes from 0 to 1; the seconds are ``None`` while unknown."""
 
 @dataclass(frozen=True)
 class Turn:
-    """One training of an experiment's plan: its trial, iterations and time limit."""
+    """One training of an experiment's plan, or a stretch of a training that pauses."""
 
     name: str
     """Name of the training and its stored trial, unique in the experiment's plan."""
@@ -60,11 +60,13 @@ class Turn:
     summarize: Callable[[Progress, Trial], Mapping[str, Any]] = lambda *_: {}
     """Function that computes a trial's measured values, as JSON, when it has ended."""
     time_limit_s: float = DEFAULT_TIME_LIMIT_S
-    """Seconds from the training's start after which it is killed."""
+    """Seconds from the training's start or continuation after which it is killed."""
     stays: bool = False
-    """True if the training is paused after its blocks so that it can continue later."""
+    """True if the training is paused, not ended, after its planned iterations.
+
+    A later turn with the same folder continues it."""
     warm_up: int = 0
-    """Number of warm-up iterations before the blocks, if the training starts anew."""
+    """Number of warm-up iterations trained first, unless a paused training goes on."""
     title: str = ''
     """Name of the training in the progress bar; if empty, `name` is shown."""
     role: TrialRole | None = None
@@ -221,7 +223,7 @@ class _Engine:
         """Running and paused trainings of the experiment, by folder."""
         self._ended_cpu_s = 0.0
         self._turns_s = list[float]()
-        """Seconds that each ended training of the experiment took."""
+        """Seconds that each training, or each stretch of a paused one, has taken."""
         self.load = OtherLoad(self._read_own_cpu_s)
         self._others_cores: float | None = None
 

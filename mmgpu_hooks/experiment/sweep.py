@@ -51,7 +51,7 @@ _OF_WORKERS = frozenset(
     setting.name for setting in SETTINGS if setting.resting is not ...
 )
 _ALIKE = 2
-"""Number of first trials after which a sweep ends if all fail with one error."""
+"""Number of first trials after which a sweep ends if all failed with the same error."""
 _LEAST_INTERVAL = 10
 _BLOCK_S = 1.0
 """Approximate seconds between two checks if a sweep's trial may end."""

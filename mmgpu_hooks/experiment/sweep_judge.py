@@ -120,7 +120,7 @@ def _add_saves(row: SweepRow, run: Run) -> SweepRow:
 
 
 def _list_spans(run: Run, warm_up: int) -> Iterator[GpuSpan]:
-    """Yields begin, end (s) and GPU utilisation (%) of log intervals that have it."""
+    """Yields log intervals with GPU utilisation: begin and end (s), utilisation (%)."""
     for number, interval in enumerate(run.intervals):
         gpu = interval.gpu
         if gpu is None or gpu.util_pct is None:
@@ -136,7 +136,7 @@ def _list_spans(run: Run, warm_up: int) -> Iterator[GpuSpan]:
 
 
 def fit_memory(rows: Sequence[SweepRow]) -> tuple[MemoryLine, ...]:
-    """Fits lines of GPU or host memory over batch size to trials otherwise alike.
+    """Fits lines of GPU or host memory over batch size, to trials of similar settings.
 
     Args:
         rows: All trials; those that failed are left out.

@@ -101,7 +101,7 @@ class TrialHook(Hook):
         self._left = 1
         self._last_saves, self._save_gap = last_saves, save_gap
         self._until_save: int | None = None
-        """Iterations left to the next final save; ``None`` until all blocks ended."""
+        """Iterations to the next checkpoint save; ``None`` until all blocks ended."""
         self._last_s: float | None = None
         self._seconds: list[float] = []
         self._starts: list[int] = []

@@ -92,12 +92,12 @@ class HostClock:
                 self._now_s[within] -= spent_s
 
     def end_iteration(self, way: str) -> None:
-        """Stores an iteration's CPU seconds by part, as of a plain or optimised one."""
+        """Stores CPU seconds by part of a warm-up, plain or optimised iteration."""
         self._parts_s[way].append(self._now_s)
         self._now_s = defaultdict(float)
 
     def summarize(self, *, is_optimized: bool, rare: Collection[str] = ()) -> HostParts:
-        """Returns training thread CPU seconds per iteration by part: plain, optimised.
+        """Returns CPU seconds per iteration by part, without and with optimisations.
 
         Args:
             is_optimized: True if an optimisation was on.

@@ -54,7 +54,7 @@ _LEAST_MEASURED, _MOST_MEASURED = 8, 400
 _FEWEST_MEASURED = 4
 """Smallest number of measured iterations in a block, if the time limit is short."""
 _RESUMED = 2
-"""Number of first iterations after a training's pause that are not measured."""
+"""Number of unmeasured first iterations of a block, in addition to one per worker."""
 
 
 @dataclass

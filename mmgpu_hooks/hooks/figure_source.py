@@ -74,7 +74,7 @@ class FigureSource:
         return {}
 
     def close(self) -> None:
-        """Stops measuring and undoes all changes; called even if opening failed."""
+        """Stops measuring, restores what it patched; called even if `open` failed."""
 
 
 _Source = TypeVar('_Source', bound=FigureSource)

@@ -273,7 +273,7 @@ class GPUEfficiencyHook(Hook):
         self._start_account: StartSource | None = None
         self._lone_loop: LoneLoop | None = None
         self._knows_end = False
-        """True while a val or test loop runs in a wrapper that notices its end."""
+        """True while a val or test loop runs whose end is noticed even if it fails."""
         self.tuned_start: TunedStart | None = None
         self._is_disabled = is_disabled(os.environ)
         if not self._is_disabled:

@@ -108,7 +108,7 @@ class HookTimer:
         self._points: dict[str, _Point] = {}
 
     def follow(self, fn_name: str, part: str) -> None:
-        """Sets the part of training time that begins after a hook point."""
+        """Sets which part of training the time after a hook point counts towards."""
         self._following[fn_name] = part
         self._plan()
 
@@ -218,7 +218,7 @@ def is_plain(runner: Any) -> bool:
 
 
 def find_idle_hooks(runner: Any) -> dict[str, set[type]]:
-    """Finds, for each hook point, the hook classes that do nothing in an iteration.
+    """Finds, for each hook point of an iteration, hook classes that do nothing there.
 
     Most hooks inherit both methods of MMEngine's `Hook`: one calls the other, which is
     empty. Such calls and their stamps would be half of what an iteration costs.
@@ -237,7 +237,10 @@ def find_idle_hooks(runner: Any) -> dict[str, set[type]]:
 
 
 def _calls(function: Any) -> tuple[str, ...] | None:
-    """Returns the names that a hook method uses; ``None`` if it is not MMEngine's."""
+    """Returns the global and attribute names in an MMEngine hook method's code.
+
+    ``None`` for a method that is not MMEngine's own.
+    """
     code = getattr(function, '__code__', None)
     if code is None or os.path.join('mmengine', 'hooks') not in code.co_filename:
         return None

@@ -35,7 +35,7 @@ Each takes 60 us. The pause is never more than a twentieth of the time so far.""
 _PERIOD_SCARCE_S = 0.5
 """Longest pause (s) between readings of host memory while less than 20 % is free."""
 _LOW_SHARE, _SCARCE_SHARE, _SOON_S = 0.05, 0.2, 30.0
-"""Free shares (0 to 1) of host memory that are low: always, or if full within 30 s.
+"""Free shares (0 to 1) of memory: low, low if full soon; seconds that count as soon.
 
 Low is below 5 % free, or below 20 % that are gone in 30 s."""
 _CALM_SHARE, _AGAIN_S = 0.25, 600.0

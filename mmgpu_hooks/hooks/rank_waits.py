@@ -50,7 +50,7 @@ class RankWaits:
         self._has_answered = False
 
     def ask(self, record: StuckRecord, waited_s: float) -> bool | None:
-        """True if this rank does not just wait for working ranks; ``None`` if unknown.
+        """True if other ranks' records show that this rank hangs; ``None`` if unknown.
 
         Args:
             record: Where this rank stands. One in no collective waits for nobody: it is

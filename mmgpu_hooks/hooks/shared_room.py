@@ -1,4 +1,4 @@
-"""Asks, before loader workers change, whether ``/dev/shm`` holds their batches."""
+"""Checks if ``/dev/shm`` has room for the batches of new DataLoader workers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
 from mmgpu_hooks.schema.recorded import TunedSettings
 
 SHARED_MARGIN = 2
-"""Factor between shared memory that must be free and what new workers' batches take.
+"""Ratio of shared memory that must be free to what new workers' batches take.
 
 Batches are taken to be as large as the last one that was counted."""
 

@@ -293,7 +293,7 @@ class StartSource:
             )
 
     def end_loader(self) -> None:
-        """Logs the time of building the train loader; stops watching lazy data sets."""
+        """Logs the train loader's build time; stops timing ``lazy_init`` data sets."""
         self._run(self._say_end, 'train_data')
         self._run(self.watch.leave_lazy)
 

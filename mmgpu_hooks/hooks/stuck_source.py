@@ -157,7 +157,7 @@ class StuckSource:
         return Running(part, self._ledger.stamped_s, usual_s)
 
     def _ask_others(self, running: Running, waited_s: float) -> bool | None:
-        """True if all ranks that this rank waits for are idle; ``None`` if unknown."""
+        """True if other ranks show this rank to wait in vain; ``None`` if unknown."""
         if self._waits is None:
             return None
         if self._noted is None:

@@ -115,4 +115,4 @@ _OPENING: Mapping[str, Callable[[Any, _Fields], Callable[[], None] | None]] = {
     'WandbVisBackend': _open_wandb,
     'MLflowVisBackend': _open_mlflow,
 }
-"""Functions that find a tracker's open run, by the class of MMEngine's backend."""
+"""Functions that prepare a write to a tracker's open run, by MMEngine backend class."""

@@ -20,7 +20,7 @@ NEVER = -1
 """Value in place of an iteration number if ranks do not change loader settings."""
 
 _trainings = itertools.count()
-"""Number of trainings in this process so far; part of their keys in torch's store.
+"""Counter of this process's trainings, which numbers their keys in torch's store.
 
 All ranks train as often."""
 
@@ -38,7 +38,7 @@ class RankAgreement:
         self.rank, self._ranks, self._store = rank, world_size, store
         self._prefix = f'mmgpu_hooks/tune/{next(_trainings)}'
         self._number = 0
-        """Number of offered loader changes that this rank made or read so far."""
+        """Number of loader changes and results that this rank sent or read so far."""
 
     def offer(self, offer: TuneOffer) -> None:
         """Sends other ranks, as rank 0, a loader change or the last change's result."""
@@ -46,7 +46,7 @@ class RankAgreement:
         self._set('offer', msgspec.json.encode(offer))
 
     def look(self) -> TuneOffer | None:
-        """Returns the next loader change offered by rank 0, once, or ``None``."""
+        """Returns rank 0's next loader change or result, once; ``None`` without one."""
         found = self._get('offer', self._number + 1)
         if found is None:
             return None

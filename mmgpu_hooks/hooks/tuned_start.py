@@ -66,7 +66,7 @@ def begin_tuned(
 
 
 def _find_settled(evidence: RunEvidence) -> TunedSettings | None:
-    """Finds the last loader settings that a run was tuned to and that were judged.
+    """Finds the last tuned loader settings of a run, without a change not yet judged.
 
     A change that was not judged yet may be what ended the run.
     """

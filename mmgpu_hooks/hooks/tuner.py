@@ -78,14 +78,14 @@ Where less is free, the old workers end first."""
 NO_SHARED_ROOM = phrase('their batches do not fit into /dev/shm')
 
 _NO_REASON = phrase('no gain was sure enough')
-"""Reason that is given where tuning has not come to ask, or to an answer."""
+"""Reason to log for unchanged loader settings if the adviser process gave none."""
 
 _PACKAGES = ('mmengine', 'mmdet', 'mmpretrain', 'mmseg', 'mmyolo', 'mmgpu_hooks')
 """Names of packages whose hooks restart workers when they change the data set."""
 
 
 class LoaderTuner:
-    """Base class of what changes a live loader: its records, log lines, roll-backs.
+    """Base class for tuners of a live DataLoader: records, log lines and roll-backs.
 
     Args:
         recording: The run; its evidence is open.
@@ -114,7 +114,7 @@ class LoaderTuner:
         self._say(phrase_tuned(record))
 
     def _confirm(self) -> None:
-        """Confirms the last change: its workers have delivered.
+        """Marks the last loader change as working, as its workers delivered batches.
 
         A start that fails later is not its failure.
         """
@@ -183,7 +183,7 @@ class Tuner(LoaderTuner):
         """Iteration at which loader settings were changed last, or tuning began."""
         self._is_over = self._has_found = False
         self._asked_s = self._ask_from_s = -math.inf
-        """Clock times of the last question, and from which on to ask for a change."""
+        """Clock times (s): last request to adviser, earliest next one for a change."""
         self._asked_for_change = False
         """True if the last question to the adviser was for a change, not a verdict."""
         self._why = Text('')
@@ -193,7 +193,7 @@ class Tuner(LoaderTuner):
         self._offered: TuneOffer | None = None
         """Loader change offered to all ranks and not made yet; ``None`` without one."""
         self._offered_at = 0
-        """Iteration at which this rank first offered or read the loader change."""
+        """Iteration when this rank first sent or received the pending loader change."""
         self._due_at: int | None = None
         """Iteration at which all ranks change the loader; ``None`` until agreed."""
         self._missed: TunedRecord | None = None
@@ -399,7 +399,7 @@ class Tuner(LoaderTuner):
             self._end(phrase_left(record, obstacle or within))
 
     def _find_obstacle_to(self, record: TunedRecord) -> Text | None:
-        """Returns why the loader cannot be changed so; ``None`` if it can."""
+        """Returns why a given loader change cannot be made; ``None`` if it can."""
         switch, new = self._switch, record.new
         is_change = record.action == 'change'
         if is_change and not self._shared_room.fits_alone(switch.settings, new):
@@ -691,7 +691,7 @@ class Tuner(LoaderTuner):
 
 
 def may_persist(runner: Any) -> bool:
-    """True if loader workers may live on: no hook of the user's may need new ones.
+    """True if persistent workers are safe, as all hooks come from known packages.
 
     Args:
         runner: With its hooks.
@@ -701,7 +701,7 @@ def may_persist(runner: Any) -> bool:
 
 
 def undo_failed(record: TunedRecord) -> TunedRecord:
-    """Returns the record that undoes a change of loader settings that failed."""
+    """Returns the roll-back record of a failed change of loader settings."""
     return TunedRecord(
         iteration=0,
         action='roll_back',

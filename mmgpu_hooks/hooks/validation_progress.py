@@ -14,9 +14,9 @@ PROGRESS_THREAD = 'mmgpu-validation'
 
 _LOOK_S = 1.0
 _CALL_S, _CALL_SHARE = 1.0, 0.01
-"""Least seconds of a call, and share of validation since the last record, to record it.
+"""Smallest call duration (s), and time since the last record (share), for a new one.
 
-The pause is since the last record; the seconds are doubled each time."""
+The share (0 to 1) is of the validation so far. The duration is doubled each time."""
 _PAUSE_S, _PAUSE_SHARE = 30.0, 0.05
 """Longest pause between progress records: seconds, share (0 to 1) of the validation.
 

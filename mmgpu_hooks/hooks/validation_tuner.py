@@ -32,7 +32,7 @@ VALIDATION_TUNER_SOURCE = phrase('tune of val_dataloader')
 """Name of the tuner of validation's loader, in warnings and the evidence file."""
 
 LEAST_WAIT_S = 1.0
-"""Least seconds that a validation waits for its loader until a change is looked for.
+"""Smallest data wait (s) of a validation for which a loader change is sought.
 
 A search takes a second of CPU."""
 
@@ -40,17 +40,17 @@ LEAST_VALIDATIONS = 2
 """Smallest number of validations before a change: the first one finds cold caches."""
 
 MOST_ASKED = 3
-"""Maximum number of validations after which a change is looked for in vain."""
+"""Maximum number of unsuccessful searches for a change of validation's loader."""
 
 MOST_JUDGED = 6
-"""Maximum number of validations after which a change is to be judged."""
+"""Maximum number of attempts, one per validation, to judge a loader change."""
 
 _NEEDED = frozenset({VALIDATION_SOURCE, 'evidence', 'ledger', 'interval'})
-"""Sources without which a change of validation's loader could not be judged."""
+"""Names of measurements needed to judge a change of validation's loader."""
 
 
 class ValidationTuner(LoaderTuner):
-    """Changes settings of validation's loader, and judges that, in a training.
+    """Changes validation's DataLoader settings in training, and judges the change.
 
     Args:
         recording: The run; its evidence is open.
@@ -74,13 +74,13 @@ class ValidationTuner(LoaderTuner):
         self._validation, self._clock = validation, clock
         self._shared_room = SharedRoom()
         self._adviser: TuningAdviser | None = None
-        """Child process that has not answered yet, or ``None``."""
+        """Child process asked for tuning advice that has not answered, or ``None``."""
         self._dismissed: list[TuningAdviser] = []
         """Child processes that have answered, and need not be waited for."""
         self._seen = self._asked = self._judged = 0
-        """Number of validations, and of those after which a child was to be asked."""
+        """Numbers of validations, searches for a change, and attempts to judge it."""
         self._why: Text | None = None
-        """Reason why nothing is changed, as a clause; ``None`` if it is not known."""
+        """Clause on why validation's loader is unchanged; ``None`` if unknown."""
         self._pending: TunedRecord | None = None
         """Change or roll-back to be made before the next validation, or ``None``."""
         self._is_open = False
@@ -88,7 +88,7 @@ class ValidationTuner(LoaderTuner):
         self._is_over = self._has_changed = False
 
     def note(self, record: ValidationRecord) -> None:
-        """Asks for a change of the loader, or for its judgement, after a validation.
+        """Has a child process find or judge a loader change after a validation, if due.
 
         Args:
             record: Of the validation.
@@ -113,7 +113,7 @@ class ValidationTuner(LoaderTuner):
         self._adviser.ask(question)
 
     def _is_due(self, record: ValidationRecord) -> bool:
-        """True if a validation is one after which the child process is asked."""
+        """True if a child process should find or judge a change after a validation."""
         length = getattr(self._runner.train_loop, 'max_iters', None)
         if not isinstance(length, int) or length <= record.iteration:
             return False
@@ -138,7 +138,7 @@ class ValidationTuner(LoaderTuner):
         return self._switch.find_obstacle()
 
     def follow(self) -> None:
-        """Reads the child's answer, if there is one, and dismisses the child.
+        """Reads the tuning child process's answer, if any, and dismisses the process.
 
         Raises:
             SourceError: If the child gives no answer.
@@ -163,7 +163,7 @@ class ValidationTuner(LoaderTuner):
             self._pending = judged
 
     def begin_validation(self) -> None:
-        """Makes the change that is due before a validation makes its iterator."""
+        """Makes the pending loader change before a validation creates its iterator."""
         self.follow()
         record, self._pending = self._pending, None
         if record is None or self._is_over:
@@ -190,7 +190,7 @@ class ValidationTuner(LoaderTuner):
         self._is_over = not is_change
 
     def _find_obstacle_to(self, record: TunedRecord) -> Text | None:
-        """Returns why the loader cannot be changed so now; ``None`` if it can."""
+        """Returns why a given loader change cannot be made now; ``None`` if it can."""
         switch, new = self._switch, record.new
         is_change = record.action == 'change'
         # its old workers hold nothing between two validations
@@ -207,7 +207,7 @@ class ValidationTuner(LoaderTuner):
         self._note(undo_failed(record))
 
     def note_end(self) -> None:
-        """Logs at training's end why the loader stays as it is, if that was asked."""
+        """Logs at training's end why validation's loader never changed, if known."""
         if self._why is not None and not self._has_changed:
             self._say(phrase('val_dataloader stays as it is: {why}', why=self._why))
 

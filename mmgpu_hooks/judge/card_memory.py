@@ -21,7 +21,7 @@ _GIB = 2**30
 _GREW = 1.02
 """Smallest ratio of GPU memory peaks that counts as growth (allocators round up)."""
 _EARLY_SHARE = 0.1
-"""Share (0 to 1) of a run, from its start, whose GPU memory peak is the reference."""
+"""Share (0 to 1) of a run, from its start, whose GPU memory peak is the baseline."""
 
 
 class PeakGrowth(NamedTuple):
@@ -53,7 +53,7 @@ class CardFigures(NamedTuple):
     kept_bytes: int | None
     """Bytes that PyTorch's allocator keeps beyond the peak of the tensors in use."""
     beside_bytes: int | None
-    """Bytes of the CUDA context and of other processes; ``None`` if unknown."""
+    """Bytes of GPU memory that the CUDA context and other processes use, if known."""
     total_bytes: int | None
     growth: PeakGrowth | None
     is_leak: bool

@@ -82,14 +82,14 @@ class Event(NamedTuple):
 
     sign: Sign
     line: int
-    """Line number in the log file, counted from 1; 0 if the event is in no line."""
+    """Line number in the log file, counted from 1; 0 if the line is not from a file."""
     text: str
     order: int
     """Position of the event's line among all lines read, to find the earliest event."""
     progress: int
     """Number of iterations logged before the event."""
     calm: int
-    """Number of console lines before the event that belong to no traceback."""
+    """Number of all earlier console lines with no error, outside any traceback."""
     rank: int | None = None
     frame: str | None = None
     """Innermost frame of the user's code in the traceback above the event."""
@@ -308,7 +308,7 @@ class ConsoleLog:
     def _find_sign(
         self, text: str, read: Reading, traceback: _Traceback, is_open: bool
     ) -> tuple[Sign | None, bool]:
-        """Finds the failure cause a line points to, and if the line is an exception."""
+        """Returns the failure cause of a line, and True if the line is an exception."""
         if is_open and read.glued:
             text = text[read.glued :]
             read = read_shape(shape_of(text))

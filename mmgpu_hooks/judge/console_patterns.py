@@ -44,34 +44,34 @@ class Order(enum.IntEnum):
     """Priority of an error line in a log with several; the smallest value wins."""
 
     STATED = 0
-    """Line in which the kernel or the scheduler states what ended the run."""
+    """Priority of a line in which kernel or scheduler states what ended the run."""
     RESOURCE = 10
-    """Exception that names what ran out, or what is wrong, directly."""
+    """Priority of an error that names the exhausted resource or the fault itself."""
     HINTED = 15
-    """Exception that names what ran out, or what is wrong, only indirectly."""
+    """Priority of an error that only hints at an exhausted resource or a fault."""
     WORKER = 20
-    """Error that occurred in a DataLoader worker."""
+    """Priority of an error in a DataLoader worker, or in loading a sample."""
     WATCHED = 22
-    """Warning that the watchdog of GPUEfficiencyHook logged."""
+    """Priority of a warning that the watchdog of GPUEfficiencyHook logged."""
     WRAPPED = 25
     LOST = 30
-    """Line that reports the loss of a DataLoader worker."""
+    """Priority of a line that reports the unexpected end of a DataLoader worker."""
     KILLED = 40
-    """Line that reports the SIGKILL of a training process, not only of a worker."""
+    """Priority of a line on the SIGKILL of a training process, not only of a worker."""
     KILLED_TOO = 45
-    """Line that reports a SIGKILL, perhaps by a launcher that ended all ranks."""
+    """Priority of a line on a SIGKILL, perhaps by a launcher that ended all ranks."""
     ENDED = 50
-    """Line that reports that a person or the scheduler ended the training."""
+    """Priority of a line that says a person or the scheduler ended the training."""
     RAISED = 60
-    """Exception that no pattern matches."""
+    """Priority of an exception that no pattern of a known failure matches."""
     AFTER = 70
-    """Line that is only a consequence of the end of a worker or of the training."""
+    """Priority of a line that only follows from the end of a worker or the training."""
     PEERS = 80
-    """Error of a rank about other ranks, such as the timeout of a collective."""
+    """Priority of a rank's error about other ranks, such as a collective's timeout."""
     PEER_GONE = 84
     CRASHED = 88
     WRAPPER = 90
-    """Message of a launcher that a program failed, without a cause."""
+    """Priority of a launcher's message that a program failed, without a cause."""
 
 
 class NoNeighbour(enum.Enum):
@@ -90,7 +90,10 @@ class Sign(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     is_raised: bool = False
     """True if the line counts only as an exception or inside a traceback."""
     victim: str = ''
-    """Victim of a kill: ``worker``, ``rank``, ``process`` or ``terminated``."""
+    """Kind of process killed: ``worker``, ``rank``, ``process`` or ``terminated``.
+
+    The last is a worker that SIGTERM ended. Empty where the line reports no kill.
+    """
     needs: str = ''
     """Name of a flag, such as ``shm``, that the traceback above the line must have."""
     survives: int = SURVIVED
@@ -111,7 +114,7 @@ class Pattern(Sign, frozen=True, kw_only=True, eq=False):
     writer: str | None = None
     """Program that prints the line, with its source file; ``None`` if unknown."""
     since: str | None = None
-    """First version, or year, in which the line is known; ``None`` if unknown."""
+    """First program version, or year, known to print the line; ``None`` if unknown."""
 
 
 _JOB = r'\[\d{1,4}\]  [-+ ] (?:\d{1,9} )?'

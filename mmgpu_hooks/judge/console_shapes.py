@@ -113,7 +113,7 @@ ROOT_RANK = re.compile(r'\s*rank\s+: (\d+) \(local_rank: \d+\)')
 _GLUED = re.compile(
     r'(?<=[)\]\'"])(?=(?:[a-z_]\w{0,40}\.){0,5}[A-Z]\w{0,60}(?:Error|Exception): )'
 )
-"""Regex for an exception that follows another rank's code on the same line."""
+"""Regex for an exception printed right behind another rank's line of source code."""
 _FLAGS = {
     'data': r'torch/utils/data/_utils/(?:fetch|worker)\.py',
     'loader': r'torch/utils/data/|multiprocessing/(?:conn|queue|reso|redu)',
@@ -152,7 +152,7 @@ _TRIGGER = any_word(
         'exception ignored in',
     }
 )
-"""Regex for words; a line without any of them is plain progress output.
+"""Regex for words; a console line that has any of them is analysed in full.
 
 Every sign's pattern, traceback and exception has one of them, in lower case.
 """
@@ -167,14 +167,14 @@ class Parts(NamedTuple):
     """Position of the digits of the rank that wrote the line; empty if not named."""
     rest: slice
     reading: Reading
-    """Classification of the console line's rest: without bars and rank label."""
+    """Classification of the console line without its progress bars and rank label."""
 
 
 class QuickReading(NamedTuple):
-    """Quick classification of a console line: progress output, or parts to be read."""
+    """Result of the quick check for whether a console line needs a full analysis."""
 
     parts: Parts | None
-    """Positions of the line's parts; ``None`` if the line is progress output."""
+    """Positions of the line's parts; ``None`` if the line needs no full analysis."""
     has_progress: bool
 
 
@@ -226,7 +226,7 @@ class Reading(NamedTuple):
     decoration: int
     """Number of characters of rich's or pytest's border before an exception."""
     decorated: Raised
-    """Kind of the text behind the border of the package rich or pytest's ``E``."""
+    """Classification of the text after rich's border or pytest's ``E``, if any."""
     is_named: bool
     """True if the line reads as an exception of any name, such as ``Foo: bar``."""
     is_indented: bool
@@ -250,7 +250,7 @@ def shape_of(text: str) -> str:
 
 @lru_cache(maxsize=_MOST_SHAPES)
 def read_quickly(shape: str) -> QuickReading:
-    """Classifies a line with all digits set to 0: progress output, or parts to read."""
+    """Checks quickly if a line (all digits set to 0) needs a full analysis."""
     may_count = _TRIGGER.search(shape.lower()) or _RAISED.search(shape)
     if may_count or ('error' in shape and _PLAIN_ERROR.search(shape)):
         return QuickReading(take_apart(shape), False)

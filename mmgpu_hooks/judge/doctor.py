@@ -352,7 +352,7 @@ def _judge_annotations(machine: Machine) -> Iterator[Checked]:
 
 
 def _phrase_cache_cure(use: CacheUse) -> Text:
-    """Returns how to make the folder of parsed annotations usable.
+    """Returns a command or advice that makes the folder of parsed annotations usable.
 
     Never ``chown -R``: samples in it are pickles, and another user's would be trusted.
     """

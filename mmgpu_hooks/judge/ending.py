@@ -53,7 +53,7 @@ _FIRST, _LATER = 0.1, 0.03
 
 @dataclass
 class _Bin:
-    """Iterations in a row, and seconds outside saves, validations and loader starts."""
+    """Consecutive iterations, and seconds without saves, validations, loader starts."""
 
     iterations: int
     seconds: float
@@ -254,7 +254,7 @@ class EndForecaster:
 
     @property
     def _metric_s(self) -> float | None:
-        """Estimates the next validation's seconds in metrics; ``None`` if unknown."""
+        """Estimates the seconds for metrics in the next validation, if known."""
         known = [record.parts_s for record in self._validations if record.parts_s]
         metrics_s = [parts_s.get('metric', 0.0) for parts_s in known]
         return statistics.fmean(metrics_s) if metrics_s else None

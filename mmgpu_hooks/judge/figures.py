@@ -179,7 +179,7 @@ class RunFigures:
     gpu_mem_peak_bytes: int | None = None
     gpu_mem_reserved_bytes: int | None = None
     inactive_bytes: int | None = None
-    """Largest bytes of GPU memory in unused split blocks, at the end of an interval."""
+    """Most bytes in inactive split GPU memory blocks at the end of any log interval."""
 
     main_cpu_s: float | None = None
     """CPU seconds of the training process per iteration, outside its data waits."""
@@ -217,7 +217,7 @@ class RunFigures:
     gpu_idle_pct: float | None = None
     """Share of the time of steady iterations that the GPU was idle, in per cent."""
     gpu_last_iteration: int | None = None
-    """Last iteration with GPU utilisation, if sampling ended before the run's end."""
+    """Last iteration with GPU utilisation; ``None`` unless sampling stopped early."""
     gpu: GpuFigures | None = None
     """Statistics of the GPU that this rank trains on; ``None`` without a sample."""
     loader: LoaderFigures | None = None

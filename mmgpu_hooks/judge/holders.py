@@ -271,7 +271,7 @@ class _Rise(NamedTuple):
 
 
 class _RankMemory(NamedTuple):
-    """Memory record of one rank, with its run and the time limit of its readings."""
+    """Memory record and run of one rank, with the time after which data are ignored."""
 
     run: RecordedRun
     record: MemoryRecord
@@ -450,7 +450,7 @@ def _name_shared(record: MemoryRecord) -> Text:
 
 
 def _phrase_growth(rank: _RankMemory, unit: _Unit) -> Text | None:
-    """Phrases the final memory growth of a training process; ``None`` without any."""
+    """Phrases how a training process's memory last grew; ``None`` if it did not."""
     growth, rise = rank.find_process_growth(), rank.find_process_rise()
     if growth is not None:
         return _phrase_rate(60 * growth.bytes_per_s)
@@ -554,7 +554,7 @@ def _fit_line(
 
 
 class _Outlook(NamedTuple):
-    """Safe number of workers for host memory, or processes that grow in any case."""
+    """Safe number of workers for host memory, or which processes outgrow it anyway."""
 
     holding: Holding | None = None
     growing: _Growing | None = None
@@ -685,7 +685,7 @@ def _find_worker_cost(run: Run, ranks: Sequence[_RankMemory]) -> _WorkerCost | N
 
 
 class _Left(NamedTuple):
-    """Seconds from the last log interval to the end of training and of its epoch."""
+    """Seconds from the last log interval to the ends of the training and the epoch."""
 
     training: float
     epoch: float

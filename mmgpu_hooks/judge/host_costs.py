@@ -68,7 +68,7 @@ class HostCost:
 
     @property
     def left_s(self) -> float | None:
-        """Host CPU seconds per iteration that would remain; ``None``: not measured."""
+        """Host CPU seconds per iteration the optimisation would leave, if measured."""
         return None if self.now_s is None else max(self.now_s - self.saved_s, 0.0)
 
 

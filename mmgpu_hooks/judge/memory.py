@@ -92,7 +92,7 @@ class HostRoom(NamedTuple):
 
 
 def find_host_room(run: Run) -> HostRoom | None:
-    """Finds the last free bytes read of the host or of the training's control group."""
+    """Finds the lower of the last recorded free memory of host and control group."""
     read = {
         phrase('on the host'): known(run.column('host.ram_available_bytes')),
         phrase('below the limit of its control group'): known(
@@ -145,7 +145,7 @@ def find_worker_growth(run: Run) -> Estimate | None:
 
 
 class HostGrowth(NamedTuple):
-    """Growth of process and worker memory (bytes per 1000 iterations); free bytes."""
+    """Growth of host memory use (bytes per 1000 iterations), and the memory left."""
 
     process: Estimate | None
     workers: Estimate | None
@@ -157,7 +157,7 @@ class HostGrowth(NamedTuple):
 
     @property
     def full_in(self) -> int | None:
-        """Number of iterations until no host memory is left; ``None`` is unknown."""
+        """Number of iterations until no host memory is left; ``None`` if unknown."""
         return int(self.room.free_bytes / self.bytes_each) if self.room else None
 
 

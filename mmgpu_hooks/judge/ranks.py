@@ -149,11 +149,11 @@ def join_ranks(ranks: RanksSummary | None, runs: Sequence[Run]) -> list[Run]:
 
 
 class JudgedRank(NamedTuple):
-    """Rank that is judged for a whole run, with the comparison of all ranks."""
+    """Rank whose measurements represent the whole run, and the comparison of ranks."""
 
     run: Run
     ranks: RanksSummary | None
-    """Summary that says which rank is judged; ``None`` for a run of a single rank."""
+    """Comparison of the run's ranks; ``None`` for a run of a single rank."""
     first: Run
     """Recorded run of rank 0, linked to the other ranks' runs if those were read."""
 
@@ -174,7 +174,7 @@ def read_ranks(first: Run, others: Sequence[Path]) -> JudgedRank:
 
 
 def choose_judged(ranks: RanksSummary | None, runs: Sequence[Run]) -> JudgedRank:
-    """Chooses the rank that is judged for the whole run.
+    """Chooses the rank whose measurements represent the whole run.
 
     Args:
         ranks: What `compare_ranks` made of them.
@@ -253,9 +253,9 @@ def describe_missing(world_size: int, ranks: Collection[int]) -> list[Text]:
 
 
 def find_difference(run: RunRecord, other: RunRecord) -> Text | None:
-    """Says why two records are not of the same run; ``None`` when they are.
+    """Says why two ranks' records are of different runs; ``None`` if of the same run.
 
-    One that has not begun to train is taken to be.
+    A rank that has not begun to train is taken to be of the same run.
     """
     if run.loop is None or other.loop is None:
         return None

@@ -97,9 +97,9 @@ def pool_runs(runs: Sequence[Run]) -> RunPool:
 
 
 def _why_left_out(newest: Run, run: Run) -> Text | None:
-    """Returns why two runs are not of one training and host; ``None`` if they are.
+    """Returns why a run is not fitted together with the newest; ``None`` if it is.
 
-    They may differ in the settings of the train loader, batch size included.
+    The two may differ in the settings of the train loader, batch size included.
     """
     for unequal in find_unequal(newest, run, {**NATURE, **_CONDITIONS}):
         return phrase(

@@ -358,7 +358,7 @@ class _UsualLength(NamedTuple):
 
     wall_s: float
     alike: int = 0
-    """Number of like-sized saves whose median is used; 0 if only the save itself is."""
+    """Number of like-sized saves in the median; 0 if estimated from the save itself."""
 
 
 def _usual_length(

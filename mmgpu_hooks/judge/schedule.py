@@ -49,7 +49,7 @@ class Schedule:
         return self.epoch or 1
 
     def count_validations(self, done: int) -> int | None:
-        """Counts the validations planned after an iteration; ``None`` is unknown."""
+        """Counts the validations planned after an iteration; ``None`` if unknown."""
         return None if self.plan is None else sum(map(len, self._validations(done)))
 
     def count_saves(self, done: int) -> int | None:

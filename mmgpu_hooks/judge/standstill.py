@@ -31,10 +31,10 @@ _OTHERS_NEEDED = re.compile(r'torch/(?:autograd|cuda|nn/parallel)/|message_hub')
 _IDLE = re.compile(r'multiprocessing/(?:queues|connection)|selectors')
 _MOST_CALLS = 4
 _SLOW_TIMES, _SLOW_S = 3.0, 1.0
-"""Limits of a slow, not stuck batch: sample's load time / earlier mean; that mean (s).
+"""Limits for a batch that is slow, not stuck: ratio of load times; seconds per sample.
 
-It takes at most this factor of the mean of the samples before it in its batch, which
-took at least so many seconds each.
+The sample that is being loaded takes at most this ratio times the mean of the samples
+before it in its batch, which took at least so many seconds each.
 """
 _MUTE = phrase("C code that holds Python's lock, so that no thread can run")
 _STATES = {

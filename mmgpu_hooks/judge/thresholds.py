@@ -265,7 +265,10 @@ A finding needs it besides ``RISE_BYTES``.
 """
 
 WORTH_GROWTH = 0.1
-"""Least memory growth until training ends to report, as a share of free memory."""
+"""Least share (0 to 1) of free memory filled by the training's end to report growth.
+
+For growth that ends with each epoch's workers, the end of the epoch counts.
+"""
 
 CONTAINER_SHM_BYTES = 2**26
 """Size of ``/dev/shm`` in a container started without ``--shm-size``: 64 MiB.

@@ -92,9 +92,12 @@ class ChangeVerdict:
 
     @property
     def is_kept(self) -> bool:
-        """True if the loader change stays: no time lost, its prediction not refuted.
+        """True if the new loader settings are kept, False if the old ones are restored.
 
-        One that was tried without being sure stays where an iteration became shorter.
+        The old ones are restored after a loss. After an unclear effect they are
+        restored if iterations became longer by more than `NO_LOSS`, unless the gain may
+        still be as large as predicted. Where the predicted gain was not sure, any
+        slow-down restores them.
         """
         if self.reason != 'unclear':
             return self.reason != 'loss'
@@ -174,7 +177,7 @@ def select_stage(evidence: RunEvidence, number: int) -> RunEvidence:
 
 
 def _select_same(other: RunEvidence, stage: RunEvidence) -> RecordedRun:
-    """Selects from another rank's records those of the same iterations as a stage."""
+    """Selects another rank's records of the iterations that a rank's records span."""
     last = stage.intervals[-1].iteration if stage.intervals else 0
     since = stage.switches[-1].iteration if stage.switches else 0
     # one that could not make a change has no record of it
@@ -188,7 +191,7 @@ def _cut(
     until: int | None,
     tuned: tuple[TunedRecord, ...],
 ) -> RunEvidence:
-    """Returns the records of some iterations, with the loader changes before them."""
+    """Copies the records of a range of iterations, with the given loader changes."""
     intervals = tuple(
         interval
         for interval in evidence.intervals
@@ -228,7 +231,7 @@ def _estimate_gain(before: _Stage, after: _Stage, before_s: float) -> Estimate |
 
 
 def _as_share(saved: Estimate | None, before_s: float) -> Estimate | None:
-    """Converts saved seconds per iteration into a share (0 to 1) of its time."""
+    """Converts seconds saved per iteration into a share (0 to 1) of iteration time."""
     if saved is None or before_s <= 0.0:
         return None
     return Estimate(
@@ -278,7 +281,7 @@ def _is_other_host(before: Run, after: Run) -> bool:
 
 
 def _differ(old: float | None, new: float | None, cpus: int | None) -> bool:
-    """True if other programs used cores so differently that nothing is comparable."""
+    """True if other programs' core use differs too much for times to be comparable."""
     if old is None or new is None or not cpus:
         return False
     return abs(new - old) > SAME_HOST * cpus
@@ -360,7 +363,10 @@ def _mean_step_s(records: Sequence[ValidationRecord]) -> float:
 
 
 def _list_loops_s(records: Sequence[ValidationRecord]) -> list[float]:
-    """Returns seconds per iteration of validations that follow one another."""
+    """Returns the seconds per iteration of each validation in a series.
+
+    The first wait of the series is left out if its workers live on.
+    """
     found = []
     for number, record in enumerate(records):
         assert record.iter is not None

@@ -88,14 +88,16 @@ class RarerValidation:
     training_s: float
     """Seconds of training between two validations at the run's interval."""
     rarer: int
-    """Longer interval (epochs or iterations): validation takes 10 % of the run's time.
+    """Recommended longer validation interval, in epochs or iterations.
+
+    With it, validation takes about 10 % of the run's time, or the run validates once.
     """
     saved_s: float
     """Seconds that the longer validation interval saves in the complete training."""
 
 
 def find_rarer(run: Run, whole: WholeValidation) -> RarerValidation | None:
-    """Finds a longer validation interval, with validations in 10 % of the run's time.
+    """Finds a longer validation interval, to spend about 10 % of the time validating.
 
     Returns:
         ``None`` where the plan is unknown, the interval changes while it trains, or is

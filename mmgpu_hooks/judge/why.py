@@ -39,7 +39,7 @@ _GIVEN_UP = {Order.ENDED, Order.KILLED, Order.KILLED_TOO, Order.AFTER}
 """Priority classes of log lines that may report that the run was ended on purpose."""
 _OWN_REASONS = {order for order in Order if order < Order.CRASHED}
 _OWN_REASONS -= {Order.AFTER, Order.ENDED}
-"""Priorities of log lines with the run's own failure, before it was ended."""
+"""Priority classes of log lines that may report a failure before the run was ended."""
 _UNNAMED = {Order.RAISED, Order.CRASHED, Order.WRAPPER}
 """Priority classes of log lines that report a run's end but not its reason."""
 _PATH = re.compile(

@@ -440,7 +440,7 @@ def _loading_cost(part: _Part) -> _Loading:
 
 
 _RARE_FROM = 0.02
-"""Smallest share (0 to 1) of the loading time in rare slow batches to be modelled."""
+"""Smallest share (0 to 1) of loading time added by rare slow batches to model them."""
 _RARE_AT_MOST = 0.05
 """Largest share (0 to 1) of slow batches that counts as rare.
 

@@ -353,7 +353,10 @@ class CacheFolder:
         return True
 
     def _is_abandoned(self, part: _KeptFile) -> bool:
-        """True if no process still writes an unfinished file, as its lock is free."""
+        """True if no process still writes an unfinished cache file.
+
+        Its lock is free then; where nothing can be locked, its writer and age tell.
+        """
         is_free = None
         with contextlib.suppress(OSError):
             # NFS locks only what is open for writing

@@ -34,7 +34,7 @@ _DIFFERENT = (
     'SIZE_OR_SYNTAX_MISMATCH',
     'COLLECTIVE_DTYPE_MISMATCH',
 )
-"""Names of torch's states for a collective that ranks call with unlike arguments."""
+"""Torch's names for a collective whose type, size or data type differs among ranks."""
 
 
 def list_dump_prefixes(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -103,7 +103,7 @@ def read_flight_record(runs: Sequence[RunRecord]) -> FlightRecord | None:
 
 
 def _find_dumps(runs: Sequence[RunRecord]) -> dict[int, Path]:
-    """Finds each rank's flight recorder dump, also of ranks without evidence file."""
+    """Finds each rank's flight recorder dump, also of ranks that have no run record."""
     found: dict[int, Path] = {}
     prefixes = dict.fromkeys(prefix for run in runs for prefix in run.flight_recorder)
     began_s = min((run.started_unix_s for run in runs), default=0.0)
@@ -165,7 +165,7 @@ def _read_dump(path: Path) -> dict[str, Any]:
 
 
 def _name_groups(dumps: Collection[dict[str, Any]]) -> None:
-    """Names the default process group in dumps as their entries call it.
+    """Gives the default process group in dumps the name that their entries use for it.
 
     torch 2.13 lists gloo's under an empty name.
     """

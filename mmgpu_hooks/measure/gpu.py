@@ -294,7 +294,7 @@ class Gpu:
         return cast(Sample, sample)
 
     def close(self) -> None:
-        """Releases the GPU and its driver; may be called twice, and never raises."""
+        """Ends the use of the GPU and NVML; may be called twice, and never raises."""
         nvml, self._nvml = self._nvml, None
         if nvml is None:
             return
@@ -591,7 +591,7 @@ class GpuSampler:
         self._pending: deque[TimedSample] = deque(maxlen=36_000)
 
     def start(self) -> None:
-        """Starts the thread that samples the GPU; a second call does nothing."""
+        """Starts the thread that samples the GPU; may be called only once."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 0.5) -> None:

@@ -38,10 +38,13 @@ class HistoryMeter:
         self._due = LEAST_VALUES
 
     def read(self, iterations: int) -> CopiedHistories | None:
-        """Measures CPU seconds to copy histories; ``None`` until their length doubled.
+        """Measures CPU seconds to copy histories whenever iterations have doubled.
 
         Args:
             iterations: Of the whole training: no history is longer.
+
+        Returns:
+            ``None`` where they have not doubled, or no history is long.
         """
         if iterations < self._due:
             return None

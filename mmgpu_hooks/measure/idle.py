@@ -65,7 +65,7 @@ class WorkMeter:
         """CPU and I/O reading taken when the process's present idle stretch began."""
         self._read_at_s = self._used_s = 0.0
         self._children_s: dict[int, float] = {}
-        """CPU seconds of each child, by process id, when it was first seen idle."""
+        """CPU seconds of each child, by pid, when first read in the idle period."""
 
     def read_idle_s(self) -> float:
         """Returns seconds for which this process and its children have used no core.

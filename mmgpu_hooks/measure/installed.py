@@ -32,7 +32,7 @@ def find_package(name: str) -> Path | None:
 
 
 def read_constants(path: Path) -> Mapping[str, Any]:
-    """Reads the literals that a Python file assigns to given names, without running it.
+    """Reads the literals that a Python file assigns to global names; does not run it.
 
     Returns:
         The last value of each; empty for a file that is missing or no Python.

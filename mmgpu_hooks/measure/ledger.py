@@ -42,7 +42,11 @@ _FIRST_HOOK = len(_LABELS)
 _RESUME = _LABELS[_LABELS.index('resume')]
 _LAP, _STEP, _HOOKS = (_LABELS.index(name) for name in (LAP, 'step', 'hooks'))
 _WAIT, _FIRST, _OWN_STEP, _INSIDE, _OUTSIDE = range(5)
-"""Time columns: data wait, epoch's first wait, step, hooks + loop, non-iteration."""
+"""Indices of the columns in the array of iteration times.
+
+In order: data wait, epoch's first data wait, train step, hooks and loop, and time
+outside of iterations.
+"""
 _LAP_WIDTH = 5
 _COLUMNS = {
     'data_wait': _WAIT,
@@ -86,7 +90,7 @@ class LedgerWindow:
     firsts: list[int] = field(default_factory=list)
     """Indices of iterations whose data wait was the first of an epoch."""
     wait_cpu_s: float = 0.0
-    """Estimated CPU seconds of the training process in data waits after epochs' first.
+    """Estimated CPU seconds of training in data waits, except each epoch's first wait.
 
     See :meth:`TimeLedger.add_wait_cpu`.
     """

@@ -231,14 +231,14 @@ def read_free_bytes(proc: Path = _PROC, sys: Path = Path('/sys')) -> int | None:
 
 
 class Objects(NamedTuple):
-    """Estimated bytes of a data set's or metrics' objects, and largest attribute."""
+    """Estimated bytes of memory of a data set or metrics, and the largest attribute."""
 
     bytes: int
     """Total bytes of the Python objects, estimated from a sample of them."""
     entries: int
     """Number of entries in the data set's or metric's attribute that has most bytes."""
     name: str
-    """Class and name of the largest attribute: ``CocoDataset.data_list``."""
+    """Class and name of the largest attribute, such as ``CocoDataset.data_list``."""
 
 
 _MOST_VISITS = 20_000

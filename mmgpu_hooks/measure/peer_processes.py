@@ -1,4 +1,4 @@
-"""Finds the processes of other ranks on this host by what their launcher told them."""
+"""Finds other ranks' processes on this host by ``RANK`` in their environments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ class _Use(NamedTuple):
 
 
 class PeerProcesses:
-    """Tells if other ranks of this host work, while nothing else is known of them.
+    """Checks if processes of other ranks on this host use a core or read files.
+
+    For the time in which nothing else is known of them.
 
     Args:
         environ: Environment of this process, as its launcher set it.
@@ -47,7 +49,7 @@ class PeerProcesses:
         self._read_s: float | None = None
 
     def are_idle(self) -> bool | None:
-        """Returns True if no process of another rank used a core since the last call.
+        """Returns True if since the last call no other rank used a core or read files.
 
         Returns:
             ``None`` where ranks may be on other hosts, or do not show which they are.

@@ -34,7 +34,7 @@ _PROBE_HEIGHTS = (256, 384, 512)
 _STRIDE = 128
 """Stride in pixels of a detector's coarsest features; trial image sizes round to it."""
 _MOST_PROBE_PIXELS = 640 * 640
-"""Maximum number of pixels of an image with which the model is run on the CPU."""
+"""Number of pixels up to which the model is run on the CPU at full training size."""
 
 
 class Gradient(NamedTuple):
@@ -236,7 +236,10 @@ def count_state(
 
 @contextlib.contextmanager
 def as_on_cuda() -> Iterator[None]:
-    """Context that runs chains of operators that CUDA fuses as one operator each."""
+    """Context in which operators that CUDA fuses save only their inputs for backward.
+
+    It runs each such chain of operators as one.
+    """
     with contextlib.ExitStack() as exits:
         for stand_in in _STAND_INS:
             module = sys.modules.get(stand_in.module)
@@ -294,7 +297,10 @@ def _run_as_one(function: Callable[..., Any], *tensors: Any) -> Any:
 
 
 class _StandIn(NamedTuple):
-    """Python function that replaces a CUDA kernel on the CPU, by module and name."""
+    """Python function run on the CPU in place of a CUDA kernel, with a patch for it.
+
+    The function is given by its module and name.
+    """
 
     module: str
     function: str

@@ -22,7 +22,7 @@ class ConfigModel:
     """Model built from a config on the CPU, in training mode, with that config."""
 
     config: Any
-    """Complete training config as MMEngine loaded it, adapted to the CPU."""
+    """Complete training config as MMEngine loaded it from the file."""
     model: Any
     """Built model, on the CPU and in training mode."""
 

@@ -158,7 +158,10 @@ class _SafeEstimate(NamedTuple):
 def _correct(
     estimate: MemoryEstimate, room: int, measured: MeasuredPeak
 ) -> _SafeEstimate:
-    """Returns the memory estimate that just fits a GPU, adjusted to a measured peak."""
+    """Finds the largest memory estimate whose real peak fits a GPU, by a measured peak.
+
+    The estimate of the activations is scaled so that it explains the measured peak.
+    """
     peak_bytes = measured.peak_bytes
     static = estimate.static.total_bytes
     activations = _activations(estimate.fit, estimate.image_size, measured.batch_size)

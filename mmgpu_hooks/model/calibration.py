@@ -32,9 +32,9 @@ is a third.
 
 _POWERS = 1.0, 4.0
 _SEEN_FROM = 0.02
-"""Smallest share (0 to 1) of step time lost to workers that shows ``step_power``.
+"""Smallest loss of step time to workers (share, 0 to 1) that shows ``step_power``.
 
-The exponent is `Workload.step_power`.
+The exponent is `Workload.step_power`, which is fitted from that loss on.
 """
 _LEAST_SHARE = 0.25
 """Smallest share (0 to 1) of measured step time left after core waits are removed.
@@ -63,7 +63,7 @@ _THREAD_BYTES = 4 * 32768
 """Bytes of a float32 tensor for which PyTorch adds one CPU thread (``GRAIN_SIZE``)."""
 
 _BUSY_FROM, _BUSY_ALL = 0.6, 0.9
-"""Shares (0 to 1) of cores in use above which some, and all, core waits slow loading.
+"""Core use (0 to 1) above which loading is slowed by some, and by all, waits for cores.
 
 From the first on some of the waits do, from the second on all of them. Other waits are
 between two batches, or the scheduler's although a core is free.

@@ -158,7 +158,7 @@ shares a cache. The same loading took 1 to 1.14 times the CPU beside a worker.
 """
 
 _TRANSFER = 0.06
-"""Relative error of an iteration time predicted with workers from a run without."""
+"""Relative error added if a run without workers predicts iterations with workers."""
 
 _CROWDED = 0.06
 """Relative error added to a predicted iteration time if all cores are in use.

@@ -85,7 +85,10 @@ class Prospect:
         return replace(self, workload=alone)
 
     def is_steady_alike(self, other: Prospect) -> bool:
-        """True if two trainings differ only in how their epochs start."""
+        """True if this and another training differ at most in ``persistent_workers``.
+
+        Only how their epochs start differs then; steady iterations take equally long.
+        """
         persistent = other.loader.persistent_workers
         kept = replace(self.loader, persistent_workers=persistent)
         return replace(self, loader=kept) == other

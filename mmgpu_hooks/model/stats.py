@@ -346,7 +346,7 @@ Growth below the larger of this and :data:`LEAST_GROWTH_BYTES` is the allocator'
 """
 
 _EVEN = 0.25
-"""Smallest ratio of a block's memory growth to the run's mean that counts as steady.
+"""Smallest ratio of local to mean memory growth rate that counts as steady growth.
 
 A pool that only reaches its largest size now and then grows by jumps, and stands still
 between them.

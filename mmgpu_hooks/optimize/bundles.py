@@ -64,7 +64,9 @@ def bundle_files() -> None:
 
 
 class Message:
-    """Wrapper of a worker's batch that sends its files together; unpickling drops it.
+    """Wrapper that makes a worker send the file descriptors of a batch together.
+
+    Unpickling gives the batch without it.
 
     Args:
         content: The batch, with its number.
@@ -129,7 +131,7 @@ class Bundle:
 
 
 class BundledFd(NamedTuple):
-    """Stands in a message for a file descriptor, as ``DupFd`` does."""
+    """Pickled stand-in for a file descriptor, like ``DupFd`` of multiprocessing."""
 
     ident: Any
     """Address and key of the `Bundle`, as ``resource_sharer`` gives them."""
@@ -142,9 +144,10 @@ class BundledFd(NamedTuple):
 
 
 class Arrival:
-    """Received file descriptors of the batch that a thread unpickles, closed after it.
+    """File descriptors received for the batch that a thread is unpickling.
 
-    The unpickler alone holds it, so it is freed where loading fails, too.
+    Those that no tensor takes are closed. The unpickler alone holds the object, so it
+    is freed where loading fails, too.
     """
 
     def __init__(self) -> None:

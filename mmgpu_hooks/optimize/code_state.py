@@ -69,7 +69,7 @@ def read_code_state(kind: type) -> CodeState:
 
 
 def list_imported(names: Iterable[str], before: Iterable[str]) -> Iterator[str]:
-    """Lists source files of modules that functions use, or imported while they ran.
+    """Yields source files of modules that functions use or that their run imported.
 
     Those imported earlier are told by the names that the functions use. Installed
     packages are left out.

@@ -114,7 +114,7 @@ class _Lists(NamedTuple):
 
 
 class ListedAverage:
-    """Replaces the method ``update_parameters`` of one averaged model.
+    """Replaces one averaged model's ``update_parameters`` by multi-tensor calls.
 
     A copy or a pickle of the model has its own method in the place of this.
 
@@ -173,7 +173,7 @@ class ListedAverage:
         return getattr, (self._ema, 'update_parameters')
 
     def _choose(self, formulas: Sequence[Formula]) -> Formula:
-        """Returns the first formula whose bits are those of updates one by one.
+        """Returns the first formula that gives the same bits as single-tensor updates.
 
         Raises:
             RefusalError: If there is none.
@@ -185,7 +185,7 @@ class ListedAverage:
         return self._prove(last)
 
     def _prove(self, formula: Formula) -> Formula:
-        """Returns a formula; raises if it differs from single updates in any bit."""
+        """Returns the formula; raises if single-tensor updates give other bits."""
         ema = self._ema
         for device, dtype in {
             (average.device, average.dtype)

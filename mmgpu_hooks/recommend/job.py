@@ -156,7 +156,7 @@ class Setting:
         return False
 
     def is_needed(self, job: Job, before: Choice, after: Choice) -> bool:
-        """True if the host's limits require the change, even without a gain."""
+        """True if host limits require the setting to change, even without a gain."""
         return False
 
     def why(self, decision: Decision) -> Text:

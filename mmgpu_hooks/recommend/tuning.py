@@ -38,7 +38,7 @@ Niceness is judged alone.
 """
 
 LEAST_GAIN = 0.05
-"""Smallest lower bound of a gain to change a live loader, as a share of training time.
+"""Lower bound that a gain (share of training time) needs to change a live loader.
 
 Smaller gains do not distinguish changes from noise, and a change has costs that are not
 predicted.
@@ -80,7 +80,7 @@ class _Wanted:
 def answer_question(
     run: Run, question: TuneQuestion, *, asking: Run | None = None
 ) -> TuneAnswer:
-    """Returns the tuner's decision: a DataLoader change, judging the last one, or wait.
+    """Returns the tuner's decision: a DataLoader change, its judgement, or to wait.
 
     Args:
         run: The rank that is judged, as far as it is recorded.
@@ -209,7 +209,7 @@ def _choose(job: Job) -> Choice:
 
 
 def _is_worth_a_trial(gain: Gain, alone: Gain) -> bool:
-    """True if settings are likely faster, and the doubt is not measurement noise."""
+    """True if settings are likely faster, and only the model's error casts doubt."""
     is_model_alone = gain.share - COVERAGE * gain.noise >= TRIED_DESPITE_NOISE
     return (
         is_model_alone
@@ -243,7 +243,7 @@ def _find_growth_doubt(run: Run) -> Text | None:
 
 
 def find_memory_doubt(run: Run) -> Text | None:
-    """Says why memory allows for no more workers; ``None`` if it may.
+    """Returns why memory does not allow for more workers; ``None`` if it does.
 
     Args:
         run: The training.

@@ -118,7 +118,7 @@ def _find_doubt(
     gain: Gain,
     cost_s: float,
 ) -> Text | None:
-    """Returns why validation's loader may not be changed so; ``None`` if it may."""
+    """Returns why validation's loader may not get new settings; ``None`` if it may."""
     if gain.low < LEAST_GAIN:
         return phrase('no gain is sure enough yet')
     is_more = choice['num_workers'] > job.old['num_workers']
@@ -131,7 +131,7 @@ def _find_doubt(
 
 
 def _count_left(run: Run) -> int:
-    """Counts the validations that are still to come: as planned, or by the rate."""
+    """Counts the validations still to come: as planned, or by their rate so far."""
     schedule, done = Schedule.of(run.meta), run.validations[-1].iteration
     planned = None if schedule is None else schedule.count_validations(done)
     if planned is not None:

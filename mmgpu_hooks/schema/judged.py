@@ -324,7 +324,7 @@ class SavedHours:
     whole: float
     """Hours that the changes save from the training's start to its end."""
     rest: Optional[float]
-    """Hours that the changes save from the last judged measurement to training's end.
+    """Hours that the changes save from the newest log interval to the training's end.
 
     ``None`` where training is over, or its end is unknown."""
 
@@ -538,7 +538,9 @@ class FlightRecord:
     behind: Tuple[int, ...] = ()
     """Ranks that never began the collective, by their flight recorder dumps."""
     others: Mapping[int, str] = field(default_factory=dict)
-    """Other collectives, or tensor sizes, of ranks not in this one, by rank."""
+    """Name of the collective that each mismatched rank began, by rank.
+
+    Its type, tensor sizes or data type differ from those of ``name``."""
     without_dump: Tuple[int, ...] = ()
     """Ranks of the process group that left no dump of the flight recorder."""
     calls: Tuple[str, ...] = ()

@@ -927,7 +927,7 @@ class ValidationRecord(EvidenceLine, frozen=True, kw_only=True, tag='validation'
     first_wait_s: Number = 0.0
     """Seconds of waits for first batches of validation's loader, with worker starts."""
     data_wait_cpu_s: Optional[Number] = None
-    """CPU seconds of training thread or process in validation's data waits, not first.
+    """CPU seconds spent in the validation's data waits, first waits left out.
 
     Of what loads there: the training thread, or the whole process when it loads without
     workers."""

@@ -432,7 +432,7 @@ class TrialRole:
     side: str
     """Compared training that the trial ran: ``first`` or ``second``."""
     is_held: bool
-    """True if the training to compare with was paused; False if it had ended."""
+    """True if the two trainings are paused in turn; False if each trial starts anew."""
     is_warm_up: bool
     """True if the trial only warms up: its times are not compared."""
 
@@ -486,7 +486,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class HostPart:
-    """CPU seconds of the training thread in a part of an iteration, mean and error."""
+    """Mean CPU seconds of a part of an iteration, without and with optimisations."""
 
     plain_s: float
     """Mean CPU seconds of a part of an iteration, without optimisations."""

@@ -50,7 +50,7 @@ class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s: float = 0.0
     """CPU seconds that the tuning process took to find the answer."""
     why: Text = Text('')
-    """Clause on why no tuning action is due yet; empty if one is due."""
+    """Reason, as a clause, why no tuning action is due yet; empty if one is due."""
 
 
 class TuneOffer(msgspec.Struct, frozen=True, kw_only=True):

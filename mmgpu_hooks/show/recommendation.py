@@ -253,7 +253,7 @@ def describe_mended(answer: Answer) -> list[Section]:
 
 
 def _phrase_alone(gain_pct: float) -> Text:
-    """Phrases the per cent of time that less host work saves without other programs."""
+    """Phrases the time (%) that less host work saves if no other program runs."""
     if gain_pct < 0.05:
         return phrase('Nothing less without the other programs on this host.')
     return phrase(

@@ -85,7 +85,7 @@ class BatchWatch:
 
     def __init__(self, pad_size_divisor: int = 1) -> None:
         self.unknown: dict[str, str] = {}
-        """Reasons why figures of a batch are not counted, by name in the evidence."""
+        """Reasons why values of batches are no longer counted, by the value's name."""
         self._divisor = max(1, pad_size_divisor)
 
     def examine(self, batch: Any) -> Contents:

@@ -87,7 +87,7 @@ class OwedBatch:
     process: ProcessState | None = None
     """Kernel's state of the awaited worker's process; ``None`` without workers."""
     stack: tuple[str, ...] = ()
-    """Python stack of the awaited worker, innermost call first; empty if unanswered."""
+    """Python stack of the awaited worker, innermost call first; empty if unknown."""
     alike: int = 0
     """Number of workers, including the awaited one, at the same line of code."""
     sample: LoadingSample | None = None
@@ -149,7 +149,7 @@ def find_owed(iterator: Any, counters: Counters | None, clock: Clock) -> OwedBat
 
 
 def _has_loaded(counters: Counters | None, worker: int) -> bool:
-    """True if a worker is between two samples; False of one that is not watched."""
+    """True if a worker began a batch's samples and loads none now; False if unknown."""
     if counters is None:
         return False
     figures = counters.workers[worker]

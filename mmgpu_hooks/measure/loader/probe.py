@@ -351,7 +351,10 @@ class LoaderProbe:
 
     @property
     def last_index(self) -> Any:
-        """Index, or indices, of a batch that this process loaded; ``None`` if none."""
+        """Sample index, or list of them, of a batch that this process loaded.
+
+        ``None`` if it has loaded none.
+        """
         local = [known.local for known in self._followed if known.local is not None]
         known = [probe.index for probe in local if probe.index is not None]
         return known[-1] if known else None

@@ -61,7 +61,7 @@ def read_length(sized: Any) -> int | None:
 
 
 def _draws_to_count(batch_sampler: Any) -> bool:
-    """True if asking a batch sampler's length draws samples, and so changes the next.
+    """True if a batch sampler draws samples to find its length, altering later draws.
 
     Of MMDetection: the one iterates its sampler to count, and the other goes on from
     where it was iterated last.

@@ -40,7 +40,7 @@ OPENMMLAB = ('mmengine', 'mmdet', 'mmpretrain', 'mmcv', 'mmseg', 'mmyolo')
 """Names of OpenMMLab's packages, whose samplers use a random seed of their own."""
 
 _KNOWN_SAMPLERS = ('torch', *OPENMMLAB)
-"""Names of packages whose samplers give the same indices if asked further ahead.
+"""Names of packages whose samplers give the same indices at any prefetch depth.
 
 Some of them draw a pass's order from training's random numbers as it begins."""
 
@@ -395,7 +395,7 @@ class LoaderSwitch:
 
 
 def owes_first(iterator: Any) -> bool:
-    """True if an old iterator still owes batches, which come before a new one's."""
+    """True if a replaced iterator must still deliver batches before its successor's."""
     relay = getattr(iterator, '__dict__', {}).get('_next_data')
     return isinstance(relay, _Relay) and not relay.is_over
 

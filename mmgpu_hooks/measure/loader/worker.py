@@ -40,7 +40,7 @@ from mmgpu_hooks.measure.patches import Patches
 from mmgpu_hooks.measure.proc import read_thread_cpu_s
 
 _TIMING_PERIOD_S = 1.0
-"""Least seconds between two batches of a worker whose transforms are timed."""
+"""Minimum seconds between two batches whose transforms a worker times."""
 
 
 class WatchedDataset:
