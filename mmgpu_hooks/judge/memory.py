@@ -85,7 +85,7 @@ def find_card_room(run: Run) -> CardRoom | None:
 
 
 class HostRoom(NamedTuple):
-    """Free bytes of memory on the host, or below the job's control group limit."""
+    """Free host memory in bytes, or what the control group allows if that is less."""
 
     free_bytes: int
     bound: Text

@@ -163,7 +163,7 @@ Users see it as swinging.
 """
 
 SLOW_SAVE = DelayThreshold(least_s=0.2, ratio=0.5)
-"""Least delay by core waits, in seconds and as a ratio, that makes a save slow.
+"""Least delay from waiting for a CPU core that makes a save slow: seconds, ratio.
 
 In seconds and over an uncontended save: spikes of a virtual machine's scheduler and the
 10 ms grain of CPU accounting are well below, and saves of a quiet run differ by a

@@ -23,7 +23,7 @@ from torch.multiprocessing import get_sharing_strategy, reductions
 from torch.utils.data._utils import worker as torch_worker
 
 MOST_FILES = 64
-"""Largest number of tensors' shared-memory files that are fetched over one connection.
+"""Maximum number of tensors' shared-memory files fetched over one connection.
 
 The kernel allows 253. The more there are, the more files are open at once where the
 receiver has most of the tensors already.

@@ -113,7 +113,7 @@ class BatchWatch:
     def _count(
         self, figure: str, part: str, count: Callable[[Any], _T], of: Any
     ) -> _T | None:
-        """Counts a part of a batch, or notes once that the batch has no such part.
+        """Returns a count over a batch, or stores why there is none: a part is missing.
 
         Args:
             figure: Name of the figure in the evidence file.

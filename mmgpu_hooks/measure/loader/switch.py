@@ -401,7 +401,7 @@ def owes_first(iterator: Any) -> bool:
 
 
 class _Rest:
-    """Stand-in for a sampler: gives the indices that remain when workers switch.
+    """Stand-in for a sampler: gives the indices left when workers are replaced.
 
     What was drawn of it can be put back as long as no worker has it.
     """
