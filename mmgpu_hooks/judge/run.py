@@ -186,10 +186,10 @@ class Run(RecordedRun):
             return False
         share = cost.saved_s / iter_s
         if cost.is_measured:
-            return share >= thresholds.HOST_COST_WORTH and not cost.is_covered
+            return share >= thresholds.MEASURED_SAVING_WORTH and not cost.is_covered
         busy_pct = 0.0 if gpu is None else gpu.util_pct or 0.0
         is_full = busy_pct >= thresholds.GPU_FULL_PCT
-        return share >= thresholds.HOST_COST_MOST and not is_full
+        return share >= thresholds.ESTIMATED_SAVING_WORTH and not is_full
 
     @property
     def hides_host_work(self) -> bool:

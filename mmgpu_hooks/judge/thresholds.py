@@ -135,13 +135,13 @@ WORTHWHILE_GAIN = 0.03
 """Smallest predicted gain, as a share (0 to 1) of run time, worth changing a setting.
 """
 
-HOST_COST_WORTH = 0.01
+MEASURED_SAVING_WORTH = 0.01
 """Least measured saving (share of iteration time) for which an optimisation is advised.
 
 It costs a line in the config, and changes nothing that is trained.
 """
 
-HOST_COST_MOST = 0.03
+ESTIMATED_SAVING_WORTH = 0.03
 """Least estimated maximum saving (share of iteration time) to advise an optimisation.
 
 The estimate is an upper bound.

@@ -46,7 +46,7 @@ class Answer:
 
     Empty when one run was asked for."""
     mended: MendedStart | None = None
-    """Best settings and speed if srun gave the training all CPUs of its SLURM job.
+    """Best settings and speed if srun gave each SLURM task all of its CPUs.
 
     ``None`` where srun narrowed none, or where ``--cores`` says that it is mended."""
     next_job: NextJob | None = None

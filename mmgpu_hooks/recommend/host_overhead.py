@@ -118,7 +118,7 @@ def _predict(
     gain, then = weighed.gain, weighed.then
     # beside the other load of the run, and without it
     least = min(gain.share, weighed.calm_share, weighed.alone_share)
-    if least < thresholds.HOST_COST_WORTH or gain.low <= 0.0:
+    if least < thresholds.MEASURED_SAVING_WORTH or gain.low <= 0.0:
         return None
     return HostSaving(
         name=cost.name,

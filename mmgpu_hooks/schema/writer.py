@@ -57,9 +57,10 @@ class EvidenceWriter:
 
     def close(self) -> None:
         """Closes the evidence file; a second call does nothing."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        # forgotten first: by another thread it must not be closed again, as another file
+        descriptor, self._fd = self._fd, None
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def open_evidence(path: Path, run: RunRecord) -> EvidenceWriter:

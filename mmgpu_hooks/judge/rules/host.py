@@ -112,7 +112,7 @@ def judge_clipping(run: Run) -> Finding | None:
         host_s=part.plain_s,
         host_pct=100 * share,
     )
-    is_notable = share >= thresholds.HOST_COST_WORTH
+    is_notable = share >= thresholds.MEASURED_SAVING_WORTH
     return notice(detail, share) if is_notable else fine(detail)
 
 
