@@ -83,7 +83,7 @@ test-timing: setup
 
 # one by one: most start a training, or a cluster, that wants both cores
 test-slow: setup
-	$(call run-tests,-m slow)
+	$(call run-tests,-m 'slow and not timing')
 
 # once more, one by one, what failed before
 test-again: setup

@@ -13,6 +13,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from mmgpu_hooks.hooks.recording import Guard
+from mmgpu_hooks.measure.absent import SourceError
+from mmgpu_hooks.schema.recorded import IntervalRecord
+from mmgpu_hooks.schema.text import phrase
 
 
 class SourceName(str, enum.Enum):
@@ -45,7 +48,10 @@ class IntervalEnd(NamedTuple):
 
 
 class FigureSource:
-    """Base class of a source that measures values for each log interval's record."""
+    """Base class of a source that measures values for each log interval's record.
+
+    Making one does nothing that can fail: that is for :meth:`open`, which is guarded.
+    """
 
     name: ClassVar[SourceName]
 
@@ -77,6 +83,7 @@ class FigureSource:
         """Stops measuring, restores what it patched; called even if `open` failed."""
 
 
+_FIELDS = frozenset(IntervalRecord.__struct_fields__)
 _Source = TypeVar('_Source', bound=FigureSource)
 
 
@@ -109,7 +116,7 @@ class SourceList:
         """Returns all sources' values for a log interval's record, by field name."""
         fields: dict[str, Any] = {}
         for source in self._opened:
-            fields |= self._guard.run(source.name, source.read, interval) or {}
+            fields |= self._guard.run(source.name, _read_fields, source, interval) or {}
         return fields
 
     @property
@@ -117,13 +124,26 @@ class SourceList:
         """Reasons why values are missing, by source and name of the value."""
         reasons: dict[str, str] = {}
         for source in self._sources:
-            reasons.update(source.unknown)
+            # of one that is switched off, too
+            found = self._guard.clean_up(source.name, getattr, source, 'unknown')
+            reasons.update(found or {})
         return reasons
 
     def close(self) -> None:
         """Closes all sources, in the reverse order of opening."""
         for source in reversed(self._sources):
             self._guard.clean_up(source.name, source.close)
+
+
+def _read_fields(source: FigureSource, interval: IntervalEnd) -> dict[str, Any]:
+    """Returns a source's values; raises if the interval's record has no such field."""
+    fields = dict(source.read(interval))
+    foreign = fields.keys() - _FIELDS
+    if foreign:
+        raise SourceError(
+            phrase('no record has the field {name}', name=', '.join(sorted(foreign)))
+        )
+    return fields
 
 
 def prefix_reasons(source: str, reasons: Mapping[str, str]) -> dict[str, str]:

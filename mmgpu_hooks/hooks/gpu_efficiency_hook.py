@@ -341,7 +341,7 @@ class GPUEfficiencyHook(Hook):
         if self._start is not None:
             self._guard.run(MEMORY_SOURCE, self._start.memory.end_loader)
         if self._start_account is not None:
-            self._start_account.end_loader()
+            self._guard.run(ACCOUNT_SOURCE, self._start_account.end_loader)
         runner = loop.runner
         self._logger = runner.logger
         # iteration-based loops make their iterator now, others once they run

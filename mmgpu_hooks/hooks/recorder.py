@@ -212,12 +212,17 @@ class Recorder(LoopListener):
 
         It is an attribute of the hook itself, so a subclass of the user's that has an
         ``after_train_iter`` of its own is recorded whether it calls ``super()`` or not.
+        That is called as the Runner would call it, and so is an ``_after_iter``, which
+        MMEngine's ``after_train_iter`` calls.
         """
         ledger, hooks, run = self._ledger, self._timer.hooks, self._guard.run
         stamp, clock = ledger.stamps.extend, ledger.clock
-        subclass = None
-        if type(self._hook).after_train_iter is not Hook.after_train_iter:
-            subclass = self._hook.after_train_iter
+        own = self._hook.after_train_iter
+        is_mmengines = (
+            getattr(own, '__func__', None) is Hook.after_train_iter
+            and getattr(self._hook._after_iter, '__func__', None) is Hook._after_iter
+        )
+        subclass = None if is_mmengines else own
 
         def after_train_iter(
             runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None
@@ -233,7 +238,9 @@ class Recorder(LoopListener):
                         outputs,
                     )
             if subclass is not None:
-                subclass(runner, batch_idx, data_batch, outputs)
+                subclass(
+                    runner, batch_idx=batch_idx, data_batch=data_batch, outputs=outputs
+                )
 
         return after_train_iter
 

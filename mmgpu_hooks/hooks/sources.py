@@ -351,11 +351,12 @@ class BatchSource(FigureSource):
     def __init__(self, runner: Any, probe: LoaderProbe) -> None:
         self._runner, self._probe = runner, probe
         self._opened_s = self._due_s = monotonic_s()
-        self._watch = BatchWatch(_pad_size_divisor(runner))
+        self._watch = BatchWatch(1)
         """Counter of a batch's contents in this process, if no worker counts them."""
         self._resizers = ''
 
     def open(self) -> None:
+        self._watch = BatchWatch(_pad_size_divisor(self._runner))
         self._resizers = _name_resizers(self._runner)
 
     def read(self, interval: IntervalEnd) -> dict[str, Any]:
@@ -413,10 +414,15 @@ class OverheadSource(FigureSource):
     name = SourceName.HOST_OVERHEAD
 
     def __init__(self, runner: Any) -> None:
-        self._histories = HistoryMeter(runner.message_hub.log_scalars)
+        self._runner = runner
+        self._histories: HistoryMeter | None = None
         self._is_read_counted = False
 
+    def open(self) -> None:
+        self._histories = HistoryMeter(self._runner.message_hub.log_scalars)
+
     def read(self, interval: IntervalEnd) -> dict[str, Any]:
+        assert self._histories is not None
         figures: dict[str, Any] = {}
         outputs = interval.outputs
         if not self._is_read_counted and isinstance(outputs, dict):
@@ -610,10 +616,9 @@ def open_train_probe(
     Returns:
         ``None`` if that failed.
     """
-    run, divisor = (
-        partial(guard.run, SourceName.LOADER_WORKERS.value),
-        _pad_size_divisor(runner),
-    )
+    run = partial(guard.run, SourceName.LOADER_WORKERS.value)
+    # a property of the user's, which may raise
+    divisor = guard.run(SourceName.BATCH_CONTENTS, _pad_size_divisor, runner) or 1
     return run(LoaderProbe, loader, run, listener=listener, pad_size_divisor=divisor)
 
 

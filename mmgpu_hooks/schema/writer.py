@@ -57,7 +57,7 @@ class EvidenceWriter:
 
     def close(self) -> None:
         """Closes the evidence file; a second call does nothing."""
-        # forgotten first: by another thread it must not be closed again, as another file
+        # forgotten first: closed twice, by two threads, it may be another file by then
         descriptor, self._fd = self._fd, None
         if descriptor is not None:
             os.close(descriptor)

@@ -120,6 +120,7 @@ NO_REAL_CARD = (
     'other-tools.md',
     'pick-a-gpu.md',
     'profile.md',
+    'ranks.md',
     'read-the-summary.md',
     'reference/evidence.md',
     'reference/rules.md',

@@ -18,18 +18,26 @@ from mmgpu_hooks.hooks.figure_source import (
 from mmgpu_hooks.hooks.recording import Guard
 from mmgpu_hooks.measure.absent import AbsentError
 
+FIELDS = {
+    SourceName.GPU: 'gpu_idle_iterations',
+    SourceName.HOST: 'images',
+    SourceName.MEMORY: 'batch_tensors',
+}
+"""Field of the interval's record that each scripted source gives."""
+
 
 class Scripted(FigureSource):
     """Source of measured values that counts its calls and fails on demand.
 
     Args:
         name: The source that it plays.
+        given: What it reads; by default the number of iterations, as its own field.
         fails: By method, what it raises.
     """
 
-    def __init__(self, name: SourceName, **fails: Exception) -> None:
+    def __init__(self, name: SourceName, given: Any = None, **fails: Exception) -> None:
         self.name = name  # type: ignore[misc]
-        self.fails = fails
+        self.given, self.fails = given, fails
         self.calls: list[str] = []
 
     def _call(self, method: str) -> None:
@@ -42,10 +50,14 @@ class Scripted(FigureSource):
 
     def read(self, interval: IntervalEnd) -> dict[str, Any]:
         self._call('read')
-        return {self.name.value: interval.iterations}
+        if self.given is not None:
+            return self.given
+        return {FIELDS[self.name]: interval.iterations}
 
     @property
     def unknown(self) -> Mapping[str, str]:
+        if 'unknown' in self.fails:
+            raise self.fails['unknown']
         return prefix_reasons(self.name, {'figure': 'hidden'})
 
     def close(self) -> None:
@@ -65,7 +77,10 @@ def test_a_source_that_fails_leaves_the_others_their_figures(guard):
         assert sources.open(source) is source
     for iterations in (3, 4):
         interval = IntervalEnd(10, iterations)
-        assert sources.read(interval) == {'GPU': iterations, 'memory': iterations}
+        assert sources.read(interval) == {
+            'gpu_idle_iterations': iterations,
+            'batch_tensors': iterations,
+        }
     # it is asked once, and closed with the others
     assert failing.calls == ['open', 'read']
     sources.close()
@@ -85,6 +100,30 @@ def test_a_source_that_cannot_be_opened_is_never_read_but_closed(guard, error, w
     sources.close()
     assert source.calls == ['open', 'close']
     assert list(getattr(guard, where)) == ['GPU']
+
+
+@pytest.mark.parametrize(
+    ('given', 'reason'),
+    [
+        ({'img': 1, 'images': 2}, 'no record has the field img'),
+        (7, "TypeError: 'int' object is not iterable"),
+    ],
+    ids=['a field that no record has', 'no fields'],
+)
+def test_a_source_that_gives_what_no_record_takes_fails_alone(guard, given, reason):
+    sources = SourceList(guard)
+    sources.open(Scripted(SourceName.HOST, given))
+    sources.open(Scripted(SourceName.GPU))
+    assert sources.read(IntervalEnd(10, 3)) == {'gpu_idle_iterations': 3}
+    assert guard.off == {'host': reason}
+
+
+def test_a_source_whose_reasons_fail_leaves_the_others_theirs(guard):
+    sources = SourceList(guard)
+    sources.open(Scripted(SourceName.HOST, unknown=ValueError('planted')))
+    sources.open(Scripted(SourceName.GPU))
+    assert sources.unknown == {'GPU figure': 'hidden'}
+    assert guard.off == {'host': 'ValueError: planted'}
 
 
 def test_a_source_that_cannot_be_closed_lets_the_others_close(guard):

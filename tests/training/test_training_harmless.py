@@ -18,6 +18,7 @@ from unittest.mock import Mock
 
 import pytest
 from mmengine.hooks import Hook
+from mmengine.model import BaseDataPreprocessor
 from mmengine.runner import Runner
 from msgspec import structs
 from torch.utils.data import DataLoader
@@ -329,3 +330,21 @@ def test_no_evidence_from_the_start_is_said_once(
     assert warning.startswith('evidence is switched off for this run (')
     # an empty one would be called damaged by every reader
     assert list(tmp_path.glob('run/*/vis_data/gpu_efficiency*')) == []
+
+
+def test_a_preprocessor_that_does_not_say_how_it_pads_costs_the_contents_alone(
+    tmp_path, monkeypatch, inspect
+):
+    def fail(_: Any) -> int:
+        raise RuntimeError('planted')
+
+    monkeypatch.setattr(
+        BaseDataPreprocessor, 'pad_size_divisor', property(fail), raising=False
+    )
+    trained = inspect(tmp_path)
+    (warning,) = trained.warnings
+    assert warning.startswith('batch contents is switched off for this run (')
+    assert 'planted' in warning
+    evidence = evidence_of(tmp_path)
+    assert 'planted' in evidence.run.unknown['batch contents']
+    assert {interval.workers is None for interval in evidence.intervals} == {False}

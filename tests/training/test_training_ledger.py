@@ -286,6 +286,55 @@ def test_a_subclass_that_never_calls_super_is_recorded(tmp_path):
     assert evidence.end is not None and 'WithoutSuper' in evidence.end.hooks_s
 
 
+class ByKeyword(WithoutSuper):
+    """Takes what the Runner gives by keyword, as a method may."""
+
+    def after_train_iter(self, runner: Any, **given: Any) -> None:  # type: ignore
+        assert set(given) == {'batch_idx', 'data_batch', 'outputs'}
+        super().after_train_iter(runner, **given)
+
+
+class OtherOrder(WithoutSuper):
+    """Has its arguments in another order than MMEngine's."""
+
+    def after_train_iter(  # type: ignore[override]
+        self, runner: Any, outputs: Any, data_batch: Any, batch_idx: int
+    ) -> None:
+        assert 'loss' in outputs and 'inputs' in data_batch
+        self.ended.append(batch_idx)
+
+
+class AfterEachIteration(GPUEfficiencyHook):
+    """Replaces what MMEngine calls after an iteration of any loop."""
+
+    def __init__(self) -> None:
+        super().__init__(interval=4)
+        self.ended: list[int] = []
+
+    def _after_iter(self, runner: Any, batch_idx: int, **_: Any) -> None:
+        self.ended.append(batch_idx)
+
+
+class OnTheInstance(AfterEachIteration):
+    """Sets ``after_train_iter`` on the hook itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.after_train_iter = self._after_iter
+
+
+@pytest.mark.parametrize(
+    'own', [ByKeyword, OtherOrder, AfterEachIteration, OnTheInstance]
+)
+def test_a_subclass_is_called_as_the_runner_calls_it(tmp_path, own):
+    hook = own()
+    runner = build_runner(tmp_path, hook=None)
+    runner.register_hook(hook)
+    runner.train()
+    assert hook.ended == [*range(12)]
+    assert [record.iterations for record in evidence_of(tmp_path).intervals] == [4] * 3
+
+
 def test_an_iteration_that_ends_nothing_runs_four_functions_of_ours(tmp_path):
     folder = str(Path(mmgpu_hooks.__file__).parent)
     # by the iteration before them
