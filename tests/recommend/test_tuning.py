@@ -90,6 +90,24 @@ def test_a_likely_gain_is_tried_where_only_the_model_is_in_doubt():
     assert record.gain_pct >= 100 * TRIED_GAIN
 
 
+def test_workers_that_share_the_core_of_the_training_are_tried():
+    """Tests that what a recommendation does not take without a large gain is tried."""
+    host = replace(make_run().host, usable_cores=2.0)
+    run = make_run(loader=make_loader(1), host=host, device='cpu')
+    busy = starved(
+        run=run,
+        data_wait_s=0.05,
+        data_wait_cpu_s=0.02,
+        step_s=0.22,
+        process_cpu_s=20 * 0.22,
+        workers=make_inside_workers(0.26, count=1, std_s=0.02),
+    )
+    assert recommend_settings(Run(busy)).changes == ()
+    answer = answer_question(Run(busy), LONG)
+    assert answer.proposed is not None
+    assert answer.proposed.new.num_workers == 2
+
+
 @pytest.mark.parametrize(
     ('evidence', 'left'),
     [
