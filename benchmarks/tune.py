@@ -85,6 +85,8 @@ LENGTH, LOGGED = 5_000, 50
 """Iterations of a simulated job, and of its log interval."""
 ANSWER_S, CHILD_S, START_S = 0.5, 1.5, 0.1
 """Seconds that a tuner's answer, a child process start and a worker start take."""
+STEADY = 600
+"""Number of iterations whose mean counts as that of steady training."""
 NOTHING = 0.02
 """Gain as a share of an iteration below which a change counts as no gain."""
 MEDIAN_LIMIT, WORST_LIMIT, ALARM_LIMIT = 1.0, 5.0, 1.0
@@ -189,8 +191,8 @@ def find_stretch(job: SimulatedJob, workers: int) -> float:
     threads = (workers + 1 if workers else 1) + job.others
 
     def spare_cores(stretch: float) -> float:
-        piece = iterate(job, workers, 600, random.Random(1), stretch)
-        cpu_s = math.fsum(piece.cpu_s) + 600 * job.step_s * job.step_cpu_share
+        piece = iterate(job, workers, STEADY, random.Random(1), stretch)
+        cpu_s = math.fsum(piece.cpu_s) + STEADY * job.step_s * job.step_cpu_share
         return job.cores - cpu_s / piece.seconds - job.others / stretch
 
     if spare_cores(1.0) >= 0.0:
@@ -356,7 +358,7 @@ class SimulatedTraining:
 @functools.lru_cache(maxsize=64)
 def mean_iter_s(job: SimulatedJob, workers: int) -> float:
     """Returns the mean seconds of steady simulated iterations."""
-    return iterate(job, workers, 600, random.Random(1)).seconds / 600
+    return iterate(job, workers, STEADY, random.Random(1)).seconds / STEADY
 
 
 def list_fixed(job: SimulatedJob) -> list[int]:

@@ -16,7 +16,7 @@ from mmgpu_hooks.judge.recorded import read_settings
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.tuned import ChangeVerdict, judge_change
 from mmgpu_hooks.model.prediction import COVERAGE
-from mmgpu_hooks.recommend.job import SAME_SPEED, Choice, Gain, Job
+from mmgpu_hooks.recommend.job import Choice, Gain, Job
 from mmgpu_hooks.recommend.search import decide, predict_gain
 from mmgpu_hooks.recommend.settings import BY_NAME
 from mmgpu_hooks.schema.recorded import TunedLoader, TunedRecord, TunedSettings
@@ -205,8 +205,9 @@ def _choose(job: Job) -> Choice:
     if decision.new != job.old:
         return decision.new
     unsure = [rejected.choice for rejected in decision.rejected.values()]
-    if job.at(job.old).most_gain >= TRIED_GAIN:
-        unsure += _find_core_sharing(job)
+    sharing = _find_core_sharing(job)
+    if sharing is not None:
+        unsure.append(sharing)
     return max(
         unsure,
         key=lambda choice: predict_gain(job, job.old, choice).share,
@@ -214,24 +215,29 @@ def _choose(job: Job) -> Choice:
     )
 
 
-def _find_core_sharing(job: Job) -> list[Choice]:
+def _find_core_sharing(job: Job) -> Choice | None:
     """Finds the fewest workers nearly as fast as any that share the training's core.
 
     A recommendation takes these for a large gain only, as predictions know least about
     them. Here the gain is measured.
     """
+    if job.at(job.old).most_gain < TRIED_GAIN:
+        return None
     workers = BY_NAME['num_workers']
-    counts = [
-        count
+    seconds = {
+        count: job.at(_with_workers(job, count)).total_s
         for count in workers.candidates(job, job.old)
         if count > job.old['num_workers'] and workers.handicap(job, count)
-    ]
-    choices = [job.settle({**job.old, 'num_workers': count}) for count in counts]
-    seconds = [job.at(choice).total_s for choice in choices]
-    enough_s = min(seconds, default=0.0) * (1 + SAME_SPEED)
-    return [choice for choice, total_s in zip(choices, seconds) if total_s <= enough_s][
-        :1
-    ]
+    }
+    if not seconds:
+        return None
+    enough_s = min(seconds.values()) * (1 + workers.near)
+    fewest = next(count for count, total_s in seconds.items() if total_s <= enough_s)
+    return _with_workers(job, fewest)
+
+
+def _with_workers(job: Job, count: int) -> Choice:
+    return job.settle({**job.old, 'num_workers': count})
 
 
 def _is_worth_a_trial(gain: Gain, alone: Gain) -> bool:
