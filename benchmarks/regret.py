@@ -538,7 +538,10 @@ def draw_null(seed: int) -> RunEvidence:
 
 
 def simulate_waits(
-    workers: int, batches_s: Sequence[float], steps_s: Sequence[float]
+    workers: int,
+    batches_s: Sequence[float],
+    steps_s: Sequence[float],
+    fetch_s: float = FETCH_S,
 ) -> list[float]:
     """Simulates how long a loop waits for each batch of PyTorch's DataLoader.
 
@@ -552,7 +555,7 @@ def simulate_waits(
         ready_s.append(max(free_s, asked_s) + batch_s)
         if not index:
             now_s = ready_s[0]
-        taken_s.append(max(now_s, ready_s[index]) + FETCH_S)
+        taken_s.append(max(now_s, ready_s[index]) + fetch_s)
         waits.append(taken_s[index] - now_s)
         now_s = taken_s[index] + step_s
     return waits
