@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from mmgpu_hooks.hooks.sources import count_ranks_on_host
 from mmgpu_hooks.measure.host import read_host_limits
 from mmgpu_hooks.measure.loader.switch import BookTeardown, LoaderSwitch
-from mmgpu_hooks.schema.recorded import TunedSettings
+from mmgpu_hooks.schema.recorded import TunedLoader, TunedSettings
 from mmgpu_hooks.schema.run import RunEvidence, read_evidence
 from mmgpu_hooks.schema.run_folder import EVIDENCE_NAME, EvidenceError
 
@@ -30,8 +30,7 @@ def begin_tuned(
 ) -> TunedStart | None:
     """Sets the loader settings of a resumed training to those tuned in its last run.
 
-    Only where that run began with the same settings, on as many cores, and was not
-    killed for memory. Each rank reads the records of rank 0, so all begin alike.
+    Each rank reads the records of rank 0, so all begin alike.
 
     Args:
         runner: About to train; its ranks are on one host.
@@ -41,6 +40,30 @@ def begin_tuned(
     Returns:
         ``None`` where nothing is resumed, or nothing was found.
     """
+    switch = LoaderSwitch(loader, ranks=runner.world_size, book_teardown=book_teardown)
+    config = switch.settings
+    found = find_settled(runner, 'train', config)
+    if found is None or switch.find_obstacle() or switch.find_obstacle_to(found):
+        return None
+    switch.switch_between(found, switch.take_salt(0))
+    return TunedStart(switch, config)
+
+
+def find_settled(
+    runner: Any, loader: TunedLoader, config: TunedSettings
+) -> TunedSettings | None:
+    """Finds the settings that a resumed training's last run had tuned a loader to.
+
+    Args:
+        runner: About to train.
+        loader: ``train`` or ``validation``.
+        config: The loader's settings from the config.
+
+    Returns:
+        ``None`` where nothing is resumed or was found, where that run began with other
+        settings, ranks or cores, where ranks are on several hosts, and where that run
+        was killed for memory.
+    """
     if not getattr(runner, '_resume', False):
         return None
     ranks = count_ranks_on_host(runner.world_size, os.environ)
@@ -49,29 +72,25 @@ def begin_tuned(
         return None
     if not ranks == runner.world_size == evidence.run.world_size:
         return None
-    found = _find_settled(evidence)
-    if found is None:
+    found = _find_last_settled(evidence, loader)
+    if found is None or found == config:
         return None
-    switch = LoaderSwitch(loader, ranks=runner.world_size, book_teardown=book_teardown)
-    config, began = switch.settings, evidence.switches[0].old
-    if _loader_part(began) != _loader_part(config) or found == config:
+    began = evidence.switches_of(loader)[0].old
+    if _loader_part(began) != _loader_part(config):
         return None
     cores = read_host_limits(ranks_on_host=ranks).usable_cores
-    if cores != evidence.run.host.usable_cores:
-        return None
-    if switch.find_obstacle() or switch.find_obstacle_to(found):
-        return None
-    switch.switch_between(found, switch.take_salt(0))
-    return TunedStart(switch, config)
+    return found if cores == evidence.run.host.usable_cores else None
 
 
-def _find_settled(evidence: RunEvidence) -> TunedSettings | None:
-    """Finds the last tuned loader settings of a run, without a change not yet judged.
+def _find_last_settled(
+    evidence: RunEvidence, loader: TunedLoader
+) -> TunedSettings | None:
+    """Finds a loader's last tuned settings in a run, without a change not yet judged.
 
     A change that was not judged yet may be what ended the run.
     """
     settled: list[TunedSettings] = []
-    for record in evidence.tuned_of('train'):
+    for record in evidence.tuned_of(loader):
         if record.reason not in ('predicted', 'failed'):
             settled.append(record.new)
         elif record.reason == 'failed' and settled and settled[-1] == record.old:

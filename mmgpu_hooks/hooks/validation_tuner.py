@@ -14,6 +14,7 @@ from msgspec import structs
 from mmgpu_hooks.adviser.process import TuningAdviser
 from mmgpu_hooks.hooks.recording import Recording
 from mmgpu_hooks.hooks.shared_room import SharedRoom
+from mmgpu_hooks.hooks.tuned_start import find_settled
 from mmgpu_hooks.hooks.tuner import (
     NO_SHARED_ROOM,
     LoaderTuner,
@@ -81,11 +82,26 @@ class ValidationTuner(LoaderTuner):
         """Numbers of validations, searches for a change, and attempts to judge it."""
         self._why: Text | None = None
         """Clause on why validation's loader is unchanged; ``None`` if unknown."""
-        self._pending: TunedRecord | None = None
+        self._pending = self._find_settled()
         """Change or roll-back to be made before the next validation, or ``None``."""
         self._is_open = False
         """True while the last change of the loader is not judged yet."""
         self._is_over = self._has_changed = False
+
+    def _find_settled(self) -> TunedRecord | None:
+        """Returns the change to what the resumed run had found; else ``None``."""
+        config = self._switch.settings
+        found = find_settled(self._runner, 'validation', config)
+        if found is None:
+            return None
+        return TunedRecord(
+            iteration=0,
+            action='change',
+            reason='found_before',
+            loader='validation',
+            old=config,
+            new=found,
+        )
 
     def note(self, record: ValidationRecord) -> None:
         """Has a child process find or judge a loader change after a validation, if due.
@@ -186,8 +202,10 @@ class ValidationTuner(LoaderTuner):
         self._switch.switch_between(record.new, salt)
         self._unproven = record
         self._note(structs.replace(record, switch_s=self._clock() - began_s))
-        self._has_changed, self._is_open = True, is_change
-        self._is_over = not is_change
+        self._has_changed = True
+        # what was found before was judged before
+        self._is_open = is_change and record.reason == 'predicted'
+        self._is_over = not self._is_open
 
     def _find_obstacle_to(self, record: TunedRecord) -> Text | None:
         """Returns why a given loader change cannot be made now; ``None`` if it can."""
@@ -196,11 +214,11 @@ class ValidationTuner(LoaderTuner):
         # its old workers hold nothing between two validations
         if is_change and not self._shared_room.fits_beside(new):
             return NO_SHARED_ROOM
-        return (
-            switch.find_obstacle()
-            or switch.find_obstacle_to(new)
-            or switch.find_first_obstacle(new, self._validation.last_index)
-        )
+        obstacle = switch.find_obstacle() or switch.find_obstacle_to(new)
+        if obstacle is not None or record.reason == 'found_before':
+            # in the run that is resumed they have loaded
+            return obstacle
+        return switch.find_first_obstacle(new, self._validation.last_index)
 
     def _note_failure(self, record: TunedRecord, error: Exception) -> None:
         self._is_open, self._is_over = False, True

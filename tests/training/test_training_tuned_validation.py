@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,10 @@ from fakes.tuning import (
     settings,
 )
 from mmgpu_hooks.hooks import shared_room, tuner, validation_tuner
+from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.host import FileSystem
+from mmgpu_hooks.recommend.recommendation import recommend_settings
 from mmgpu_hooks.schema.tuning import TuneAnswer
 from training.test_training_tuned import TUNED, AtHome, Refusing, Streamed
 from training.toy import (
@@ -84,6 +88,60 @@ def train_validated(
 
 def workers_by_validation(work_dir: Path) -> list[int | None]:
     return [each.loader.num_workers for each in evidence_of(work_dir).validations]
+
+
+def resume_validated(work_dir: Path, between: Callable[[], Any]) -> tuple[Any, Run]:
+    """Trains 5 epochs, then resumes for 2 more; returns the Runner and its evidence.
+
+    Args:
+        work_dir: Of both runs.
+        between: Called before the second run.
+    """
+    options: dict[str, Any] = {'checkpoint': {'interval': 1}}
+    train_validated(work_dir, **options)
+    (first,) = work_dir.glob('*/vis_data/gpu_efficiency.jsonl')
+    os.rename(first.parents[1], work_dir / '20200101_000000')
+    between()
+    resumed = train_validated(work_dir, epochs=7, resume=True, **options)
+    assert resumed.train_dataloader.num_workers == 0
+    return resumed, Run.read(
+        Path(resumed.log_dir) / 'vis_data' / 'gpu_efficiency.jsonl'
+    )
+
+
+def test_a_resumed_run_validates_with_what_was_found(tmp_path, script, monkeypatch):
+    monkeypatch.setenv('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '1')
+    scripts = script(CHANGE, GAIN)
+    resumed, run = resume_validated(tmp_path, script)
+    (found,) = run.evidence.tuned
+    assert (found.loader, found.reason) == ('validation', 'found_before')
+    assert (found.old, found.new) == (NONE, TWO)
+    assert [each.loader.num_workers for each in run.validations] == [2, 2]
+    # judged before: it is not looked for again
+    assert len(scripts.started) == 2
+    said = 'val_dataloader: num_workers 0 -> 2, which the run that is resumed had found'
+    assert said in log_of(resumed)
+    (workers,) = [
+        change
+        for change in recommend_settings(run).changes
+        if change.key == 'val_dataloader.num_workers'
+    ]
+    assert (workers.old, workers.new) == (0, 2)
+
+
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
+def test_a_resumed_run_validates_as_before_where_no_worker_starts(
+    tmp_path, script, monkeypatch
+):
+    monkeypatch.setenv('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '1')
+    script(CHANGE, GAIN)
+    _, run = resume_validated(tmp_path, lambda: Refusing(monkeypatch, 1))
+    found, failed = run.evidence.tuned
+    assert (found.reason, found.new) == ('found_before', TWO)
+    assert (failed.reason, failed.old, failed.new) == ('failed', TWO, NONE)
+    assert [each.loader.num_workers for each in run.validations] == [0, 0]
+    assert run.evidence.end is not None
+    assert run.evidence.end.status == 'completed'
 
 
 @pytest.mark.parametrize('persistent', [False, True])
