@@ -72,7 +72,9 @@ def train(tmp_path, monkeypatch):
 @pytest.mark.timing
 def test_what_is_named_is_what_verify_measures(ask, train):
     work = train(ask, step_s=0.0, tensors=200, length=600)
-    found = ask('recommend', work, '--dry-run')['host_overhead']
+    answer = ask('recommend', work, '--dry-run')
+    assert 'host_overhead' in answer, answer
+    found = answer['host_overhead']
     names = [saving['name'] for saving in found['savings']]
     assert names[:2] == ['param_groups', 'ema']
     assert found['key'] == 'default_hooks.gpu_efficiency.optimize'
