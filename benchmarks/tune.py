@@ -57,9 +57,11 @@ from mmgpu_hooks.hooks.tuner import (
     ASK_AGAIN,
     EARLY,
     FIRST_ITERATIONS,
+    HOPEFUL_INTERVALS,
     MOST_CHANGES,
     MOST_WATCHED,
     choose_length,
+    may_gain,
 )
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import BLOCKED_PROBLEM
@@ -271,6 +273,9 @@ class SimulatedTraining:
         self.first_at: int | None = None
         """Iteration of the first change of workers."""
         self._since = self._ask_at = 0
+        self._child_from_s = None if workers else 0.0
+        """Seconds at which the child process is started; ``None`` until then."""
+        self._hopeful = 0
         self._length = FIRST_ITERATIONS
         self._answer_s = math.inf
         self._evidence = RunEvidence('', self._describe(workers), ())
@@ -302,20 +307,24 @@ class SimulatedTraining:
 
     def train(self) -> None:
         """Simulates the whole job; iterations after tuning have their mean time."""
+        job = self._job
         while self.done < LENGTH and not self._is_over:
             count = self._length if self.done - self._since < EARLY else LOGGED
-            piece = iterate(self._job, self.workers, count, self._rng)
-            record = make_interval(self._job, self.workers, self.done, piece, self._rng)
+            piece = iterate(job, self.workers, count, self._rng)
+            record = make_interval(job, self.workers, self.done, piece, self._rng)
             intervals = (*self._evidence.intervals, record)
             self._evidence = replace(self._evidence, intervals=intervals)
             self.done += count
             self.seconds += piece.seconds
+            self._hopeful = self._hopeful + 1 if may_gain(record, job.cores) else 0
+            if self._child_from_s is None and self._hopeful >= HOPEFUL_INTERVALS:
+                self._child_from_s = self.seconds
             self._length = choose_length(
                 piece.seconds / count, is_first=not self.changes
             )
             self._follow()
         left = LENGTH - self.done
-        self.seconds += left * mean_iter_s(self._job, self.workers)
+        self.seconds += left * mean_iter_s(job, self.workers)
 
     @property
     def _is_over(self) -> bool:
@@ -329,7 +338,8 @@ class SimulatedTraining:
 
     def _follow(self) -> None:
         """Sends the tuner a question at an interval's end, or applies its answer."""
-        if self.seconds < CHILD_S:
+        began_s = self._child_from_s
+        if began_s is None or self.seconds < began_s + CHILD_S:
             return
         if self._answer_s <= self.seconds:
             self._answer_s = math.inf

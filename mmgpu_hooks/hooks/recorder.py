@@ -296,7 +296,7 @@ class Recorder(LoopListener):
             self._guard.run(VERDICT_SOURCE, self._verdicts.follow)
         if self._tuner is not None:
             self._tuner.note_batch(record.batch_bytes)
-            self._guard.run(TUNER_SOURCE, self._tuner.follow, record.iter.mean_s)
+            self._guard.run(TUNER_SOURCE, self._tuner.follow, record)
         if self._validation_tuner is not None:
             self._guard.run(VALIDATION_TUNER_SOURCE, self._validation_tuner.follow)
         return record

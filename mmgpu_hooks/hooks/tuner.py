@@ -4,9 +4,10 @@ A child process decides and judges, from the evidence. Here the loader is switch
 the end of an interval or before an epoch. Of several ranks the first one asks, and all
 switch at one iteration.
 
-The child has niceness 5: one decision is a second of CPU, most of it imports. A tuned
-run is judged by what it ended with: ``RecordedRun.meta`` has these settings, and steady
-intervals begin after the last change.
+The child has niceness 5: one decision is a second of CPU, most of it imports. So it is
+started where training may gain: without workers at once, else once it waits for data or
+its cores are in use. A tuned run is judged by what it ended with: ``RecordedRun.meta``
+has these settings, and steady intervals begin after the last change.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from mmgpu_hooks.hooks.shared_room import SharedRoom
 from mmgpu_hooks.hooks.sources import count_ranks_on_host
 from mmgpu_hooks.hooks.tune_ranks import NEVER, RankAgreement, find_store
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
+from mmgpu_hooks.measure.host import read_host_limits
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
 from mmgpu_hooks.measure.loader.settings import read_length
 from mmgpu_hooks.measure.loader.switch import LoaderSwitch
 from mmgpu_hooks.measure.memory import read_free_bytes
-from mmgpu_hooks.schema.recorded import TunedRecord, TunedSettings
+from mmgpu_hooks.schema.recorded import IntervalRecord, TunedRecord, TunedSettings
 from mmgpu_hooks.schema.text import Text, phrase
 from mmgpu_hooks.schema.tuning import TuneAnswer, TuneOffer, TuneQuestion
 from mmgpu_hooks.show.tuning import phrase_tuned, phrase_what
@@ -47,6 +49,15 @@ MOST_WATCHED = 2000
 
 A loader that could be faster has shown it by then, and what other programs do later is
 not chased."""
+
+LEAST_WAIT = 0.03
+"""Smallest data wait, as a share of an iteration, that other settings may shorten."""
+
+CROWDED = 0.8
+"""Share of the cores in use above which fewer workers may be faster."""
+
+HOPEFUL_INTERVALS = 2
+"""Number of log intervals in a row that may gain before the child process starts."""
 
 FIRST_ITERATIONS = 5
 """Length of log intervals until the loader is changed first, in iterations.
@@ -76,6 +87,8 @@ SPARE_BYTES = 2**30
 Where less is free, the old workers end first."""
 
 NO_SHARED_ROOM = phrase('their batches do not fit into /dev/shm')
+
+_NO_WAIT = phrase('training does not wait for its loader')
 
 _NO_REASON = phrase('no gain was sure enough')
 """Reason to log for unchanged loader settings if the adviser process gave none."""
@@ -174,6 +187,11 @@ class Tuner(LoaderTuner):
         self._probe, self._shorten, self._clock = probe, shorten, clock
         self._loop = self._runner.train_loop
         self._adviser: TuningAdviser | None = None
+        self._is_put_off = False
+        """True while the child process is not started, since nothing is to gain."""
+        self._usable_cores: float | None = None
+        self._hopeful = 0
+        """Number of intervals in a row after which training might have gained."""
         self._pending: TunedRecord | None = None
         """Loader change deferred to the next epoch or log interval; else ``None``."""
         self._open: TunedRecord | None = None
@@ -221,11 +239,20 @@ class Tuner(LoaderTuner):
         if obstacle is not None:
             self._end(phrase('nothing is tuned: {obstacle}', obstacle=obstacle))
             return
+        # rank 0 does not see for what another one waits
+        if world == 1 and self._switch.settings.num_workers:
+            self._is_put_off, self._why = True, _NO_WAIT
+            self._usable_cores = read_host_limits(ranks_on_host=1).usable_cores
+        elif rank == 0:
+            self._start_adviser()
+        self._shorten(FIRST_ITERATIONS)
+
+    def _start_adviser(self) -> TuningAdviser:
         writer = self._recording.writer
         assert writer is not None
-        if rank == 0:
-            self._adviser = TuningAdviser(writer.path, clock=self._clock)
-        self._shorten(FIRST_ITERATIONS)
+        self._is_put_off, self._why = False, Text('')
+        self._adviser = TuningAdviser(writer.path, clock=self._clock)
+        return self._adviser
 
     def _note_found(self, found: TunedSettings) -> None:
         self._has_found = True
@@ -289,31 +316,54 @@ class Tuner(LoaderTuner):
         """
         self._shared_room.note_batch(size)
 
-    def follow(self, iter_s: float) -> None:
+    def follow(self, record: IntervalRecord) -> None:
         """Asks the advising child process for loader settings, or applies them, if due.
 
         Args:
-            iter_s: Mean iteration of that interval.
+            record: Of the interval that ended.
 
         Raises:
-            SourceError: If the child gives no more answers.
+            SourceError: If the child cannot be started, or gives no more answers.
         """
         self._confirm()
         if self._is_over and self._ranks is None:
             return
         done = self._recording.recorded
-        self._length = choose_length(iter_s, is_first=not self._changes)
+        self._length = choose_length(record.iter.mean_s, is_first=not self._changes)
         is_early = not self._is_over and done - self._since <= EARLY
         is_short = is_early or self._offered is not None
         self._shorten(self._length if is_short else None)
         if self._ranks is not None:
             self._follow_ranks(self._ranks, done)
         elif self._pending is not None and not self._is_by_epoch:
-            record, self._pending = self._pending, None
-            self._change(record, math.inf)
-        adviser = self._adviser
-        if self._is_over or adviser is None:
+            pending, self._pending = self._pending, None
+            self._change(pending, math.inf)
+        if self._is_over:
             return
+        if self._is_put_off:
+            is_hopeful = may_gain(record, self._usable_cores)
+            self._hopeful = self._hopeful + 1 if is_hopeful else 0
+            if self._hopeful >= HOPEFUL_INTERVALS:
+                self._start_adviser()
+        if self._adviser is not None:
+            self._follow_adviser(self._adviser, done)
+        elif self._is_put_off and self._has_watched_long(done):
+            self._end_watch(done)
+
+    def _has_watched_long(self, done: int) -> bool:
+        return done - self._since > MOST_WATCHED and self._open is None
+
+    def _end_watch(self, done: int) -> None:
+        self._end(
+            phrase(
+                'nothing more to change after iteration {done}: {why}',
+                done=done,
+                why=self._why or _NO_REASON,
+            )
+        )
+
+    def _follow_adviser(self, adviser: TuningAdviser, done: int) -> None:
+        """Applies the child process's answer, if any, and asks it again, if due."""
         answer = adviser.read()
         if answer is not None and self._asked_for_change:
             self._why = answer.why
@@ -324,14 +374,8 @@ class Tuner(LoaderTuner):
         is_busy = self._pending is not None or self._offered is not None
         if self._is_over or not adviser.is_free or is_busy:
             return
-        if done - self._since > MOST_WATCHED and self._open is None:
-            self._end(
-                phrase(
-                    'nothing more to change after iteration {done}: {why}',
-                    done=done,
-                    why=self._why or _NO_REASON,
-                )
-            )
+        if self._has_watched_long(done):
+            self._end_watch(done)
         elif done >= self._ask_at and (
             self._open is not None or self._clock() >= self._ask_from_s
         ):
@@ -677,7 +721,8 @@ class Tuner(LoaderTuner):
         """Logs at training's end why loader settings never changed, if not yet said."""
         is_silent = not (self._is_over or self._changes or self._has_found)
         is_idle = self._pending is None and self._offered is None
-        if self._adviser is not None and is_silent and is_idle:
+        has_looked = self._adviser is not None or self._is_put_off
+        if has_looked and is_silent and is_idle:
             why = self._why or _NO_REASON
             self._say(phrase('nothing was changed: {why}', why=why))
 
@@ -688,6 +733,28 @@ class Tuner(LoaderTuner):
         adviser, self._adviser = self._adviser, None
         if adviser is not None:
             adviser.end()
+
+
+def may_gain(record: IntervalRecord, usable_cores: float | None) -> bool:
+    """True if other loader settings may make iterations shorter at all.
+
+    Where training waits for data, or where its workers may take cores from it. Also
+    where the CPU that training uses is unknown.
+
+    Args:
+        record: Of an interval.
+        usable_cores: That this process may use; ``None`` when unknown.
+    """
+    wait_s = record.data_wait.total_s - record.first_wait_s
+    if wait_s >= LEAST_WAIT * record.iter.total_s:
+        return True
+    own_s, workers = record.process_cpu_s, record.workers
+    if own_s is None or workers is None or not usable_cores:
+        return True
+    # unknown of short intervals
+    system_pct = record.system_cpu_pct or 0.0
+    busy_cores = (own_s + workers.cpu_s) / record.duration_s
+    return busy_cores >= CROWDED * usable_cores or system_pct >= 100 * CROWDED
 
 
 def may_persist(runner: Any) -> bool:

@@ -11,6 +11,7 @@ from mmengine.hooks import LoggerHook
 from msgspec import structs
 
 from fakes.clock import HandClock
+from fakes.runs import make_interval
 from fakes.store import Store
 from fakes.tuning import NOTHING, ScriptedAdviser, judge, propose, settings
 from mmgpu_hooks.hooks import shared_room, tune_ranks, tuner
@@ -117,7 +118,7 @@ class Rank:
         self.clock.turn(ITER_S)
         if self.schedule.is_due(done - 1, self._count).is_end:
             self.recording.recorded, self._count = done, 0
-            self.tuner.follow(ITER_S)
+            self.tuner.follow(make_interval(data_wait_s=ITER_S / 2, step_s=ITER_S / 2))
 
     @property
     def actions(self) -> list[str]:
@@ -144,6 +145,7 @@ def start(monkeypatch: pytest.MonkeyPatch, store: Store) -> Start:
         monkeypatch.setenv('LOCAL_WORLD_SIZE', str(world))
         monkeypatch.setattr(tuner, 'find_store', lambda: store)
         monkeypatch.setattr(tuner, 'ASK_AGAIN', 1.0)
+        monkeypatch.setattr(tuner, 'HOPEFUL_INTERVALS', 1)
         adviser = ScriptedAdviser(answers)
         monkeypatch.setattr(tuner, 'TuningAdviser', lambda *_, **__: adviser)
         ranks = [Rank(rank, world, 10_000) for rank in range(world)]
@@ -269,7 +271,7 @@ def test_nothing_is_changed_once_training_has_ended(start, store, late):
     rank.tuner.close()
     # of what is recorded last
     rank.recording.recorded = due_at
-    rank.tuner.follow(0.1)
+    rank.tuner.follow(make_interval(data_wait_s=0.05, step_s=0.05))
     assert rank.switch.settings == ONE
     assert rank.records == []
 

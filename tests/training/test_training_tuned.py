@@ -149,6 +149,18 @@ def test_both_pools_of_workers_live_only_where_memory_holds_them(
     assert max(alive) == most
 
 
+def test_nobody_is_asked_where_training_does_not_wait(tmp_path, script, monkeypatch):
+    # other tests take cores meanwhile
+    monkeypatch.setattr(tuner, 'CROWDED', 99.0)
+    monkeypatch.setattr(tuner, 'LEAST_WAIT', 0.5)
+    adviser = script()
+    workers: dict[str, Any] = {'num_workers': 1, 'persistent_workers': True}
+    runner = train_taped(tmp_path, epochs=2, step_s=0.1, **workers)
+    assert adviser.questions == []
+    said = 'tune: nothing was changed: training does not wait for its loader.'
+    assert said in log_of(runner)
+
+
 def test_more_workers_do_not_come_where_shared_memory_holds_no_more_batches(
     tmp_path, script, monkeypatch
 ):
