@@ -542,16 +542,18 @@ def simulate_waits(
     batches_s: Sequence[float],
     steps_s: Sequence[float],
     fetch_s: float = FETCH_S,
+    prefetch: int = 2,
 ) -> list[float]:
     """Simulates how long a loop waits for each batch of PyTorch's DataLoader.
 
-    Batch ``i`` is worker ``i % workers``'s, is asked for when batch ``i - 2 * workers``
-    is taken (``prefetch_factor=2``), and is taken in order.
+    Batch ``i`` is worker ``i % workers``'s, is asked for when batch ``i - prefetch *
+    workers`` is taken, and is taken in order.
     """
+    ahead = prefetch * workers
     ready_s, taken_s, now_s, waits = list[float](), list[float](), 0.0, list[float]()
     for index, (batch_s, step_s) in enumerate(zip(batches_s, steps_s)):
         free_s = ready_s[index - workers] if index >= workers else 0.0
-        asked_s = taken_s[index - 2 * workers] if index >= 2 * workers else 0.0
+        asked_s = taken_s[index - ahead] if index >= ahead else 0.0
         ready_s.append(max(free_s, asked_s) + batch_s)
         if not index:
             now_s = ready_s[0]
