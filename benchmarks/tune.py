@@ -53,15 +53,14 @@ from benchmarks.predict import Pipeline, StampedModel
 from benchmarks.regret import GIB, MIB, Span, simulate_waits
 from benchmarks.toy import HOOK, build_runner
 from benchmarks.whole import CASES, DEMO, TUNED, loader, prepare, train
+from mmgpu_hooks.hooks.possible_gain import PossibleGain
 from mmgpu_hooks.hooks.tuner import (
     ASK_AGAIN,
     EARLY,
     FIRST_ITERATIONS,
-    HOPEFUL_INTERVALS,
     MOST_CHANGES,
     MOST_WATCHED,
     choose_length,
-    may_gain,
 )
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import BLOCKED_PROBLEM
@@ -282,7 +281,7 @@ class SimulatedTraining:
         self._since = self._ask_at = 0
         self._child_from_s = None if workers else 0.0
         """Seconds at which the child process is started; ``None`` until then."""
-        self._hopeful = 0
+        self._possible = PossibleGain(job.cores)
         self._length = FIRST_ITERATIONS
         self._answer_s = math.inf
         self._evidence = RunEvidence('', self._describe(workers), ())
@@ -323,8 +322,8 @@ class SimulatedTraining:
             self._evidence = replace(self._evidence, intervals=intervals)
             self.done += count
             self.seconds += piece.seconds
-            self._hopeful = self._hopeful + 1 if may_gain(record, job.cores) else 0
-            if self._child_from_s is None and self._hopeful >= HOPEFUL_INTERVALS:
+            self._possible.add(record)
+            if self._child_from_s is None and self._possible.why_not is None:
                 self._child_from_s = self.seconds
             self._length = choose_length(
                 piece.seconds / count, is_first=not self.changes

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mmgpu_hooks.hooks.shared_room import SharedRoom
 from mmgpu_hooks.hooks.sources import count_ranks_on_host
 from mmgpu_hooks.measure.host import read_host_limits
 from mmgpu_hooks.measure.loader.switch import BookTeardown, LoaderSwitch
@@ -61,25 +64,43 @@ def find_settled(
 
     Returns:
         ``None`` where nothing is resumed or was found, where that run began with other
-        settings, ranks or cores, where ranks are on several hosts, and where that run
-        was killed for memory.
+        settings, ranks or cores, where ranks are on several hosts, where that run was
+        killed for memory, and where ``/dev/shm`` does not hold the batches.
     """
     if not getattr(runner, '_resume', False):
         return None
     ranks = count_ranks_on_host(runner.world_size, os.environ)
-    evidence = _read_before(Path(runner.work_dir), Path(runner.log_dir))
-    if evidence is None or evidence.was_killed_for_memory:
+    for evidence in _read_before(Path(runner.work_dir), Path(runner.log_dir)):
+        if evidence.was_killed_for_memory:
+            return None
+        if evidence.tuned_of(loader) or _list_batch_bytes(evidence, loader):
+            break
+    else:
         return None
     if not ranks == runner.world_size == evidence.run.world_size:
         return None
-    found = _find_last_settled(evidence, loader)
-    if found is None or found == config:
+    found, switches = _find_last_settled(evidence, loader), evidence.switches_of(loader)
+    if found is None or found == config or not switches:
         return None
-    began = evidence.switches_of(loader)[0].old
-    if _loader_part(began) != _loader_part(config):
+    if _loader_part(switches[0].old) != _loader_part(config):
         return None
     cores = read_host_limits(ranks_on_host=ranks).usable_cores
-    return found if cores == evidence.run.host.usable_cores else None
+    if cores != evidence.run.host.usable_cores:
+        return None
+    if ranks > 1:
+        # they are to begin alike, and the room may change from one to the next
+        return found
+    shared_room = SharedRoom()
+    for size in _list_batch_bytes(evidence, loader):
+        shared_room.note_batch(size)
+    return found if shared_room.fits_beside(found) else None
+
+
+def _list_batch_bytes(evidence: RunEvidence, loader: TunedLoader) -> list[int | None]:
+    """Lists the bytes of a loader's batches by interval, or by validation."""
+    if loader == 'train':
+        return [interval.batch_bytes for interval in evidence.intervals]
+    return [validation.batch_bytes for validation in evidence.validations]
 
 
 def _find_last_settled(
@@ -87,10 +108,14 @@ def _find_last_settled(
 ) -> TunedSettings | None:
     """Finds a loader's last tuned settings in a run, without a change not yet judged.
 
-    A change that was not judged yet may be what ended the run.
+    A change that was not judged yet may be what ended the run, and so may settings that
+    an earlier run had found, if nothing was loaded with them.
     """
+    has_loaded = bool(_list_batch_bytes(evidence, loader))
     settled: list[TunedSettings] = []
     for record in evidence.tuned_of(loader):
+        if record.reason == 'found_before' and not has_loaded:
+            continue
         if record.reason not in ('predicted', 'failed'):
             settled.append(record.new)
         elif record.reason == 'failed' and settled and settled[-1] == record.old:
@@ -109,14 +134,11 @@ def _loader_part(settings: TunedSettings) -> list[object]:
     ]
 
 
-def _read_before(work_dir: Path, own: Path) -> RunEvidence | None:
-    """Reads the evidence file of the newest earlier run in a work_dir."""
+def _read_before(work_dir: Path, own: Path) -> Iterator[RunEvidence]:
+    """Reads the evidence files of the earlier runs in a work_dir, newest first."""
     paths = sorted(work_dir.glob(f'*/vis_data/{EVIDENCE_NAME}'))
     others = [path for path in paths if path.parents[1].name != own.name]
     for path in reversed(others):
-        try:
+        with contextlib.suppress(EvidenceError, OSError):
             if path.stat().st_size <= _MOST_BYTES:
-                return read_evidence(path)
-        except (EvidenceError, OSError):
-            continue
-    return None
+                yield read_evidence(path)

@@ -22,6 +22,7 @@ from typing import Any
 from msgspec import structs
 
 from mmgpu_hooks.adviser.process import TuningAdviser
+from mmgpu_hooks.hooks.possible_gain import PossibleGain
 from mmgpu_hooks.hooks.recording import Recording
 from mmgpu_hooks.hooks.shared_room import SharedRoom
 from mmgpu_hooks.hooks.sources import count_ranks_on_host
@@ -49,15 +50,6 @@ MOST_WATCHED = 2000
 
 A loader that could be faster has shown it by then, and what other programs do later is
 not chased."""
-
-LEAST_WAIT = 0.03
-"""Smallest data wait, as a share of an iteration, that other settings may shorten."""
-
-CROWDED = 0.8
-"""Share of the cores in use above which fewer workers may be faster."""
-
-HOPEFUL_INTERVALS = 2
-"""Number of log intervals in a row that may gain before the child process starts."""
 
 FIRST_ITERATIONS = 5
 """Length of log intervals until the loader is changed first, in iterations.
@@ -87,8 +79,6 @@ SPARE_BYTES = 2**30
 Where less is free, the old workers end first."""
 
 NO_SHARED_ROOM = phrase('their batches do not fit into /dev/shm')
-
-_NO_WAIT = phrase('training does not wait for its loader')
 
 _NO_REASON = phrase('no gain was sure enough')
 """Reason to log for unchanged loader settings if the adviser process gave none."""
@@ -187,11 +177,8 @@ class Tuner(LoaderTuner):
         self._probe, self._shorten, self._clock = probe, shorten, clock
         self._loop = self._runner.train_loop
         self._adviser: TuningAdviser | None = None
-        self._is_put_off = False
-        """True while the child process is not started, since nothing is to gain."""
-        self._usable_cores: float | None = None
-        self._hopeful = 0
-        """Number of intervals in a row after which training might have gained."""
+        self._put_off: PossibleGain | None = None
+        """Tells when the child process is worth starting; ``None`` once it is."""
         self._pending: TunedRecord | None = None
         """Loader change deferred to the next epoch or log interval; else ``None``."""
         self._open: TunedRecord | None = None
@@ -241,18 +228,17 @@ class Tuner(LoaderTuner):
             return
         # rank 0 does not see for what another one waits
         if world == 1 and self._switch.settings.num_workers:
-            self._is_put_off, self._why = True, _NO_WAIT
-            self._usable_cores = read_host_limits(ranks_on_host=1).usable_cores
+            cores = read_host_limits(ranks_on_host=1).usable_cores
+            self._put_off = PossibleGain(cores)
         elif rank == 0:
             self._start_adviser()
         self._shorten(FIRST_ITERATIONS)
 
-    def _start_adviser(self) -> TuningAdviser:
+    def _start_adviser(self) -> None:
         writer = self._recording.writer
         assert writer is not None
-        self._is_put_off, self._why = False, Text('')
+        self._put_off = None
         self._adviser = TuningAdviser(writer.path, clock=self._clock)
-        return self._adviser
 
     def _note_found(self, found: TunedSettings) -> None:
         self._has_found = True
@@ -301,7 +287,7 @@ class Tuner(LoaderTuner):
     def _end(self, clause: Text | None = None) -> None:
         """Stops tuning; the loader keeps its present settings."""
         self._is_over = True
-        self._pending = None
+        self._pending = self._put_off = None
         self._shorten(None)
         if self._adviser is not None:
             self._adviser.dismiss()
@@ -340,15 +326,24 @@ class Tuner(LoaderTuner):
             self._change(pending, math.inf)
         if self._is_over:
             return
-        if self._is_put_off:
-            is_hopeful = may_gain(record, self._usable_cores)
-            self._hopeful = self._hopeful + 1 if is_hopeful else 0
-            if self._hopeful >= HOPEFUL_INTERVALS:
-                self._start_adviser()
+        if self._put_off is not None:
+            self._follow_put_off(self._put_off, record, done)
         if self._adviser is not None:
             self._follow_adviser(self._adviser, done)
-        elif self._is_put_off and self._has_watched_long(done):
+
+    def _follow_put_off(
+        self, gain: PossibleGain, record: IntervalRecord, done: int
+    ) -> None:
+        """Starts the child process once something could be gained."""
+        gain.add(record)
+        why_not = gain.why_not
+        if why_not is None and self._is_last_epoch:
+            why_not = phrase('nothing is changed in the last epoch')
+        self._why = why_not or Text('')
+        if self._has_watched_long(done):
             self._end_watch(done)
+        elif why_not is None:
+            self._start_adviser()
 
     def _has_watched_long(self, done: int) -> bool:
         return done - self._since > MOST_WATCHED and self._open is None
@@ -721,7 +716,7 @@ class Tuner(LoaderTuner):
         """Logs at training's end why loader settings never changed, if not yet said."""
         is_silent = not (self._is_over or self._changes or self._has_found)
         is_idle = self._pending is None and self._offered is None
-        has_looked = self._adviser is not None or self._is_put_off
+        has_looked = self._adviser is not None or self._put_off is not None
         if has_looked and is_silent and is_idle:
             why = self._why or _NO_REASON
             self._say(phrase('nothing was changed: {why}', why=why))
@@ -733,28 +728,6 @@ class Tuner(LoaderTuner):
         adviser, self._adviser = self._adviser, None
         if adviser is not None:
             adviser.end()
-
-
-def may_gain(record: IntervalRecord, usable_cores: float | None) -> bool:
-    """True if other loader settings may make iterations shorter at all.
-
-    Where training waits for data, or where its workers may take cores from it. Also
-    where the CPU that training uses is unknown.
-
-    Args:
-        record: Of an interval.
-        usable_cores: That this process may use; ``None`` when unknown.
-    """
-    wait_s = record.data_wait.total_s - record.first_wait_s
-    if wait_s >= LEAST_WAIT * record.iter.total_s:
-        return True
-    own_s, workers = record.process_cpu_s, record.workers
-    if own_s is None or workers is None or not usable_cores:
-        return True
-    # unknown of short intervals
-    system_pct = record.system_cpu_pct or 0.0
-    busy_cores = (own_s + workers.cpu_s) / record.duration_s
-    return busy_cores >= CROWDED * usable_cores or system_pct >= 100 * CROWDED
 
 
 def may_persist(runner: Any) -> bool:

@@ -13,8 +13,9 @@ from fakes.loaders import Costly
 from fakes.replaced import replace
 from fakes.runs import make_evidence, make_loader, make_run, write_run
 from fakes.tuning import judge, propose, settings
+from mmgpu_hooks.hooks import shared_room
 from mmgpu_hooks.hooks.tuned_start import begin_tuned
-from mmgpu_hooks.measure.host import read_host_limits
+from mmgpu_hooks.measure.host import FileSystem, read_host_limits
 from mmgpu_hooks.schema.recorded import MemoryRecord, TunedRecord, TunedSettings
 from mmgpu_hooks.schema.run import RunEvidence
 
@@ -86,6 +87,26 @@ def make_tuned(*tuned: TunedRecord, **run: Any) -> RunEvidence:
 @pytest.mark.parametrize(('tuned', 'workers'), CASES.values(), ids=CASES.keys())
 def test_what_was_judged_is_taken_over(tmp_path, tuned, workers):
     assert resume(tmp_path, make_tuned(*tuned)) == workers
+
+
+def test_what_an_earlier_run_had_found_may_be_what_ended_the_last_one(tmp_path):
+    begun = replace(make_tuned(FOUND), intervals=(), end=None)
+    assert resume(tmp_path, begun) == 0
+
+
+def test_a_run_that_ended_before_it_loaded_anything_is_passed_over(tmp_path):
+    write_run(tmp_path / '20190101_000000' / 'vis_data', make_tuned(*KEPT))
+    assert resume(tmp_path, replace(make_tuned(), intervals=(), end=None)) == 2
+
+
+def test_nothing_is_taken_over_where_shared_memory_does_not_hold_it(
+    tmp_path, monkeypatch
+):
+    full = FileSystem(2**40, 0)
+    monkeypatch.setattr(shared_room, 'read_file_system', lambda _: full)
+    evidence = make_tuned(*KEPT)
+    batches = tuple(replace(each, batch_bytes=2**20) for each in evidence.intervals)
+    assert resume(tmp_path, replace(evidence, intervals=batches)) == 0
 
 
 @pytest.mark.parametrize(('kills', 'workers'), [(3, 2), (4, 0)])

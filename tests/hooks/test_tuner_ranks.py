@@ -14,7 +14,7 @@ from fakes.clock import HandClock
 from fakes.runs import make_interval
 from fakes.store import Store
 from fakes.tuning import NOTHING, ScriptedAdviser, judge, propose, settings
-from mmgpu_hooks.hooks import shared_room, tune_ranks, tuner
+from mmgpu_hooks.hooks import possible_gain, shared_room, tune_ranks, tuner
 from mmgpu_hooks.hooks.log_schedule import LogSchedule
 from mmgpu_hooks.hooks.recording import Guard
 from mmgpu_hooks.hooks.tuner import Tuner
@@ -145,7 +145,7 @@ def start(monkeypatch: pytest.MonkeyPatch, store: Store) -> Start:
         monkeypatch.setenv('LOCAL_WORLD_SIZE', str(world))
         monkeypatch.setattr(tuner, 'find_store', lambda: store)
         monkeypatch.setattr(tuner, 'ASK_AGAIN', 1.0)
-        monkeypatch.setattr(tuner, 'HOPEFUL_INTERVALS', 1)
+        monkeypatch.setattr(possible_gain, 'LEAST_INTERVALS', 1)
         adviser = ScriptedAdviser(answers)
         monkeypatch.setattr(tuner, 'TuningAdviser', lambda *_, **__: adviser)
         ranks = [Rank(rank, world, 10_000) for rank in range(world)]

@@ -28,7 +28,7 @@ from fakes.tuning import (
     propose,
     settings,
 )
-from mmgpu_hooks.hooks import shared_room, tuner
+from mmgpu_hooks.hooks import possible_gain, shared_room, tuner
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.measure.absent import SourceError
 from mmgpu_hooks.measure.host import FileSystem
@@ -151,8 +151,8 @@ def test_both_pools_of_workers_live_only_where_memory_holds_them(
 
 def test_nobody_is_asked_where_training_does_not_wait(tmp_path, script, monkeypatch):
     # other tests take cores meanwhile
-    monkeypatch.setattr(tuner, 'CROWDED', 99.0)
-    monkeypatch.setattr(tuner, 'LEAST_WAIT', 0.5)
+    monkeypatch.setattr(possible_gain, 'CROWDED', 99.0)
+    monkeypatch.setattr(possible_gain, 'LEAST_WAIT', 0.5)
     adviser = script()
     workers: dict[str, Any] = {'num_workers': 1, 'persistent_workers': True}
     runner = train_taped(tmp_path, epochs=2, step_s=0.1, **workers)
