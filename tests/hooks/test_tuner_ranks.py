@@ -11,7 +11,7 @@ from mmengine.hooks import LoggerHook
 from msgspec import structs
 
 from fakes.clock import HandClock
-from fakes.runs import make_interval
+from fakes.runs import make_interval, make_workers
 from fakes.store import Store
 from fakes.tuning import NOTHING, ScriptedAdviser, judge, propose, settings
 from mmgpu_hooks.hooks import possible_gain, shared_room, tune_ranks, tuner
@@ -282,6 +282,20 @@ def test_a_rank_that_tunes_nothing_says_so_to_the_others(start):
     assert settings_of(ranks) == [ONE, ONE]
     assert 'no evidence is written' in ranks[1].said[-1]
     assert 'rank 1 cannot make the change, so none does' in ranks[0].said[-1]
+
+
+def test_a_training_that_never_waits_is_not_watched_for_ever(start):
+    (rank,) = start([propose(ONE, TWO)], world=1)
+    idle = make_interval(
+        data_wait_s=0.0, step_s=0.1, process_cpu_s=0.1, workers=make_workers(0.001)
+    )
+    for rank.recording.recorded in (1000, 2000, 3000):
+        rank.tuner.follow(idle)
+    said = 'nothing more to change after iteration 3000: training does not wait for its'
+    assert [said in line for line in rank.said] == [True]
+    rank.tuner.note_end()
+    assert len(rank.said) == 1
+    assert rank.tuner._adviser is None
 
 
 def test_a_rank_that_never_answers_is_not_waited_for(start, monkeypatch):
