@@ -233,9 +233,11 @@ def test_another_program_runs_as_it_does_without_us(tmp_path):
     code, printed, said = ask_python(*words, env=environ())
     done = start('--interval', '5', '--scalars', 'all', *words)
     assert code == 7
-    # of ours there is one module, and none that it imports
-    ours = done.stdout.replace("'sitecustomize', ", '')
-    assert (done.returncode, ours, done.stderr) == (7, printed, said)
+    # of ours there is one module, and none that it imports; Debian's Python has its own
+    ours, plain = (
+        text.replace("'sitecustomize', ", '') for text in (done.stdout, printed)
+    )
+    assert (done.returncode, ours, done.stderr) == (7, plain, said)
     assert "'mmgpu_hooks" not in ours
 
 
@@ -322,8 +324,8 @@ def test_a_sitecustomize_of_the_users_still_runs(case, tmp_path):
     )
     before = ask_python('-c', code, env=env)
     after = ask_python('-c', code, env=switch_on(env, {}))
-    if case == 'none':
-        assert 'ModuleNotFoundError' in before[1]
+    # Debian's Python has one of its own
+    if case == 'none' and 'ModuleNotFoundError' in before[1]:
         ours = INJECTED / 'sitecustomize.py'
         expected = f'{ours} False\n{before[1].splitlines()[1]}\n'
         assert after == (0, expected, '')
@@ -350,7 +352,9 @@ def test_a_python_without_our_package_trains_with_one_warning(
     other_python, rank, warnings
 ):
     code = 'import mmengine.runner.runner as r, sys; print(r.Runner.__name__, its_own)'
-    env = {'RANK': rank, 'PYTHONPATH': ''}
+    (site,) = other_python.parents[1].glob('lib/python*/site-packages')
+    # before the standard library, where Debian's Python has a sitecustomize
+    env = {'RANK': rank, 'PYTHONPATH': str(site)}
     done = start(
         other_python, '-c', code, env=env, cwd=Path(__file__).parents[2] / 'docs'
     )
@@ -515,9 +519,10 @@ def test_sitecustomize_is_compiled_once_where_python_writes_no_compiled_files(tm
     assert (done.returncode, done.stderr) == (0, '')
     (compiled,) = tmp_path.rglob('sitecustomize*.pyc')
     before = compiled.stat().st_ino
-    code = 'import sys; print(sys.modules["sitecustomize"].__cached__)'
-    done = start('-m', 'timeit', '-n1', '-r1', code, env=env)
-    assert done.stdout.startswith(f'{compiled}\n')
+    done = start(
+        '-m', 'timeit', '-n1', '-r1', 'pass', env={**env, 'PYTHONVERBOSE': '1'}
+    )
+    assert f"code object from '{compiled}'" in done.stderr
     assert compiled.stat().st_ino == before
     # what it cannot be written to costs time alone
     done = start('true', env={**env, 'PYTHONPYCACHEPREFIX': '/proc/none'})
