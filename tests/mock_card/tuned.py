@@ -18,7 +18,7 @@ from mmengine.registry import HOOKS
 from torch.utils.data._utils.pin_memory import _pin_memory_loop
 
 from fakes.tuning import ScriptedAdviser, judge, propose, settings
-from mmgpu_hooks.hooks import tuner
+from mmgpu_hooks.hooks import possible_gain, tuner
 
 
 def count_pinning() -> int:
@@ -70,6 +70,8 @@ def answer_at_once(before: int, after: int, lives_on: bool) -> None:
     old = settings(before, persistent_workers=lives_on and before > 0)
     new = settings(after, persistent_workers=lives_on and after > 0)
     answers = propose(old, new), judge(new, new, 'gain')
+    # whether it waits for data or not
+    possible_gain.LEAST_WAIT = 0.0
     tuner.TuningAdviser = lambda *_, **__: ScriptedAdviser(answers)  # type: ignore
     tuner.ASK_AGAIN = 1.0
 

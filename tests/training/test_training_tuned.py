@@ -61,6 +61,8 @@ NONE, TWO, THREE = settings(0), settings(2), settings(3)
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Script:
     """Function that sets the answers of a fake tuning process."""
+    # asked whether training waits for data or not
+    monkeypatch.setattr(possible_gain, 'LEAST_WAIT', 0.0)
 
     def write(*answers: TuneAnswer | Exception) -> ScriptedAdviser:
         adviser = ScriptedAdviser(answers)

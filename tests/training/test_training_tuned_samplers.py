@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from mmengine.runner import loops
 
-from mmgpu_hooks.hooks import tuner
+from mmgpu_hooks.hooks import possible_gain, tuner
 from mmgpu_hooks.schema.run_folder import evidence_name
 from training.detection import environ
 from training.toy import evidence_of
@@ -55,6 +55,8 @@ def test_all_samplers_that_are_registered_are_tried():
 
 @pytest.mark.parametrize(('name', 'place'), TRAININGS)
 def test_samples_come_in_the_same_order(tmp_path, monkeypatch, name, place):
+    # whether it waits for data or not
+    monkeypatch.setattr(possible_gain, 'LEAST_WAIT', 0.0)
     monkeypatch.setattr(tuner, 'TuningAdviser', lambda *_, **__: script(place))
     tuned = take_samples(tmp_path / 'tuned', name, place, TUNED)
     assert tuned == take_samples(tmp_path / 'plain', name, place, None)

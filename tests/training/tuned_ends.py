@@ -23,7 +23,7 @@ from torch.utils.data import dataloader
 
 from fakes.tuning import ScriptedAdviser, judge, propose, settings
 from mmgpu_hooks.adviser.process import TuningAdviser
-from mmgpu_hooks.hooks import tuner
+from mmgpu_hooks.hooks import possible_gain, tuner
 from mmgpu_hooks.measure.loader.owed import read_state
 from mmgpu_hooks.measure.loader.switch import LoaderSwitch
 from training.toy import HOOK, AfterIteration, build_runner
@@ -161,6 +161,8 @@ def train(folder: Path, ending: Ending, *, is_tuned: bool) -> None:
 
     tuner.TuningAdviser = start_adviser  # type: ignore[misc, assignment]
     tuner.ASK_AGAIN = 1.0
+    # whether it waits for data or not
+    possible_gain.LEAST_WAIT = 0.0
     if ending.is_drained_first:
         tuner.SPARE_BYTES = 2**60
 

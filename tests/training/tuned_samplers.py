@@ -18,7 +18,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import loops
 
 from fakes.tuning import ScriptedAdviser, judge, propose, settings
-from mmgpu_hooks.hooks import tuner
+from mmgpu_hooks.hooks import possible_gain, tuner
 from training.ranks import build_rank
 from training.toy import HOOK, ToyDataset, build_runner, train
 
@@ -242,6 +242,8 @@ def main(folder: Path) -> None:
     # quiet hosts and busy ones judge alike
     tuner.SHORT_S, tuner.ASK_AGAIN = 0.0, 1.0
     for number, (name, place) in enumerate(list_rank_trainings()):
+        # whether it waits for data or not
+        possible_gain.LEAST_WAIT = 0.0
         tuner.TuningAdviser = lambda *_, _place=place, **__: script(_place)  # type: ignore
         for hook, kind in ((TUNED, 'tuned'), (None, 'plain')):
             work_dir = folder / f'{number}_{kind}'
