@@ -50,6 +50,7 @@ from benchmarks.predict import MMDET, Pipeline, StampedModel
 from benchmarks.toy import HOOK, SAVES, build_runner
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.measure.ledger import summarize_durations
+from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
 from mmgpu_hooks.recommend.recommendation import recommend_settings
 from mmgpu_hooks.schema.recorded import (
     HostLimits,
@@ -542,7 +543,7 @@ def simulate_waits(
     batches_s: Sequence[float],
     steps_s: Sequence[float],
     fetch_s: float = FETCH_S,
-    prefetch: int = 2,
+    prefetch: int = DEFAULT_PREFETCH,
 ) -> list[float]:
     """Simulates how long a loop waits for each batch of PyTorch's DataLoader.
 

@@ -66,6 +66,7 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import BLOCKED_PROBLEM
 from mmgpu_hooks.measure.ledger import summarize_durations
 from mmgpu_hooks.model.stats import student_t
+from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
 from mmgpu_hooks.recommend.tuning import LEAST_GAIN, answer_question
 from mmgpu_hooks.schema.recorded import (
     HostLimits,
@@ -87,8 +88,6 @@ LENGTH, LOGGED = 5_000, 50
 """Iterations of a simulated job, and of its log interval."""
 ANSWER_S, CHILD_S, START_S = 0.5, 1.5, 0.1
 """Seconds that a tuner's answer, a child process start and a worker start take."""
-PREFETCH = 2
-"""Batches that each worker loads ahead, but for what the tuner changes."""
 TENSORS, FIXED_FETCH_S, TENSOR_FETCH_S = 4, 0.0003, (0.00025, 0.001)
 """Tensors of a batch, and seconds to fetch it: fixed, and range per tensor.
 
@@ -172,7 +171,7 @@ def iterate(
     count: int,
     rng: random.Random,
     stretch: float | None = None,
-    prefetch: int = PREFETCH,
+    prefetch: int = DEFAULT_PREFETCH,
 ) -> Piece:
     """Simulates iterations that begin with a full queue of prefetched batches.
 
@@ -197,7 +196,9 @@ def iterate(
 
 
 @functools.lru_cache(maxsize=256)
-def find_stretch(job: SimulatedJob, workers: int, prefetch: int = PREFETCH) -> float:
+def find_stretch(
+    job: SimulatedJob, workers: int, prefetch: int = DEFAULT_PREFETCH
+) -> float:
     """Returns the factor by which CPU work slows down on oversubscribed cores.
 
     With it the CPU time that the job and other programs get adds up to all cores. A
@@ -273,7 +274,7 @@ class SimulatedTraining:
     def __init__(self, job: SimulatedJob, workers: int, seed: int) -> None:
         self._job, self._rng = job, random.Random(seed)
         self.workers, self.done, self.seconds = workers, 0, START_S * bool(workers)
-        self.prefetch = PREFETCH
+        self.prefetch = DEFAULT_PREFETCH
         self.changes: list[int] = []
         """Each number of workers that was switched to, switches back included."""
         self.first_at: int | None = None
@@ -376,7 +377,7 @@ class SimulatedTraining:
             return
         self._since = self._ask_at = self.done
         self.workers = record.new.num_workers
-        self.prefetch = record.new.prefetch_factor or PREFETCH
+        self.prefetch = record.new.prefetch_factor or DEFAULT_PREFETCH
         self.seconds += START_S
         if record.action == 'change':
             self.first_at = self.first_at or self.done
@@ -384,7 +385,9 @@ class SimulatedTraining:
 
 
 @functools.lru_cache(maxsize=64)
-def mean_iter_s(job: SimulatedJob, workers: int, prefetch: int = PREFETCH) -> float:
+def mean_iter_s(
+    job: SimulatedJob, workers: int, prefetch: int = DEFAULT_PREFETCH
+) -> float:
     """Returns the mean seconds of steady simulated iterations."""
     rng = random.Random(1)
     return iterate(job, workers, STEADY, rng, prefetch=prefetch).seconds / STEADY
@@ -452,7 +455,9 @@ def run_simulated(case: tuple[int, int]) -> Simulated:
     counts = {start, *list_fixed(job)}
     fixed = {count: mean_iter_s(job, count) for count in counts}
     likely = {start, min(fixed, key=fixed.__getitem__)}
-    deeper = [mean_iter_s(job, count, 2 * PREFETCH) for count in likely if count]
+    deeper = [
+        mean_iter_s(job, count, 2 * DEFAULT_PREFETCH) for count in likely if count
+    ]
     best_iter_s = min(*fixed.values(), *deeper)
     fastest = min(mean_iter_s(job, count) for count in {start, *list_carried(job)})
     best_s = LENGTH * best_iter_s

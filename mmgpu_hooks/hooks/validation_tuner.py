@@ -90,9 +90,9 @@ class ValidationTuner(LoaderTuner):
 
     def _find_settled(self) -> TunedRecord | None:
         """Returns the change to what the resumed run had found; else ``None``."""
-        config = self._switch.settings
         if self._runner.world_size > 1:
             return None
+        config = self._switch.settings
         found = find_settled(self._runner, 'validation', config)
         if found is None:
             return None
