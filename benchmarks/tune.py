@@ -57,6 +57,7 @@ from mmgpu_hooks.hooks.possible_gain import PossibleGain
 from mmgpu_hooks.hooks.tuner import (
     ASK_AGAIN,
     EARLY,
+    FIRST_ASKED,
     FIRST_ITERATIONS,
     MOST_CHANGES,
     MOST_WATCHED,
@@ -279,7 +280,7 @@ class SimulatedTraining:
         """Each number of workers that was switched to, switches back included."""
         self.first_at: int | None = None
         """Iteration of the first change of workers."""
-        self._since = self._ask_at = 0
+        self._since, self._ask_at = 0, FIRST_ASKED
         self._child_from_s = None if workers else 0.0
         """Seconds at which the child process is started; ``None`` until then."""
         self._possible = PossibleGain(job.cores)

@@ -27,6 +27,7 @@ from mmgpu_hooks.hooks.recording import Recording
 from mmgpu_hooks.hooks.shared_room import SharedRoom
 from mmgpu_hooks.hooks.sources import count_ranks_on_host
 from mmgpu_hooks.hooks.tune_ranks import NEVER, RankAgreement, find_store
+from mmgpu_hooks.judge.thresholds import MIN_ITERATIONS
 from mmgpu_hooks.measure.clock import Clock, monotonic_s
 from mmgpu_hooks.measure.host import read_host_limits
 from mmgpu_hooks.measure.loader.probe import LoaderProbe
@@ -51,19 +52,23 @@ MOST_WATCHED = 2000
 A loader that could be faster has shown it by then, and what other programs do later is
 not chased."""
 
-FIRST_ITERATIONS = 5
-"""Length of log intervals until the loader is changed first, in iterations.
+FIRST_ITERATIONS, FIRST_S = 5, 0.3
+"""Length of log intervals until the loader is changed, in iterations and in seconds.
 
-Where they take half a second or more: a loader that is so slow is to be changed soon.
-"""
+The longer of both counts. A loader that is slow is to be changed soon."""
 
 SHORT_ITERATIONS, SHORT_S = 10, 0.5
-"""Length of log intervals while the loader is tuned, in iterations and in seconds.
+"""Length of log intervals after a change of the loader, as `FIRST_ITERATIONS`.
 
-The longer of both counts. A run in intervals of 50 iterations would be judged late."""
+A run in intervals of 50 iterations would be judged late."""
 
 EARLY = 100
 """Number of iterations since the last loader change for which intervals are short."""
+
+FIRST_ASKED = FIRST_ITERATIONS + MIN_ITERATIONS
+"""Number of iterations after which the adviser is first asked.
+
+The first interval, which holds lazy initialisation, is no evidence."""
 
 ASK_AGAIN = 1.3
 """Ratio of iterations since a loader change at two successive requests for advice."""
@@ -184,8 +189,9 @@ class Tuner(LoaderTuner):
         self._open: TunedRecord | None = None
         """Newest change of loader settings, until its gain is judged."""
         self._changes = 0
-        self._since = self._ask_at = recording.recorded
+        self._since = recording.recorded
         """Iteration at which loader settings were changed last, or tuning began."""
+        self._ask_at = self._since + FIRST_ASKED
         self._is_over = self._has_found = False
         self._asked_s = self._ask_from_s = -math.inf
         """Clock times (s): last request to adviser, earliest next one for a change."""
@@ -237,7 +243,7 @@ class Tuner(LoaderTuner):
     def _start_adviser(self) -> None:
         writer = self._recording.writer
         assert writer is not None
-        self._put_off = None
+        self._put_off, self._why = None, phrase('too few intervals yet')
         self._adviser = TuningAdviser(writer.path, clock=self._clock)
 
     def _note_found(self, found: TunedSettings) -> None:
@@ -769,5 +775,7 @@ def choose_length(iter_s: float, *, is_first: bool) -> int:
         iter_s: Mean seconds of an iteration.
         is_first: True until the loader is changed for the first time.
     """
-    least = FIRST_ITERATIONS if is_first else SHORT_ITERATIONS
-    return max(least, math.ceil(SHORT_S / max(iter_s, 1e-3)))
+    least, least_s = (
+        (FIRST_ITERATIONS, FIRST_S) if is_first else (SHORT_ITERATIONS, SHORT_S)
+    )
+    return max(least, math.ceil(least_s / max(iter_s, 1e-3)))

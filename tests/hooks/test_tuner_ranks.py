@@ -141,10 +141,12 @@ def start(monkeypatch: pytest.MonkeyPatch, store: Store) -> Start:
         answers: Sequence[TuneAnswer],
         world: int = 2,
         unwritten: Sequence[int] = (),
+        first_asked: int = 0,
     ) -> list[Rank]:
         monkeypatch.setenv('LOCAL_WORLD_SIZE', str(world))
         monkeypatch.setattr(tuner, 'find_store', lambda: store)
         monkeypatch.setattr(tuner, 'ASK_AGAIN', 1.0)
+        monkeypatch.setattr(tuner, 'FIRST_ASKED', first_asked)
         monkeypatch.setattr(possible_gain, 'LEAST_INTERVALS', 1)
         adviser = ScriptedAdviser(answers)
         monkeypatch.setattr(tuner, 'TuningAdviser', lambda *_, **__: adviser)
@@ -334,6 +336,21 @@ def test_an_obstacle_that_cannot_be_found_out_is_offered_to_no_rank(start):
         train(ranks, 300)
     train(ranks[1:], 300)
     assert ranks[1].tuner._offered is None
+
+
+def test_the_child_is_not_asked_before_a_verdict_is_possible(start):
+    (rank,) = start([NOTHING], world=1, first_asked=tuner.FIRST_ASKED)
+    train([rank], tuner.FIRST_ASKED - 1)
+    assert rank.tuner._adviser.questions == []
+    train([rank], 1)
+    assert len(rank.tuner._adviser.questions) == 1
+
+
+def test_a_training_that_is_too_short_to_be_asked_of_says_so(start):
+    (rank,) = start([NOTHING], world=1, first_asked=tuner.FIRST_ASKED)
+    train([rank], 12)
+    rank.tuner.note_end()
+    assert 'nothing was changed: too few intervals yet' in rank.said[-1]
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
         monkeypatch.setattr(tuner, 'TuningAdviser', lambda *_, **__: adviser)
         # asked at each interval
         monkeypatch.setattr(tuner, 'ASK_AGAIN', 1.0)
+        monkeypatch.setattr(tuner, 'FIRST_ASKED', 0)
         return adviser
 
     return write

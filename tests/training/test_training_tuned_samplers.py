@@ -35,6 +35,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """Removes the 2 s sleep between two passes of MMEngine's endless iterator."""
     monkeypatch.setattr(loops.time, 'sleep', lambda seconds: None)
     monkeypatch.setattr(tuner, 'ASK_AGAIN', 1.0)
+    monkeypatch.setattr(tuner, 'FIRST_ASKED', 0)
 
 
 def test_all_samplers_that_are_registered_are_tried():

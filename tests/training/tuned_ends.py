@@ -160,7 +160,7 @@ def train(folder: Path, ending: Ending, *, is_tuned: bool) -> None:
         return advisers[-1]
 
     tuner.TuningAdviser = start_adviser  # type: ignore[misc, assignment]
-    tuner.ASK_AGAIN = 1.0
+    tuner.FIRST_ASKED, tuner.ASK_AGAIN = 0, 1.0
     # whether it waits for data or not
     possible_gain.LEAST_WAIT = 0.0
     if ending.is_drained_first:
