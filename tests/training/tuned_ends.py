@@ -112,7 +112,10 @@ class Launches:
             self.before()
             launch(popen, process)
             self.pids.append(popen.pid)
-            (folder / 'pids').write_text(json.dumps([os.getpid(), *self.pids]))
+            # whole, also where Ctrl-C comes in between
+            part = folder / 'pids.part'
+            part.write_text(json.dumps([os.getpid(), *self.pids]))
+            part.replace(folder / 'pids')
 
         kind._launch = launch_recorded
 
@@ -219,7 +222,7 @@ def train(folder: Path, ending: Ending, *, is_tuned: bool) -> None:
         iterations=40,
         epochs=3,
         # the old workers must owe batches still when one of them is killed
-        item_s=0.02 if ending in (ENDINGS['drained'], ENDINGS['forking']) else 0.002,
+        item_s=0.002 if ending.victim is None else 0.02,
         num_workers=2,
         hook=hook if is_tuned else None,
         custom_hooks=hooks,
