@@ -74,7 +74,9 @@ class Guard:
         except AbsentError as error:
             self.note_absent(source, error.said)
             return None
-        except Exception as error:  # noqa: BLE001  # training must not see it
+        except Exception as error:  # training must not see it
+            if _is_of_dead_worker(error):
+                raise
             self.switch_off(source, error)
             return None
 
@@ -89,6 +91,15 @@ class Guard:
         self.off[str(source)] = str(text)
         with contextlib.suppress(Exception):  # not even the warning may do harm
             self._on_off(name, text)
+
+
+def _is_of_dead_worker(error: Exception) -> bool:
+    """True for what PyTorch's signal handler raises where a loader worker has died.
+
+    It comes in the middle of any code, and is meant for the training.
+    """
+    is_of_torch = type(error) is RuntimeError
+    return is_of_torch and str(error).startswith('DataLoader worker (pid')
 
 
 def _name_error(error: Exception) -> Text:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from mmgpu_hooks.hooks.shared_room import SharedRoom
 from mmgpu_hooks.hooks.sources import count_ranks_on_host
 from mmgpu_hooks.measure.host import read_host_limits
+from mmgpu_hooks.measure.loader.settings import read_length, read_loader_settings
 from mmgpu_hooks.measure.loader.switch import BookTeardown, LoaderSwitch
 from mmgpu_hooks.schema.recorded import TunedLoader, TunedSettings
 from mmgpu_hooks.schema.run import RunEvidence, read_evidence
@@ -45,15 +46,31 @@ def begin_tuned(
     """
     switch = LoaderSwitch(loader, ranks=runner.world_size, book_teardown=book_teardown)
     config = switch.settings
-    found = find_settled(runner, 'train', config)
+    batch_size = read_loader_settings(loader).batch_size
+    found = find_settled(runner, 'train', config, batch_size)
     if found is None or switch.find_obstacle() or switch.find_obstacle_to(found):
         return None
+    # of several ranks all begin alike
+    if runner.world_size == 1:
+        first = _list_first(loader, batch_size)
+        if switch.find_first_obstacle(found, first):
+            return None
     switch.switch_between(found, switch.take_salt(0))
     return TunedStart(switch, config)
 
 
+def _list_first(loader: Any, batch_size: int | None) -> Any:
+    """Returns what a sampler that goes in order would give for the first batch."""
+    if not loader._auto_collation:
+        return 0
+    return [*range(min(batch_size or 1, read_length(loader.dataset) or 1))]
+
+
 def find_settled(
-    runner: Any, loader: TunedLoader, config: TunedSettings
+    runner: Any,
+    loader: TunedLoader,
+    config: TunedSettings,
+    batch_size: int | None = None,
 ) -> TunedSettings | None:
     """Finds the settings that a resumed training's last run had tuned a loader to.
 
@@ -61,11 +78,13 @@ def find_settled(
         runner: About to train.
         loader: ``train`` or ``validation``.
         config: The loader's settings from the config.
+        batch_size: Of the train loader; ``None`` if unknown.
 
     Returns:
         ``None`` where nothing is resumed or was found, where that run began with other
-        settings, ranks or cores, where ranks are on several hosts, where that run was
-        killed for memory, and where ``/dev/shm`` does not hold the batches.
+        settings, another batch size, ranks or cores, where ranks are on several hosts,
+        where that run was killed for memory, and where ``/dev/shm`` does not hold the
+        batches.
     """
     if not getattr(runner, '_resume', False):
         return None
@@ -83,6 +102,8 @@ def find_settled(
     if found is None or found == config or not switches:
         return None
     if _loader_part(switches[0].old) != _loader_part(config):
+        return None
+    if batch_size not in (None, evidence.run.loader.batch_size):
         return None
     cores = read_host_limits(ranks_on_host=ranks).usable_cores
     if cores != evidence.run.host.usable_cores:

@@ -146,6 +146,24 @@ class LoaderTuner:
                 self._note_failure(record, error)
         return True
 
+    def _write_unloadable(self, record: TunedRecord) -> None:
+        """Records that a change failed, if workers cannot load the loader's batches.
+
+        So nobody recommends it of this run.
+
+        Args:
+            record: The change, which was not made.
+        """
+        if self._switch.unloadable is None or self._runner.rank:
+            return
+        tried = structs.replace(
+            record,
+            iteration=self._recording.iteration,
+            is_within=record.loader == 'train',
+        )
+        self._write(tried)
+        self._write(structs.replace(undo_failed(tried), iteration=tried.iteration))
+
     def _note_failure(self, record: TunedRecord, error: Exception) -> None:
         """Records that new workers could not start and the old settings stay.
 
@@ -441,6 +459,7 @@ class Tuner(LoaderTuner):
         elif obstacle is None and may_defer:
             self._pending = record
         else:
+            self._write_unloadable(record)
             self._end(phrase_left(record, obstacle or within))
 
     def _find_obstacle_to(self, record: TunedRecord) -> Text | None:
@@ -555,6 +574,7 @@ class Tuner(LoaderTuner):
                 why = phrase('what is left is too short to pay for a change')
             else:
                 why = phrase('the ranks did not agree in time')
+            self._write_unloadable(offer.record)
             self._end(phrase_left(offer.record, why))
         elif not ranks.rank:
             self._offer(ranks, offer.record, self._offered_at)

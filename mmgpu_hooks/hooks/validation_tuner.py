@@ -193,6 +193,7 @@ class ValidationTuner(LoaderTuner):
         obstacle = self._find_obstacle_to(record)
         if obstacle is not None and is_change:
             self._is_over, self._why = True, None
+            self._write_unloadable(record)
             self._say(phrase_left(record, obstacle))
             return
         if obstacle is not None:

@@ -48,6 +48,7 @@ class ValidationLoops(Run):
                 path=training.path,
                 run=meta,
                 intervals=(),
+                tuned=training.evidence.tuned_of('validation'),
                 cores_had=training.evidence.cores_had,
             )
         )

@@ -282,7 +282,7 @@ class Job:
         old = {setting.name: setting.read(run) for setting in settings}
         nothing = LoaderSetting(0, DEFAULT_PREFETCH, persistent_workers=False)
         base = Prospect(workload, nothing, plan_job(run))
-        limits = Limits(run, beside)
+        limits = Limits(run, beside, 'validation' if loader == VALIDATION else 'train')
         job = cls(run, base, old, limits, settings, loader, memory)
         return replace(job, base=job.at(old))
 

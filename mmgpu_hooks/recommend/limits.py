@@ -12,6 +12,7 @@ from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.model.bounds import MOST_WORKERS
 from mmgpu_hooks.model.prediction import LoaderSetting
 from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
+from mmgpu_hooks.schema.recorded import TunedLoader
 from mmgpu_hooks.schema.text import Text, phrase
 
 SAFE_HOST_SHARE = 0.5
@@ -48,6 +49,8 @@ class Limits:
     Without them no number of workers is known to be safe."""
     beside: LiveLoader | None = None
     """DataLoader whose live workers take memory while the limited loader is used."""
+    loader: TunedLoader = 'train'
+    """DataLoader that is limited: ``train`` or ``validation``."""
 
     def cap(
         self, prefetch_factor: int = DEFAULT_PREFETCH, larger: float = 1.0
@@ -83,7 +86,22 @@ class Limits:
                     holding,
                 )
             caps.append(WorkerCap(holding.workers, reason))
+        caps += _list_failed(self.run, self.loader)
         return min(caps, key=lambda cap: cap.workers)
+
+
+def _list_failed(run: Run, loader: TunedLoader) -> Iterator[WorkerCap]:
+    """Yields the numbers of workers beyond which ``tune=True`` could start none."""
+    for record in run.evidence.tuned_of(loader):
+        stayed = record.new.num_workers
+        if record.reason == 'failed' and record.old.num_workers > stayed:
+            yield WorkerCap(
+                stayed,
+                phrase(
+                    '{workers:d} failed to start, or to load, in this run',
+                    workers=record.old.num_workers,
+                ),
+            )
 
 
 def _cap_by_cores(run: Run) -> WorkerCap:

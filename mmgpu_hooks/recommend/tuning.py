@@ -161,7 +161,7 @@ def _answer_proposal(run: Run, question: TuneQuestion) -> TuneAnswer:
         old=old,
         new=new,
         iter_s=run.figures.iter_s,
-        predicted_iter_s=wanted.job.at(wanted.choice).iter_s,
+        predicted_iter_s=predict_iter_s(wanted.job, wanted.choice),
         gain_pct=100 * wanted.gain.share,
         gain_low_pct=100 * wanted.gain.low,
         gain_high_pct=100 * wanted.gain.high,
@@ -197,6 +197,18 @@ def _find_wanted(run: Run, question: TuneQuestion) -> _Wanted | Text:
     if share * iter_s * question.iterations_left < least_s:
         return phrase('what is left is too short to pay for a change')
     return _Wanted(choice, gain, job, cost_s)
+
+
+def predict_iter_s(job: Job, choice: Choice) -> float | None:
+    """Predicts the mean seconds of an iteration after a change of a live loader.
+
+    The measured mean, shortened as the model's is: the two may differ, by rare stalls
+    or other load, and what is said beside the predicted gain has to agree with it.
+    """
+    now_s = job.run.figures.iter_s
+    if now_s is None:
+        return None
+    return now_s * job.at(choice).iter_s / job.at(job.old).iter_s
 
 
 def _choose(job: Job) -> Choice:

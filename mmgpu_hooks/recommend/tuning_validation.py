@@ -26,6 +26,7 @@ from mmgpu_hooks.recommend.tuning import (
     SPARE_S,
     find_last,
     find_memory_doubt,
+    predict_iter_s,
     record_verdict,
 )
 from mmgpu_hooks.schema.recorded import TunedRecord, TunedSettings
@@ -102,7 +103,7 @@ def _answer_proposal(
             persistent_workers=bool(choice['persistent_workers'] and workers),
         ),
         iter_s=loops.figures.iter_s,
-        predicted_iter_s=job.at(choice).iter_s,
+        predicted_iter_s=predict_iter_s(job, choice),
         gain_pct=100 * gain.share,
         gain_low_pct=100 * gain.low,
         gain_high_pct=100 * gain.high,

@@ -139,6 +139,9 @@ def _phrase_gain(record: TunedRecord) -> Text:
     """Phrases the predicted or measured gain: ``63 % less time, 41 to 80 %``."""
     gain_pct = record.gain_pct
     low_pct, high_pct = record.gain_low_pct, record.gain_high_pct
+    if high_pct is not None:
+        # nothing saves more than all of the time
+        high_pct = min(high_pct, 100.0)
     if gain_pct is None:
         return phrase('unknown')
     if low_pct is None or high_pct is None:
@@ -189,6 +192,8 @@ def _list_tuned(tuned: Sequence[TunedRecord]) -> Iterator[Text]:
 def _phrase_place(record: TunedRecord) -> Text:
     """Phrases a change by ``tune=True``: settings, iteration, seconds of switching."""
     what = phrase_what(record)
+    if record.reason == 'found_before':
+        return phrase('{what}, which the run that is resumed had found', what=what)
     if record.loader == 'validation':
         return phrase(
             '{what} at the validation after iteration {iteration}', record, what=what
@@ -212,7 +217,8 @@ def _phrase_place(record: TunedRecord) -> Text:
 
 def _list_results(after: TunedRecord) -> Iterator[Text]:
     """Phrases a loader change's measured gain, and if it was kept or undone."""
-    if after.gain_pct is not None:
+    # beside another load of the host it is no gain of the change
+    if after.gain_pct is not None and after.reason != 'other_load':
         yield phrase('measured {gain_pct}', after)
     kept, why = phrase('kept'), _SHORT[after.reason]
     if after.action == 'roll_back':

@@ -295,3 +295,7 @@ def test_a_hook_in_a_list_is_to_be_told_by_hand(config):
     assert outcome.status == 'refused'
     assert 'write tune=True into its dict there' in (outcome.reason or '')
     assert config.read_text() == f'custom_hooks = [{MINE}]\n'
+    # as it says
+    told = MINE.replace("')", "', tune=True)")
+    config.write_text(f'custom_hooks = [{told}]\n')
+    assert enable_hook(config, HERE, is_tuned=True).status == 'unchanged'

@@ -20,6 +20,16 @@ def test_a_warning_that_fails_does_no_harm():
     assert calls == [1]
 
 
+def test_what_torch_raises_for_a_dead_worker_is_for_the_training():
+    def be_interrupted() -> None:
+        raise RuntimeError('DataLoader worker (pid 7) is killed by signal: Killed. ')
+
+    guard = Guard(lambda source, reason: None)
+    with pytest.raises(RuntimeError, match='pid 7'):
+        guard.run('clock', be_interrupted)
+    assert guard.off == {}
+
+
 @pytest.mark.parametrize('stop', [KeyboardInterrupt, SystemExit])
 def test_a_wish_to_stop_is_no_failure(stop):
     def interrupt() -> None:

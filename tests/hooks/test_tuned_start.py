@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from fakes.loaders import Costly
 from fakes.replaced import replace
@@ -20,6 +21,7 @@ from mmgpu_hooks.schema.recorded import MemoryRecord, TunedRecord, TunedSettings
 from mmgpu_hooks.schema.run import RunEvidence
 
 NONE, TWO, FOUR = settings(0), settings(2), settings(4)
+BATCH_SIZE = make_loader().batch_size or 0
 
 
 def change(old: TunedSettings, new: TunedSettings, **more: Any) -> TunedRecord:
@@ -61,7 +63,21 @@ CASES = {
 }
 
 
-def resume(work_dir: Path, evidence: RunEvidence) -> int:
+class AtHome(Costly):
+    """Data set that loads in the training process alone."""
+
+    def __getitem__(self, index: int) -> Any:
+        if get_worker_info() is not None:
+            raise RuntimeError('not in a worker')
+        return super().__getitem__(index)
+
+
+def resume(
+    work_dir: Path,
+    evidence: RunEvidence,
+    dataset: Dataset[Any] | None = None,
+    batch_size: int = BATCH_SIZE,
+) -> int:
     """Returns the number of workers of a run that resumes a run with given evidence."""
     write_run(work_dir / '20200101_000000' / 'vis_data', evidence)
     runner = SimpleNamespace(
@@ -70,8 +86,8 @@ def resume(work_dir: Path, evidence: RunEvidence) -> int:
         work_dir=str(work_dir),
         log_dir=str(work_dir / '20200102_000000'),
     )
-    loader: Any = DataLoader(Costly(4))
-    begin_tuned(runner, loader, pytest.fail)
+    loader: Any = DataLoader(dataset or Costly(4), batch_size)
+    begin_tuned(runner, loader, contextlib.nullcontext)
     workers: int = loader.num_workers
     return workers
 
@@ -87,6 +103,14 @@ def make_tuned(*tuned: TunedRecord, **run: Any) -> RunEvidence:
 @pytest.mark.parametrize(('tuned', 'workers'), CASES.values(), ids=CASES.keys())
 def test_what_was_judged_is_taken_over(tmp_path, tuned, workers):
     assert resume(tmp_path, make_tuned(*tuned)) == workers
+
+
+def test_nothing_is_taken_over_for_another_batch_size(tmp_path):
+    assert resume(tmp_path, make_tuned(*KEPT), batch_size=BATCH_SIZE + 1) == 0
+
+
+def test_nothing_is_taken_over_for_a_data_set_that_no_worker_can_load(tmp_path):
+    assert resume(tmp_path, make_tuned(*KEPT), AtHome(4)) == 0
 
 
 def test_what_an_earlier_run_had_found_may_be_what_ended_the_last_one(tmp_path):

@@ -36,6 +36,7 @@ class Switch:
 
     def __init__(self) -> None:
         self.settings: TunedSettings = ONE
+        self.unloadable: Text | None = None
         self.obstacle: Text | None = None
         self.failure: OSError | None = None
 

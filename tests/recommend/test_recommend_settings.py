@@ -25,7 +25,12 @@ from mmgpu_hooks.recommend.recommendation import recommend_settings
 from mmgpu_hooks.recommend.settings import BY_NAME
 from mmgpu_hooks.recommend.settings.persistent_workers import count_starts
 from mmgpu_hooks.schema.judged import Change, Recommendation
-from mmgpu_hooks.schema.recorded import HostLimits, LoaderSettings
+from mmgpu_hooks.schema.recorded import (
+    HostLimits,
+    LoaderSettings,
+    TunedRecord,
+    TunedSettings,
+)
 from mmgpu_hooks.schema.text import quoted
 
 THREADS_KEY = BY_NAME['opencv_num_threads'].key()
@@ -403,3 +408,21 @@ def test_starts_are_what_is_configured_or_was_seen(run, starts):
     had = read(**run)
     seen = had.replaced(figures=replace(had.figures, epoch_starts=3))
     assert count_starts(seen) == starts
+
+
+def test_workers_that_could_not_load_are_not_recommended():
+    evidence = make_evidence(
+        run=make_run(loader=loader(0), host=host(16.0), device='cpu', max_epochs=12),
+        data_wait_s=0.9,
+        step_s=0.1,
+        process_cpu_s=10.0,
+    )
+    none, eight = TunedSettings(num_workers=0), TunedSettings(num_workers=8)
+    change = TunedRecord(
+        iteration=0, action='change', reason='predicted', old=none, new=eight
+    )
+    back = replace(change, action='roll_back', reason='failed', old=eight, new=none)
+    key = 'train_dataloader.num_workers'
+    assert key in [each.key for each in recommend_settings(Run(evidence)).changes]
+    failed = Run(replace(evidence, tuned=(change, back)))
+    assert key not in [each.key for each in recommend_settings(failed).changes]

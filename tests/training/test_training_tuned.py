@@ -423,9 +423,11 @@ def test_a_data_set_that_no_worker_can_load_stays_without_workers(
     tuned = train_taped(tmp_path / 'tuned', **options)
     plain = train_taped(tmp_path / 'plain', None, **options)
     assert losses_of(tuned) == losses_of(plain)
-    assert evidence_of(tmp_path / 'tuned').tuned == ()
     assert tuned.train_dataloader.num_workers == 0
     assert adviser.is_ended
+    # so that no one recommends it
+    change, back = evidence_of(tmp_path / 'tuned').tuned
+    assert (change.new, back.reason, back.new) == (TWO, 'failed', NONE)
     said = (
         'num_workers 0 -> 2 would be next and is not done: a worker could not load a '
         'batch (RuntimeError: not in a worker).'

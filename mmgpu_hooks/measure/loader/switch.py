@@ -95,8 +95,8 @@ class LoaderSwitch:
         """Present worker settings of the DataLoader."""
         self._is_rehearsed = self.settings.num_workers > 0
         """True once workers need no trial: the loader had some, or a trial was made."""
-        self._unloadable: Text | None = None
-        """Reason why no worker can load a batch; ``None`` where one could."""
+        self.unloadable: Text | None = None
+        """Reason why workers cannot load this loader's batches; ``None`` if unknown."""
         self._old = self.settings
 
     def find_obstacle(self) -> Text | None:
@@ -147,14 +147,15 @@ class LoaderSwitch:
             return None
         shared = find_shared_file(self._loader)
         if shared is not None:
+            self.unloadable = shared
             return shared
         if not self._is_rehearsed:
             if index is None:
                 return phrase('no batch is known that a worker could load for trial')
             self._is_rehearsed = True
             with self._book_teardown():
-                self._unloadable = rehearse(self._loader, index)
-        return self._unloadable
+                self.unloadable = rehearse(self._loader, index)
+        return self.unloadable
 
     def find_obstacle_within(self, live: Any, new: TunedSettings) -> Text | None:
         """Returns why workers cannot be switched in mid-epoch; ``None`` if they can.
