@@ -425,6 +425,7 @@ def test_each_benchmark_has_a_quick_form(name, capsys):
     assert '--quick' in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', BUILDERS)
 def test_the_first_case_is_built_and_has_a_table(name, tmp_path, monkeypatch):
     warnings.simplefilter('ignore')

@@ -176,6 +176,7 @@ sys.exit(check.main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('hidden', 'codes', 'skipped'),
     [

@@ -173,6 +173,7 @@ def test_a_setting_that_lost_a_training_is_no_truth():
     assert predict.gather_truths(once) == {(0, 2): [0.1], (2, 2): [0.05]}
 
 
+@pytest.mark.slow
 def test_trials_of_all_origins_are_judged_again_from_one_file(tmp_path, capsys):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -94,6 +94,7 @@ def test_without_slurm_or_its_answer_the_reason_is_said_in_time(tmp_path, monkey
     assert time.monotonic() - began_s < 5
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.cpu_count() != 2, reason='the job asks for both of two CPUs')
 @pytest.mark.parametrize(
     ('options', 'comment'),

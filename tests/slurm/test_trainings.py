@@ -43,6 +43,7 @@ def train(cluster: Cluster, folder: Path, options: str, front: str) -> Path:
     return work_dir
 
 
+@pytest.mark.slow
 def test_a_training_that_srun_narrowed_says_so_and_how_to_mend_it(
     cluster, tmp_path, ask
 ):

@@ -269,6 +269,7 @@ def test_what_cannot_be_used_is_said_in_a_sentence(tmp_path, monkeypatch):
     assert is_same_training(tmp_path / 'plain', tmp_path / 'ours')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'compiled',
     [

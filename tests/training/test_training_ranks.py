@@ -50,9 +50,17 @@ def test_why_names_the_rank_that_was_killed(tmp_path, ask, killed):
                 if path.read_text().count('"kind":"interval"') > 2:
                     pid = read_evidence(path).run.pid
         assert pid is not None, (tmp_path / 'console.txt').read_text()[-3000:]
+        # a launcher that sees it first ends the other one, too, without a record
+        launcher.send_signal(signal.SIGSTOP)
         os.kill(pid, signal.SIGKILL)
+        (other,) = tmp_path.glob(f'*/vis_data/{evidence_name(1 - killed)}')
+        until = time.monotonic() + 60
+        while read_evidence(other).end is None and time.monotonic() < until:
+            time.sleep(0.2)
+        launcher.send_signal(signal.SIGCONT)
         assert launcher.wait(60) == 1
     finally:
+        launcher.send_signal(signal.SIGCONT)
         launcher.terminate()
         launcher.wait()
     alone = ask('why', tmp_path / 'console.txt')

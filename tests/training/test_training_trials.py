@@ -167,14 +167,13 @@ def test_a_gain_is_verified_beside_what_was_predicted(ask, tmp_path):
 SHORT: dict[str, Any] = {'length': 120, 'epochs': 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('setting', 'word'),
     [
         # the model sleeps in each step, and the loader for each image
         ('model.step_s=0.05', 'slower'),
-        pytest.param(
-            'train_dataloader.num_workers=2', 'faster', marks=pytest.mark.slow
-        ),
+        ('train_dataloader.num_workers=2', 'faster'),
     ],
 )
 def test_the_effect_of_a_setting_has_its_sign(
@@ -253,6 +252,7 @@ def test_mmdetection_is_profiled(ask, images, tmp_path):
     assert body['products_pct'] > 10
 
 
+@pytest.mark.slow
 def test_a_trial_that_hangs_or_lacks_memory_is_a_record(tmp_path):
     config = write_config(tmp_path, dataset=TOYS + 'TroubledDataset', num_workers=2)
     # what each worker of a training does is in the names of its settings

@@ -313,6 +313,7 @@ def test_a_metric_that_computes_for_long_is_no_standstill(tmp_path):
     assert stand(tmp_path, 'compute_metrics', 4.0, computes=True) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('method', 'after_s', 'words'),
     [
