@@ -639,9 +639,8 @@ def enabling_settings(
     """
     tuned: dict[str, SettingValue] = {}
     places = find_hooks(before)
-    has_tune = bool(places) and before.get((*places[0], 'tune')) is True
-    if is_tuned and not has_tune:
-        place = places[0] if places else _PLACE
+    place = places[0] if places else _PLACE
+    if is_tuned and before.get((*place, 'tune')) is not True:
         if place[0] != _PLACE[0]:
             raise RefusedError(
                 phrase(

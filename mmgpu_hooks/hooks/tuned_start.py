@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from mmgpu_hooks.hooks.shared_room import SharedRoom
 from mmgpu_hooks.hooks.sources import count_ranks_on_host
 from mmgpu_hooks.measure.host import read_host_limits
-from mmgpu_hooks.measure.loader.settings import read_length, read_loader_settings
+from mmgpu_hooks.measure.loader.settings import read_batch_size, read_length
 from mmgpu_hooks.measure.loader.switch import BookTeardown, LoaderSwitch
 from mmgpu_hooks.schema.recorded import TunedLoader, TunedSettings
 from mmgpu_hooks.schema.run import RunEvidence, read_evidence
@@ -46,7 +46,7 @@ def begin_tuned(
     """
     switch = LoaderSwitch(loader, ranks=runner.world_size, book_teardown=book_teardown)
     config = switch.settings
-    batch_size = read_loader_settings(loader).batch_size
+    batch_size = read_batch_size(loader)
     found = find_settled(runner, 'train', config, batch_size)
     if found is None or switch.find_obstacle() or switch.find_obstacle_to(found):
         return None

@@ -193,7 +193,7 @@ def _phrase_place(record: TunedRecord) -> Text:
     """Phrases a change by ``tune=True``: settings, iteration, seconds of switching."""
     what = phrase_what(record)
     if record.reason == 'found_before':
-        return phrase('{what}, which the run that is resumed had found', what=what)
+        return _phrase_change(record, what)
     if record.loader == 'validation':
         return phrase(
             '{what} at the validation after iteration {iteration}', record, what=what

@@ -242,9 +242,9 @@ def main(folder: Path) -> None:
     # quiet hosts and busy ones judge alike
     tuner.FIRST_S, tuner.SHORT_S = 0.0, 0.0
     tuner.FIRST_ASKED, tuner.ASK_AGAIN = 0, 1.0
+    # whether it waits for data or not
+    possible_gain.LEAST_WAIT = 0.0
     for number, (name, place) in enumerate(list_rank_trainings()):
-        # whether it waits for data or not
-        possible_gain.LEAST_WAIT = 0.0
         tuner.TuningAdviser = lambda *_, _place=place, **__: script(_place)  # type: ignore
         for hook, kind in ((TUNED, 'tuned'), (None, 'plain')):
             work_dir = folder / f'{number}_{kind}'

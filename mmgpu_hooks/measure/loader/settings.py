@@ -20,20 +20,24 @@ def read_loader_settings(loader: Any) -> LoaderSettings:
         Its settings; what it does not have, or will not tell, is ``None``.
     """
     dataset = getattr(loader, 'dataset', None)
-    batch_size = _read(loader, 'batch_size', int)
-    if batch_size is None:  # with a batch_sampler
-        sampler = getattr(loader, 'batch_sampler', None)
-        batch_size = _read(sampler, 'batch_size', int)
     return LoaderSettings(
         num_workers=_read(loader, 'num_workers', int),
         persistent_workers=_read(loader, 'persistent_workers', bool),
         prefetch_factor=_read(loader, 'prefetch_factor', int),
         pin_memory=_read(loader, 'pin_memory', bool),
-        batch_size=batch_size,
+        batch_size=read_batch_size(loader),
         batches_per_epoch=read_length(loader),
         dataset_length=read_length(dataset),
         image_decoder=_read_decoder(dataset),
     )
+
+
+def read_batch_size(loader: Any) -> int | None:
+    """Reads a loader's, or its batch sampler's, batch size; ``None`` if unknown."""
+    batch_size = _read(loader, 'batch_size', int)
+    if batch_size is not None:
+        return batch_size
+    return _read(getattr(loader, 'batch_sampler', None), 'batch_size', int)
 
 
 def _read_decoder(dataset: Any) -> str | None:
