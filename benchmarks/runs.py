@@ -47,9 +47,6 @@ _BEGIN_S = 1_790_000_000.0
 _APART_S = 3_000.0
 """Seconds between the starts of simulated runs; 10,000 runs span a year."""
 
-_WORKED_S = 3.0
-"""CPU seconds above which a Dask worker counts as having judged runs."""
-
 _MEASURE = """
 import os, sys, time
 begin_s = time.perf_counter()
@@ -197,7 +194,7 @@ def compare_engines(folder: Path, count: int) -> Iterator[Figure]:
         return
     with start_dask(2) as cluster:
         begun_s = time.perf_counter()
-        theirs = ask_judged(folder, '--dask', cluster.address, killed=cluster.workers)
+        theirs = ask_judged(folder, '--dask', cluster.address, killed_in=cluster)
         wall_s = time.perf_counter() - begun_s
     note = 'two workers, one killed midway'
     yield Figure('judged by Dask', wall_s, 's', note=note)
@@ -207,26 +204,20 @@ def compare_engines(folder: Path, count: int) -> Iterator[Figure]:
 
 
 def ask_judged(
-    folder: Path, *words: str, killed: Sequence[subprocess.Popen[bytes]] = ()
+    folder: Path, *words: str, killed_in: DaskCluster | None = None
 ) -> list[dict[str, Any]]:
     """Returns the judged runs that ``mmgpu runs --judge`` lists.
 
     Args:
         folder: Of the runs.
         words: More of the command line.
-        killed: The first of these workers is killed while it judges.
+        killed_in: Cluster that judges, whose first worker is killed midway.
     """
     command = [sys.executable, '-m', 'mmgpu_hooks', 'runs', str(folder), '--judge']
     command += [*words, '--format', 'json']
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
-    if killed:
-        # while it works: its CPU says so
-        idle_s = read_cpu_s(killed[0].pid)
-        while read_cpu_s(killed[0].pid) < idle_s + _WORKED_S:
-            if process.poll() is not None:
-                raise SystemExit('expected to kill a worker midway, found it over')
-            time.sleep(0.05)
-        killed[0].kill()
+    if killed_in is not None:
+        _kill_midway(killed_in, process)
     out, _ = process.communicate()
     if process.returncode:
         raise SystemExit(f'expected {command} to end with 0: {process.returncode}')
@@ -234,12 +225,24 @@ def ask_judged(
     return rows
 
 
-def read_cpu_s(pid: int) -> float:
-    """Returns CPU seconds of a running process, including its ended children."""
-    with contextlib.suppress(OSError):
-        fields = Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()
-        return sum(map(int, fields[11:13])) / os.sysconf('SC_CLK_TCK')
-    return float('inf')
+def _kill_midway(cluster: DaskCluster, command: subprocess.Popen[bytes]) -> None:
+    """Kills the first worker once it has judged a run and has others still to judge."""
+    from distributed import Client
+
+    worker = cluster.workers[0]
+    with Client(cluster.address) as client:
+        pids = client.run(os.getpid)
+        address = next(place for place, pid in pids.items() if pid == worker.pid)
+        seen: set[str] = set()
+        while True:
+            waiting = set(client.processing([address])[address])
+            seen |= waiting
+            if waiting and seen - waiting:
+                break
+            if command.poll() is not None:
+                raise SystemExit('expected to kill a worker midway, found it over')
+            time.sleep(0.02)
+        worker.kill()
 
 
 @dataclass(frozen=True)

@@ -310,9 +310,8 @@ def test_a_dask_cluster_judges_alike_with_a_worker_killed_midway(tmp_path):
     write_fleet(tmp_path, 40, has_verdict=False)
     ours = ask_judged(tmp_path, '-j', '2')
     with start_dask(2) as cluster:
-        killed = cluster.workers
-        theirs = ask_judged(tmp_path, '--dask', cluster.address, killed=killed)
-        assert killed[0].wait(10) == -signal.SIGKILL
+        theirs = ask_judged(tmp_path, '--dask', cluster.address, killed_in=cluster)
+        assert cluster.workers[0].wait(10) == -signal.SIGKILL
     assert ours == theirs
     assert sum(row['verdict'] is not None for row in ours) >= 39
 
