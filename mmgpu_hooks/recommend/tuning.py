@@ -16,6 +16,7 @@ from mmgpu_hooks.judge.recorded import read_settings
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.tuned import ChangeVerdict, judge_change
 from mmgpu_hooks.model.prediction import COVERAGE
+from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
 from mmgpu_hooks.recommend.job import Choice, Gain, Job
 from mmgpu_hooks.recommend.search import decide, predict_gain
 from mmgpu_hooks.recommend.settings import BY_NAME
@@ -59,6 +60,9 @@ What is left of the doubt is the model's, which more evidence does not end.
 
 JUDGED_ITERATIONS = 100
 """Number of iterations from a loader change until it is judged and may be undone."""
+
+SPARE_PREFETCH = 4
+"""Number of batches ahead of each worker where a live DataLoader gets more workers."""
 
 LEAST_INTERVALS = 3
 """Smallest number of recorded log intervals before a live DataLoader is changed."""
@@ -263,19 +267,28 @@ def _is_worth_a_trial(gain: Gain, alone: Gain) -> bool:
 
 
 def _with_spare(job: Job, choice: Choice) -> Choice:
-    """Returns chosen settings with a quarter more workers, if cores allow for them.
+    """Returns chosen settings with a quarter more workers, and more batches ahead.
 
-    The search takes the fewest workers that are nearly as fast as any, and after some
-    tens of iterations it does not know the slow batches yet.
+    As far as the host allows for it. The search takes the fewest workers that are
+    nearly as fast as any, and after some tens of iterations it does not know the slow
+    batches yet.
     """
     workers = choice['num_workers']
-    more = workers + max(workers // 4, 1)
-    then = {**choice, 'num_workers': more}
-    is_kept = workers <= job.old['num_workers'] or more > job.cap(then).workers
-    if is_kept or BY_NAME['num_workers'].handicap(job, more):
+    if workers <= job.old['num_workers']:
         return choice
-    is_slower = job.at(then).total_s > job.at(choice).total_s
-    return choice if is_slower else then
+    more = workers + max(workers // 4, 1)
+    if not BY_NAME['num_workers'].handicap(job, more):
+        choice = _choose_carried(job, {**choice, 'num_workers': more}, choice)
+    ahead = max(choice['prefetch_factor'] or DEFAULT_PREFETCH, SPARE_PREFETCH)
+    return _choose_carried(job, {**choice, 'prefetch_factor': ahead}, choice)
+
+
+def _choose_carried(job: Job, spare: Choice, choice: Choice) -> Choice:
+    """Returns settings with something to spare, unless slower or beyond the host."""
+    if spare['num_workers'] > job.cap(spare).workers:
+        return choice
+    is_slower = job.at(spare).total_s > job.at(choice).total_s
+    return choice if is_slower else spare
 
 
 def _find_growth_doubt(run: Run) -> Text | None:

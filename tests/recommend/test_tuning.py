@@ -14,6 +14,7 @@ from mmgpu_hooks.recommend.pairs import pair_settings
 from mmgpu_hooks.recommend.recommendation import recommend_settings
 from mmgpu_hooks.recommend.tuning import (
     LEAST_GAIN,
+    SPARE_PREFETCH,
     TRIED_GAIN,
     answer_question,
 )
@@ -66,6 +67,21 @@ def test_a_starved_training_is_given_workers_in_one_jump():
     assert record.gain_low_pct >= 100 * LEAST_GAIN
     assert record.predicted_iter_s < 0.5 * record.iter_s
     assert answer.cost_s > 0
+
+
+@pytest.mark.parametrize(
+    ('free_mib', 'ahead'),
+    [(2**14, SPARE_PREFETCH), (6 * 2 * 64, None)],
+    ids=['much shared memory', 'so much as workers need'],
+)
+def test_more_workers_make_more_batches_ahead_where_the_host_has_room(free_mib, ahead):
+    host = replace(make_run().host, shm_free_bytes=free_mib * 2**20, usable_cores=8.0)
+    loader = make_loader(0, persistent_workers=False, prefetch_factor=None)
+    run = make_run(loader=loader, device='cuda', host=host)
+    answer = answer_question(Run(starved(run=run, batch_bytes=64 * 2**20)), LONG)
+    assert answer.proposed is not None
+    assert answer.proposed.new.num_workers >= 3
+    assert answer.proposed.new.prefetch_factor == ahead
 
 
 def waits_a_little(wait_s: float, **fields: Any) -> RunEvidence:
