@@ -66,6 +66,7 @@ from mmgpu_hooks.hooks.tuner import (
 from mmgpu_hooks.judge.run import Run
 from mmgpu_hooks.judge.thresholds import BLOCKED_PROBLEM
 from mmgpu_hooks.measure.ledger import summarize_durations
+from mmgpu_hooks.model.simulation import WAKE_S
 from mmgpu_hooks.model.stats import student_t
 from mmgpu_hooks.model.workload import DEFAULT_PREFETCH
 from mmgpu_hooks.recommend.tuning import LEAST_GAIN, answer_question
@@ -94,11 +95,11 @@ TENSORS, FIXED_FETCH_S, TENSOR_FETCH_S = 4, 0.0003, (0.00025, 0.001)
 
 Virtual machines of two makers' processors took that.
 """
-IMAGES, COPY_THREADS, IMAGE_TURNS_S, TURNS_SPREAD = 4, 8, 0.005, 0.5
+IMAGES, COPY_THREADS, IMAGE_TURNS_S, TURNS_SPREAD = 4, 8, 2 * WAKE_S, 0.5
 """Images of a batch, threads that copy one of a MiB, and what their turns take.
 
-In seconds where others take a whole core; the last is the relative standard deviation.
-So much was seen on virtual machines with two cores, beside programs that burned.
+In seconds where others take a whole core, as the model assumes it; jobs differ from
+that by the last, a relative standard deviation.
 """
 STEADY = 600
 """Number of iterations whose mean counts as that of steady training."""
